@@ -41,7 +41,7 @@ from ..distribute.program_cluster import enter_cluster, program_cluster
 from ..net.auth.own_job import with_own_job
 from ..proto.v1 import gateway_pb2
 from ..shipping import own_environment
-from .program import Ending, ending_of
+from .process.program import Ending, ending_of
 from .task import TrainingTask
 
 log = logging.getLogger(__name__)

@@ -20,12 +20,12 @@ from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
 from ..net.auth.own_job import with_own_job
-from .error_report import ERROR_FILE, ErrorReport
-from .interrupts import handle_signals
-from .limits import check_limits
 from .member import Member, task_of_role
-from .program import Program, run_program
-from .start_watch import StartWatch
+from .process.error_report import ERROR_FILE, ErrorReport
+from .process.interrupts import handle_signals
+from .process.limits import check_limits
+from .process.program import Program, run_program
+from .process.start_watch import StartWatch
 
 if TYPE_CHECKING:
     from .member import Task
@@ -73,7 +73,7 @@ def run_leader(task: ResolvedTask, settings: Settings) -> int:
     Raises:
         WindlassError: The job cannot be led.
     """
-    from .leading import lead
+    from .lead.outside_program import lead
 
     _watch_parent_death()
     check_limits()
@@ -152,8 +152,8 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
     Closures run in a process of their own: one that ends it costs the worker a moment.
     """
     # Loaded here, once for all processes.
-    from . import serving  # noqa: F401
-    from .closure_process import ClosureProcesses
+    from .closures import serving  # noqa: F401
+    from .closures.processes import ClosureProcesses
 
     load_public_names("windlass.distribute")
     return ClosureProcesses(
@@ -163,7 +163,7 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
 
 def _serve_closures(task: ResolvedTask, settings: Settings, joined: Callable[[], None]) -> int:
     from ..distribute.program_cluster import in_cluster
-    from .serving import serve_closures
+    from .closures.serving import serve_closures
     from .task import TrainingTask
 
     training = TrainingTask(task, settings)

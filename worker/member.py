@@ -20,8 +20,8 @@ from ..core.process import optimizer_steps
 from ..core.process.reported_by_launcher import LAUNCHER_TELLS
 from ..core.settings import Settings
 from ..core.states import Outcome
-from .interrupts import Interrupter, handle_signals
-from .program import Ending, ending_of
+from .process.interrupts import Interrupter, handle_signals
+from .process.program import Ending, ending_of
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime

@@ -25,10 +25,10 @@ from ..core.process import optimizer_steps
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
 from ..net.own_host import own_host_towards
-from .limits import check_limits
-from .logs import set_up_logging
 from .member import Member, task_of_role
-from .program_end import ProgramEnd, set_exit_code
+from .process.limits import check_limits
+from .process.logs import set_up_logging
+from .process.program_end import ProgramEnd, set_exit_code
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime

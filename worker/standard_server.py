@@ -20,7 +20,7 @@ from ..core.process.threads import new_thread
 from ..core.settings import load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
 from ..net.free_ports import free_ports
-from .interrupts import handle_signals
+from .process.interrupts import handle_signals
 
 _POLL_S = 0.2
 
@@ -188,7 +188,7 @@ class Server:
         return run
 
     def _run_worker(self) -> int:
-        from .serving import serve_closures
+        from .closures.serving import serve_closures
         from .task import TrainingTask
 
         task: ResolvedTask = self._task

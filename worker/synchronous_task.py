@@ -28,17 +28,17 @@ from ..distribute.job_snapshots import JobSnapshots
 from ..distribute.runtime import ClusterRuntime
 from ..net.announcement import ChiefAnnouncement
 from ..telemetry.catalogue import Sample
-from .job_over import join_unless_done
-from .metrics import chief_samples, metrics_port, program_samples
-from .program import Ending, ending_of
-from .status import write_last_status
+from .lead.status import write_last_status
+from .membership import join_unless_done
+from .process.metrics import chief_samples, metrics_port, program_samples
+from .process.program import Ending, ending_of
 
 if TYPE_CHECKING:
     from ..core.checkpoint.job_record import JobRecord
     from ..core.task import Incarnation
     from ..server.chief.servicer import LockedJob
-    from .checkpoints import Checkpointer
-    from .chief_loop import ChiefLoop
+    from .lead.checkpointer import Checkpointer
+    from .lead.chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
 
@@ -117,8 +117,8 @@ class SynchronousTask:
 
     def _read_record(self) -> int:
         """Read what the job before wrote down; the highest generation that counts as given out."""
-        from .checkpoint_sources import ProgramVariables
-        from .checkpoints import Checkpointer
+        from .lead.checkpoint_sources import ProgramVariables
+        from .lead.checkpointer import Checkpointer
 
         settings = self._settings
         if not settings.model_dir:
@@ -131,7 +131,7 @@ class SynchronousTask:
         return self._record.last_generation
 
     def _lead(self, locked_job: "LockedJob", who: "Incarnation") -> None:
-        from .chief_loop import ChiefLoop
+        from .lead.chief_loop import ChiefLoop
 
         settings, task, checkpointer = self._settings, self.task, self._checkpointer
         self._locked_job = locked_job

@@ -29,19 +29,19 @@ from ..core.task import Incarnation
 from ..distribute.runtime import ClusterRuntime
 from ..net.announcement import ChiefAnnouncement
 from ..telemetry.catalogue import Sample
-from .enough_workers import wait_for_workers
-from .job_over import join_unless_done
-from .metrics import chief_samples, metrics_port, program_samples
-from .probes import Probes
-from .program import Ending, ending_of
-from .status import write_last_status
+from .lead.enough_workers import wait_for_workers
+from .lead.status import write_last_status
+from .membership import join_unless_done
+from .process.metrics import chief_samples, metrics_port, program_samples
+from .process.probes import Probes
+from .process.program import Ending, ending_of
 
 if TYPE_CHECKING:
     from ..core.checkpoint.job_record import JobRecord
     from ..server.chief.server import ChiefServer
-    from .checkpoints import Checkpointer
-    from .chief_loop import ChiefLoop
-    from .job_identity import FoundJob
+    from .lead.checkpointer import Checkpointer
+    from .lead.chief_loop import ChiefLoop
+    from .lead.job_identity import FoundJob
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class TrainingTask:
         if self._leads:
             # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
-            from .job_identity import find_job
+            from .lead.job_identity import find_job
 
             self._controls = [
                 PsControl(ps, task.address_of(ps), settings, self._who) for ps in ps_of(task.spec)
@@ -175,8 +175,8 @@ class TrainingTask:
 
     def _read_record(self) -> int:
         """Read what the job before wrote down; the highest generation it knew."""
-        from .checkpoint_sources import AloneSource, CheckpointSource, PsShards
-        from .checkpoints import Checkpointer
+        from .lead.checkpoint_sources import AloneSource, CheckpointSource, PsShards
+        from .lead.checkpointer import Checkpointer
 
         settings, snapshots = self._settings, self.runtime.snapshots
         if not settings.model_dir:
@@ -192,7 +192,7 @@ class TrainingTask:
         return self._record.last_generation
 
     def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
-        from .chief_loop import ChiefLoop
+        from .lead.chief_loop import ChiefLoop
 
         settings, task = self._settings, self.task
         if self._checkpointer is not None:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
-from ...worker.program import Program, find_program
+from ...worker.process.program import Program, find_program
 from ..options.program import SCRIPT_LAST, program_arguments
 from ..options.settings import settings_options, take_settings
 from ..screen.echo import echo
@@ -144,8 +144,8 @@ def local_command(
 
 
 def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int:
-    from ...worker.interrupts import handle_signals
-    from ...worker.logs import set_up_logging
+    from ...worker.process.interrupts import handle_signals
+    from ...worker.process.logs import set_up_logging
     from ..standalone.daemon import LocalStandaloneCluster
 
     set_up_logging(settings)

@@ -35,7 +35,7 @@ def status_command(
 
     Or that job of a standalone cluster. Without JOB: your jobs whose chief runs on this machine.
     """
-    from ...worker.status import status_json
+    from ...worker.lead.status import status_json
 
     caller = _Caller(take_settings(flags), timeout_s)
     found = _find(job, caller) if cluster is None else [_on_cluster(job, cluster, caller)]
@@ -102,7 +102,7 @@ def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
 
 def _in_folder(folder: str, caller: _Caller) -> "JobStatus":
     """The status of the job that writes there, or of the last one that has."""
-    from ...worker.status import read_status
+    from ...worker.lead.status import read_status
     from ..screen.status_table import chief_address
 
     written = read_status(folder)

@@ -8,8 +8,8 @@ import click
 from ...cluster.roles import CHIEF, PS
 from ...core.errors import ConfigurationError
 from ...core.process.loading import quick_loading
-from ...worker.logs import set_up_logging
-from ...worker.program import find_program
+from ...worker.process.logs import set_up_logging
+from ...worker.process.program import find_program
 from ..options.program import SCRIPT_LAST, program_arguments
 from ..options.settings import (
     TaskFlags,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings, load_settings
-from ...worker.program import Program, find_program
+from ...worker.process.program import Program, find_program
 from ..job.model import Job
 from ..local.cluster import LocalCluster, RoleExtras
 from ..screen.plain import choose_display

@@ -35,10 +35,10 @@ from ...core.exit_codes import ExitCode, describe_exit, is_retryable
 from ...core.process.threads import nobody_waits
 from ...core.settings import ALL_WORKERS, Settings
 from ...core.task import TaskId, new_job_id
-from ...worker.error_report import ERROR_FILE, read_report
-from ...worker.limits import check_limits
-from ...worker.program import Program
-from ...worker.status import STATUS_FILE, read_status
+from ...worker.lead.status import STATUS_FILE, read_status
+from ...worker.process.error_report import ERROR_FILE, read_report
+from ...worker.process.limits import check_limits
+from ...worker.process.program import Program
 from ..job.plan import ONE_THREAD, process_environment, process_settings
 from ..processes.executor import Executor, Work
 from ..processes.interrupts import on_interrupts

@@ -2,7 +2,7 @@
 
 import re
 
-from ...worker.logs import LAUNCHER_MARK
+from ...worker.process.logs import LAUNCHER_MARK
 
 # Where a log line of ours begins behind a part of a line, such as a progress bar's.
 _INTERRUPTED = re.compile(rb"(?<=[^\n])" + LAUNCHER_MARK.encode())

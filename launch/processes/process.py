@@ -17,7 +17,7 @@ from typing import IO
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import child_environment
 from ...core.task import TaskId
-from ...worker.logs import LAUNCHER_MARK
+from ...worker.process.logs import LAUNCHER_MARK
 from .output import LineSplitter
 
 _LAST_LINES = 30

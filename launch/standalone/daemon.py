@@ -18,10 +18,10 @@ from ...net.auth.own_job import with_own_job
 from ...server.gateway.server import GatewayServer
 from ...telemetry.catalogue import NODE_TASKS, Sample
 from ...telemetry.task_metrics import task_samples
-from ...worker.interrupts import handle_signals
-from ...worker.limits import check_limits
-from ...worker.metrics import metrics_port
-from ...worker.probes import Probes
+from ...worker.process.interrupts import handle_signals
+from ...worker.process.limits import check_limits
+from ...worker.process.metrics import metrics_port
+from ...worker.process.probes import Probes
 from .node import Node
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ def _load(role: str) -> None:
     load_public_names("windlass.training")
     if role == "chief":
         from ...server.chief import server  # noqa: F401
-        from ...worker import leading  # noqa: F401
+        from ...worker.lead import outside_program  # noqa: F401
     elif role == "ps":
         from ...server.ps import server as ps_server  # noqa: F401
 

@@ -37,7 +37,7 @@ from .launch.local.result import LocalResult
 from .launch.local.run import LocalJob
 from .net.free_ports import free_ports
 from .server.ps.server import PsServer
-from .worker.program import Ending, find_program
+from .worker.process.program import Ending, find_program
 from .worker.task import TrainingTask
 
 __all__ = ["FaultPlan", "LocalCluster", "ProcessResult", "TaskResult", "run_script"]

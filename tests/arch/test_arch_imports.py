@@ -141,7 +141,7 @@ _NAMED_BY_OTHERS = {
     "windlass.launch.commands.export",
     "windlass.launch.lazy_group",
     "windlass.training.extras",
-    "windlass.worker.program",
+    "windlass.worker.process.program",
 }
 
 

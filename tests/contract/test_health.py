@@ -22,7 +22,7 @@ from windlass.net.free_ports import free_ports
 from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
 from windlass.server.chief.server import ChiefServer
 from windlass.server.ps.server import PsServer
-from windlass.worker.probes import Probes
+from windlass.worker.process.probes import Probes
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

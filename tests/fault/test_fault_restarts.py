@@ -22,7 +22,7 @@ from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.bounds import MAX_GENERATION
 from windlass.net.free_ports import free_ports
-from windlass.worker.job_identity import find_job
+from windlass.worker.lead.job_identity import find_job
 
 CHIEF, W0 = TaskId("chief", 0), TaskId("worker", 0)
 

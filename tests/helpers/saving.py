@@ -22,8 +22,8 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
-from windlass.worker.checkpoint_sources import PsShards
-from windlass.worker.checkpoints import Checkpointer
+from windlass.worker.lead.checkpoint_sources import PsShards
+from windlass.worker.lead.checkpointer import Checkpointer
 
 WHO = Incarnation(TaskId("chief", 0), 1)
 

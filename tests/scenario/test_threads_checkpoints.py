@@ -16,7 +16,7 @@ from windlass.core.task import TaskId
 from windlass.distribute import ParameterServerStrategy, partitioners
 from windlass.testing import LocalCluster
 from windlass.training import SidecarEvaluator
-from windlass.worker.status import read_status
+from windlass.worker.lead.status import read_status
 
 Array = np.ndarray[Any, np.dtype[Any]]
 CHIEF = TaskId("chief", 0)

@@ -29,8 +29,8 @@ from windlass.distribute.job_snapshots import JobSnapshots, Snapshot
 from windlass.distribute.program_cluster import in_cluster
 from windlass.distribute.runtime import ClusterRuntime
 from windlass.distribute.strategies.synchronous_steps import OneWorker, SynchronousSteps
-from windlass.worker.checkpoint_sources import AloneSource, ProgramVariables, PsShards
-from windlass.worker.checkpoints import Checkpointer
+from windlass.worker.lead.checkpoint_sources import AloneSource, ProgramVariables, PsShards
+from windlass.worker.lead.checkpointer import Checkpointer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MEMBERS = tuple(TaskId("worker", i) for i in range(3))

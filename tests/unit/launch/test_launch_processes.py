@@ -10,8 +10,8 @@ from windlass.core.settings import load_settings
 from windlass.core.task import TaskId
 from windlass.launch.local.cluster import LocalCluster, default_model_dir
 from windlass.launch.processes.process import new_line_queue
-from windlass.worker.logs import LAUNCHER_MARK, set_up_logging
-from windlass.worker.program import Program
+from windlass.worker.process.logs import LAUNCHER_MARK, set_up_logging
+from windlass.worker.process.program import Program
 
 
 def test_what_tasks_say_is_bounded() -> None:

@@ -19,7 +19,7 @@ from windlass.distribute.runtime import ClusterRuntime
 from windlass.launch.cli import windlass
 from windlass.telemetry.event_files import encoding
 from windlass.training import summary
-from windlass.worker.job_summaries import open_job_summaries
+from windlass.worker.lead.job_summaries import open_job_summaries
 
 SPEC = ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
 

@@ -16,7 +16,7 @@ Run = Callable[[str], tuple[int, str, str]]
 BEGINNING = """
 import logging, os, signal, sys, time
 from windlass.core.errors import JoinTimeoutError
-from windlass.worker.closure_process import ClosureProcesses
+from windlass.worker.closures.processes import ClosureProcesses
 
 logging.basicConfig(format="%(message)s")
 

@@ -12,7 +12,7 @@ from windlass.core.errors import ConfigurationError, JobStoppedError, JoinTimeou
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.server.chief.servicer import LockedJob
-from windlass.worker.enough_workers import wait_for_workers
+from windlass.worker.lead.enough_workers import wait_for_workers
 
 CHIEF = TaskId("chief", 0)
 SPEC = ClusterSpec({"chief": ["c:1"], "worker": ["a:1", "b:1", "d:1"]})

@@ -10,7 +10,7 @@ from windlass.client.ps.control import JobOnPs, PsControl
 from windlass.core.errors import OtherJobError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.worker.job_identity import find_job
+from windlass.worker.lead.job_identity import find_job
 
 CHIEF, W0 = TaskId("chief", 0), TaskId("worker", 0)
 

@@ -5,8 +5,8 @@ import resource
 import pytest
 
 from windlass.core.errors import ConfigurationError
-from windlass.worker import limits
-from windlass.worker.limits import check_limits
+from windlass.worker.process import limits
+from windlass.worker.process.limits import check_limits
 
 INFINITY = resource.RLIM_INFINITY
 

@@ -8,7 +8,7 @@ import pytest
 from windlass.core.errors import ConfigurationError
 from windlass.core.exit_codes import ExitCode
 from windlass.core.states import Outcome
-from windlass.worker.program import find_program, run_program
+from windlass.worker.process.program import find_program, run_program
 
 
 @pytest.fixture

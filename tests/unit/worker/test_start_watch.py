@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.worker.start_watch import (
+from windlass.worker.process.start_watch import (
     STUCK_S,
     Place,
     Standstill,

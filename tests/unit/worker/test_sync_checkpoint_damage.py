@@ -11,8 +11,8 @@ from windlass.core.checkpoint import CheckpointReader, list_checkpoints
 from windlass.core.checkpoint.job_record import JobRecord
 from windlass.core.errors import CheckpointError
 from windlass.distribute.job_snapshots import JobSnapshots, SavedVariable, Snapshot
-from windlass.worker.checkpoint_sources import ProgramVariables
-from windlass.worker.checkpoints import Checkpointer
+from windlass.worker.lead.checkpoint_sources import ProgramVariables
+from windlass.worker.lead.checkpointer import Checkpointer
 
 OLD, NEW = "ckpt-0000000010", "ckpt-0000000020"
 VALUES = "variables.safetensors"

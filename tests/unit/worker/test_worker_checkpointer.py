@@ -19,8 +19,8 @@ from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from windlass.core.errors import PeerLostError, RefusedError, StorageError
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.task import TaskId
-from windlass.worker.checkpoint_sources import PsShards
-from windlass.worker.checkpoints import Checkpointer
+from windlass.worker.lead.checkpoint_sources import PsShards
+from windlass.worker.lead.checkpointer import Checkpointer
 
 TABLE = VariableDefinition("table", (6, 2), as_dtype("float32"))
 STEP_COUNT = VariableDefinition("count", (), as_dtype("int64"), trainable=False)

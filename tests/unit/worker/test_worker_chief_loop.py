@@ -13,8 +13,8 @@ from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.chief.servicer import LockedJob
-from windlass.worker.checkpoints import Checkpointer
-from windlass.worker.chief_loop import ChiefLoop
+from windlass.worker.lead.checkpointer import Checkpointer
+from windlass.worker.lead.chief_loop import ChiefLoop
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)

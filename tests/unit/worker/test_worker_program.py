@@ -18,7 +18,7 @@ from windlass.core.errors import (
 from windlass.core.exit_codes import ExitCode
 from windlass.core.process.replaced_errors import noting_errors, own_errors
 from windlass.core.states import Outcome
-from windlass.worker.program import Ending, Program, ending_of, find_program, run_program
+from windlass.worker.process.program import Ending, Program, ending_of, find_program, run_program
 
 Run = Callable[..., Ending]
 
@@ -87,7 +87,7 @@ def test_the_traceback_goes_down_into_the_library_that_raised(
     stderr = capsys.readouterr().err
     assert "json/decoder.py" in stderr
     assert "runpy" not in stderr
-    assert "worker/program.py" not in stderr
+    assert "worker/process/program.py" not in stderr
 
 
 def test_the_causes_of_an_exception_are_shown_too(
@@ -102,7 +102,7 @@ def test_the_causes_of_an_exception_are_shown_too(
     assert "direct cause" in stderr
     assert stderr.endswith("ValueError: the effect\n")
     assert "runpy" not in stderr
-    assert "worker/program.py" not in stderr
+    assert "worker/process/program.py" not in stderr
 
 
 def test_a_syntax_error_shows_the_line_and_none_of_our_frames(
@@ -114,7 +114,7 @@ def test_a_syntax_error_shows_the_line_and_none_of_our_frames(
     assert "program.py" in stderr
     assert "SyntaxError" in stderr
     assert "runpy" not in stderr
-    assert "worker/program.py" not in stderr
+    assert "worker/process/program.py" not in stderr
 
 
 def test_a_program_may_change_its_arguments_and_fail(
@@ -132,7 +132,7 @@ def test_an_error_of_ours_ends_with_its_code_and_without_our_insides(
 ) -> None:
     ending = run(
         "import windlass as wl\n"
-        "from windlass.worker.program import find_program\n"
+        "from windlass.worker.process.program import find_program\n"
         "def load():\n    find_program('gone.py')\n"
         "load()\n"
     )

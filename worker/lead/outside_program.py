@@ -8,22 +8,22 @@ import contextlib
 import logging
 import threading
 
-from ..client.ps.control import PsControl
-from ..cluster.access.principal import principal_of_task
-from ..cluster.resolvers.resolved import ResolvedTask
-from ..cluster.roles import ps_of
-from ..core.errors import JoinTimeoutError
-from ..core.exit_codes import ExitCode
-from ..core.process.waiting import WaitLog
-from ..core.settings import Settings
-from ..core.states import Phase, State
-from ..core.task import Incarnation
-from ..net.announcement import ChiefAnnouncement
-from ..server.chief.server import ChiefServer
+from ...client.ps.control import PsControl
+from ...cluster.access.principal import principal_of_task
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...cluster.roles import ps_of
+from ...core.errors import JoinTimeoutError
+from ...core.exit_codes import ExitCode
+from ...core.process.waiting import WaitLog
+from ...core.settings import Settings
+from ...core.states import Phase, State
+from ...core.task import Incarnation
+from ...net.announcement import ChiefAnnouncement
+from ...server.chief.server import ChiefServer
+from ..process.interrupts import handle_signals
 from .checkpoint_sources import PsShards
-from .checkpoints import Checkpointer
+from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
-from .interrupts import handle_signals
 from .job_identity import find_job
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConfigurationError, WindlassError
+from ...core.errors import ConfigurationError, WindlassError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from ..client.chief.calls import ChiefClient, JobStatus
+    from ...client.chief.calls import ChiefClient, JobStatus
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def write_status(model_dir: str, status: "JobStatus") -> None:
     Raises:
         OSError: The directory cannot be written.
     """
-    from ..core.checkpoint.file_systems import open_folder
+    from ...core.checkpoint.file_systems import open_folder
 
     folder = open_folder(model_dir)
     folder.make()
@@ -68,6 +68,6 @@ def _adapter() -> "TypeAdapter[JobStatus]":
     # Built when a job ends, not at import: it takes 10 ms.
     from pydantic import TypeAdapter
 
-    from ..client.chief.calls import JobStatus
+    from ...client.chief.calls import JobStatus
 
     return TypeAdapter(JobStatus)

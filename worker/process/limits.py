@@ -6,8 +6,8 @@ has failed so.
 
 import resource
 
-from ..core.errors import ConfigurationError
-from ..net.descriptors import raise_limit
+from ...core.errors import ConfigurationError
+from ...net.descriptors import raise_limit
 
 _FILES = 256  # half are kept from connections; a task of a small job has 60 open
 _FILES_PER_TASK = 4  # of a launcher: two pipes, and for a moment those of its start

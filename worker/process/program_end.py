@@ -13,10 +13,10 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from ..core.errors import WindlassError
-from ..core.exit_codes import ExitCode
-from ..core.process.tracebacks import shows_uncaught
-from ..core.states import Outcome
+from ...core.errors import WindlassError
+from ...core.exit_codes import ExitCode
+from ...core.process.tracebacks import shows_uncaught
+from ...core.states import Outcome
 from .program import Ending, ending_of, exit_ending
 
 # `raise SystemExit(main())` at top level ends a program as returning does; its code is not known.

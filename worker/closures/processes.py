@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from ..core.errors import WindlassError
-from ..core.exit_codes import ExitCode
-from ..core.wire.error_table import from_detail, to_detail
-from ..proto.v1 import errors_pb2
+from ...core.errors import WindlassError
+from ...core.exit_codes import ExitCode
+from ...core.wire.error_table import from_detail, to_detail
+from ...proto.v1 import errors_pb2
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ..core.errors import (
+from ...core.errors import (
     ConfigurationError,
     JobStoppedError,
     RetryableError,
     TooManyWorkersError,
     WindlassError,
 )
-from ..core.exit_codes import ExitCode
-from ..core.process.tracebacks import program_traceback
-from ..core.states import Outcome
-from ..core.terminal import terminal_text
+from ...core.exit_codes import ExitCode
+from ...core.process.tracebacks import program_traceback
+from ...core.states import Outcome
+from ...core.terminal import terminal_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def ending_of(
     to end or ends because of another task. An error of a framework that stands for one of ours
     means what ours does.
     """
-    from ..core.process.replaced_errors import (
+    from ...core.process.replaced_errors import (
         first_error,  # a launcher, which loads this, needs it not
     )
 

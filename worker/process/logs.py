@@ -3,9 +3,9 @@
 import logging
 import sys
 
-from ..core.process.reported_by_launcher import launcher_tells
-from ..core.settings import Settings
-from ..core.terminal import terminal_text
+from ...core.process.reported_by_launcher import launcher_tells
+from ...core.settings import Settings
+from ...core.terminal import terminal_text
 
 _FORMATS = {
     "time": "%(asctime)s %(levelname)-7s %(message)s",

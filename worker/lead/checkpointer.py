@@ -2,7 +2,7 @@
 
 import logging
 
-from ..core.checkpoint import (
+from ...core.checkpoint import (
     CheckpointInfo,
     CheckpointReader,
     Manifest,
@@ -11,12 +11,12 @@ from ..core.checkpoint import (
     prune,
     remove_incomplete,
 )
-from ..core.checkpoint.commit import commit_step
-from ..core.checkpoint.directory import MANIFEST, set_aside
-from ..core.checkpoint.file_systems import remove_temporaries
-from ..core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
-from ..core.checkpoint.storage import check_writable, open_model_dir, storage_error
-from ..core.errors import CheckpointError
+from ...core.checkpoint.commit import commit_step
+from ...core.checkpoint.directory import MANIFEST, set_aside
+from ...core.checkpoint.file_systems import remove_temporaries
+from ...core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
+from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
+from ...core.errors import CheckpointError
 from .checkpoint_sources import CheckpointSource, Written
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..core.clock import Clock, SystemClock
-from ..core.exit_codes import ExitCode
-from ..core.process.threads import new_thread, nobody_waits
+from ...core.clock import Clock, SystemClock
+from ...core.exit_codes import ExitCode
+from ...core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..client.ps.control import PsControl
-from ..core.checkpoint import CheckpointReader, Manifest
-from ..core.checkpoint.folder import Folder
-from ..core.checkpoint.parts import manifest_of_parts
-from ..core.checkpoint.storage import probe_name
-from ..core.errors import StorageError
-from ..distribute.job_snapshots import JobSnapshots, Snapshot
-from ..distribute.saved_variables import write_values
+from ...client.ps.control import PsControl
+from ...core.checkpoint import CheckpointReader, Manifest
+from ...core.checkpoint.folder import Folder
+from ...core.checkpoint.parts import manifest_of_parts
+from ...core.checkpoint.storage import probe_name
+from ...core.errors import StorageError
+from ...distribute.job_snapshots import JobSnapshots, Snapshot
+from ...distribute.saved_variables import write_values
 
 _SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
 _TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up

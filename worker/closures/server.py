@@ -10,20 +10,20 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..client.worker.closure_link import SERVICE, receive_parts
-from ..cluster.access.leadership import Leadership
-from ..cluster.roles import CHIEF
-from ..core.errors import PeerLostError
-from ..core.exit_codes import ExitCode
-from ..distribute.base.devices import compute_devices
-from ..distribute.coordinator.closure_runner import ClosureRunner
-from ..distribute.runtime import ClusterRuntime
-from ..net.auth.guard import Guard
-from ..net.connection import Connection
-from ..net.dial import parse
-from ..net.endpoint import Greeting
-from ..net.host import TaskHost
-from ..proto.v1 import session_pb2
+from ...client.worker.closure_link import SERVICE, receive_parts
+from ...cluster.access.leadership import Leadership
+from ...cluster.roles import CHIEF
+from ...core.errors import PeerLostError
+from ...core.exit_codes import ExitCode
+from ...distribute.base.devices import compute_devices
+from ...distribute.coordinator.closure_runner import ClosureRunner
+from ...distribute.runtime import ClusterRuntime
+from ...net.auth.guard import Guard
+from ...net.connection import Connection
+from ...net.dial import parse
+from ...net.endpoint import Greeting
+from ...net.host import TaskHost
+from ...proto.v1 import session_pb2
 
 log = logging.getLogger(__name__)
 

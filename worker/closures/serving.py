@@ -1,11 +1,11 @@
 """What a worker without a program does between joining its job and leaving it."""
 
-from ..core.errors import WindlassError
-from ..core.exit_codes import ExitCode
-from ..core.states import Outcome
-from ..distribute.runtime import ClusterRuntime
-from .closure_server import ClosureServer
-from .program import Ending, ending_of
+from ...core.errors import WindlassError
+from ...core.exit_codes import ExitCode
+from ...core.states import Outcome
+from ...distribute.runtime import ClusterRuntime
+from ..process.program import Ending, ending_of
+from .server import ClosureServer
 
 _POLL_S = 0.2
 

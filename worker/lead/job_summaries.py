@@ -4,12 +4,12 @@ They come from what tasks report in heartbeats anyhow, so they cost a step nothi
 takes a sample, and a thread writes it.
 """
 
-from ..cluster.job.job import Job
-from ..cluster.job.scalars import SHORTEST_S, JobSample, job_scalars, sample_every_s, sample_job
-from ..core.errors import ConfigurationError
-from ..core.settings import Settings
-from ..telemetry.event_files import EventWriter, encoding, event_of, require_library
-from ..telemetry.event_files.folders import JOB_RUN, run_folder
+from ...cluster.job.job import Job
+from ...cluster.job.scalars import SHORTEST_S, JobSample, job_scalars, sample_every_s, sample_job
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings
+from ...telemetry.event_files import EventWriter, encoding, event_of, require_library
+from ...telemetry.event_files.folders import JOB_RUN, run_folder
 
 
 class JobSummaries:

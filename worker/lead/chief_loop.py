@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ..client.ps.control import PsAnswer, PsControl
-from ..cluster.roles import PS
-from ..core.checkpoint.job_record import JobRecord
-from ..core.errors import (
+from ...client.ps.control import PsAnswer, PsControl
+from ...cluster.roles import PS
+from ...core.checkpoint.job_record import JobRecord
+from ...core.errors import (
     FencedError,
     OtherJobError,
     PermissionDeniedError,
@@ -24,13 +24,13 @@ from ..core.errors import (
     WindlassError,
     said_of,
 )
-from ..core.process.threads import new_thread
-from ..core.process.waiting import WaitLog
-from ..core.settings import Settings
-from ..core.states import Phase, State
-from ..core.task import Incarnation, TaskId
-from ..server.chief.servicer import LockedJob
-from .checkpoints import Checkpointer
+from ...core.process.threads import new_thread
+from ...core.process.waiting import WaitLog
+from ...core.settings import Settings
+from ...core.states import Phase, State
+from ...core.task import Incarnation, TaskId
+from ...server.chief.servicer import LockedJob
+from .checkpointer import Checkpointer
 from .job_summaries import open_job_summaries
 
 log = logging.getLogger(__name__)

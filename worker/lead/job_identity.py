@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ..client.ps.control import JobOnPs, PsControl
-from ..cluster.roles import CHIEF
-from ..core.clock import Clock, SystemClock
-from ..core.errors import JoinTimeoutError, OtherJobError, RetryableError, WindlassError
-from ..core.process.waiting import WaitLog
-from ..core.settings import Settings
-from ..core.task import TaskId, is_other_job, new_job_id
+from ...client.ps.control import JobOnPs, PsControl
+from ...cluster.roles import CHIEF
+from ...core.clock import Clock, SystemClock
+from ...core.errors import JoinTimeoutError, OtherJobError, RetryableError, WindlassError
+from ...core.process.waiting import WaitLog
+from ...core.settings import Settings
+from ...core.task import TaskId, is_other_job, new_job_id
 
 log = logging.getLogger(__name__)
 

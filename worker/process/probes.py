@@ -7,13 +7,13 @@ cluster has formed.
 
 from typing import TYPE_CHECKING
 
-from ..cluster.resolvers.resolved import ResolvedTask
-from ..core.errors import AddressInUseError
-from ..core.settings import Settings
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...core.errors import AddressInUseError
+from ...core.settings import Settings
 
 if TYPE_CHECKING:
-    from ..net.health import Health
-    from ..net.probe_port import ProbePort
+    from ...net.health import Health
+    from ...net.probe_port import ProbePort
 
 
 class Probes:
@@ -38,9 +38,9 @@ class Probes:
         """
         if not self._settings.health_port:
             return
-        from ..net.health import Health
-        from ..net.host import bind_address
-        from ..net.probe_port import ProbePort
+        from ...net.health import Health
+        from ...net.host import bind_address
+        from ...net.probe_port import ProbePort
 
         task = self._task
         known = task.address or task.evaluator or task.chief_address or ":0"

@@ -5,16 +5,16 @@ job's.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..cluster.resolvers.resolved import ResolvedTask
-from ..core.settings import Settings
-from ..distribute.runtime import ClusterRuntime
-from ..net.metrics_port import MetricsPort
-from ..telemetry.catalogue import Sample
-from ..telemetry.task_metrics import job_samples, report_samples, save_samples, task_samples
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...core.settings import Settings
+from ...distribute.runtime import ClusterRuntime
+from ...net.metrics_port import MetricsPort
+from ...telemetry.catalogue import Sample
+from ...telemetry.task_metrics import job_samples, report_samples, save_samples, task_samples
 
 if TYPE_CHECKING:
-    from ..client.chief.membership import Membership
-    from ..server.chief.servicer import LockedJob
+    from ...client.chief.membership import Membership
+    from ...server.chief.servicer import LockedJob
 
 
 def metrics_port(

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from ..core.errors import WindlassError
+from ...core.errors import WindlassError
 
 
 class Interrupter:
