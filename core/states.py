@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from .exit_codes import ExitCode
+
 
 class Phase(StrEnum):
     """Where a job stands."""
@@ -21,6 +23,12 @@ class Phase(StrEnum):
     def ended_how(self) -> str:
         """What the job did, for a sentence about its end."""
         return {Phase.FAILED: "failed", Phase.STOPPED: "was stopped"}.get(self, f"is {self}")
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code, after the end of the job, of a task that did its own part."""
+        codes = {Phase.DONE: ExitCode.DONE, Phase.STOPPED: ExitCode.DRAINED}
+        return codes.get(self, ExitCode.PEER_LOST)
 
 
 class State(StrEnum):

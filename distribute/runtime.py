@@ -1,7 +1,8 @@
-"""A task's connection to its cluster, as a strategy sees it: a parameter session and a few hooks.
+"""A task's connection to its cluster, as a strategy sees it: a parameter session and its job.
 
-Whoever joins a cluster makes a :class:`ClusterRuntime` and passes it on; strategies, and what they
-are made of, get it as an argument. ``program_cluster.py`` is how a program's own lines find it.
+A task makes a :class:`ClusterRuntime` when it has joined its cluster, and passes it on; strategies,
+and what they are made of, get it as an argument. ``program_cluster.py`` is how a program's own
+lines find it.
 """
 
 from collections import deque
@@ -32,7 +33,13 @@ class TaskProgress:
 
     Attributes:
         steps: This task's share of the global step: its steps that changed variables.
-        global_step: Of a synchronous strategy; on parameter servers they count it.
+        global_step: The count of a synchronous strategy; parameter servers keep their own.
+        pushes: Steps that sent something to a parameter server.
+        refused_pushes: Steps that were refused for NaN or infinite gradients.
+        total_steps: Global step the program works towards; 0: unknown.
+        replicas: Devices that compute for this task; 0: not known yet.
+        metrics: Values the program reported last, by name.
+        staleness: Staleness of the last pushes. Unit: steps.
     """
 
     steps: int = 0
@@ -44,52 +51,90 @@ class TaskProgress:
     metrics: dict[str, float] = field(default_factory=dict)
     staleness: deque[int] = field(default_factory=lambda: deque(maxlen=100))
 
+    def step_of(self, session: ParameterSession | None) -> int:
+        """The last global step that this task has seen, in its own count or a session's."""
+        return max(self.global_step, session.global_step if session else 0)
 
-@dataclass
+    def report(self, session: ParameterSession | None, *, serves: bool = False) -> TaskReport:
+        """The progress as the chief gets it.
+
+        Args:
+            session: Connection to the parameter servers; None: there is none.
+            serves: This task has no program of its own; it runs what a coordinator schedules.
+        """
+        counters = session.counters if session else SessionCounters()
+        recent = list(self.staleness)
+        return TaskReport(
+            steps=self.steps,
+            pushes=self.pushes,
+            bytes_pushed=counters.pushed,
+            bytes_pulled=counters.pulled,
+            refused_pushes=self.refused_pushes,
+            global_step=self.step_of(session),
+            staleness=sum(recent) / len(recent) if recent else 0.0,
+            metrics=dict(self.metrics),
+            total_steps=self.total_steps,
+            transports=session.transports if session else (),
+            replicas=self.replicas,
+            serves=serves,
+        )
+
+
+class JobLink:
+    """What a program asks the job of its task. This one is for a process that is in no job."""
+
+    def check(self) -> None:
+        """Raise if the program should end. Called between steps and during waits."""
+
+    def chief_has_ended(self) -> bool:
+        """Whether the chief's program is over, so that it creates no more variables."""
+        return False
+
+    def barrier(self, timeout_s: float) -> None:
+        """Wait until the other tasks that run the program are here, too."""
+
+    def wait_over(self, timeout_s: float) -> bool:  # noqa: ARG002 - there is none to wait for
+        """Wait for the end of the job; returns whether it has come."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
 class ClusterRuntime:
     """A task's connection to its cluster.
 
     Attributes:
-        task: Who this is.
-        settings: Of this task.
-        connection: To every ps; None for an evaluator.
-        check: Called between steps; raises when the program should end.
-        chief_has_ended: Whether the chief's program is over, so that it creates no more variables.
-        barrier: Waits for the other tasks that run the program, so many seconds; see ``barrier``
-            of strategies.
+        task: This task, and its cluster.
+        settings: The task's settings.
+        connection: Session with every ps; None for an evaluator, and where there are no ps.
+        job: Link to the job of the task.
         alone: This process is the whole cluster.
         restore_from: Name of the checkpoint the chief starts from; empty: none.
-        snapshots: What a synchronous strategy hands to the job that saves it; None: no job does.
-        progress: For the status.
-        serves: This task has no program of its own; it runs what the coordinator schedules.
-        at_end: Called when the program has ended, before the job hears of it.
-        job_is_over: Waits so many seconds for the end of the job; returns whether that has come.
-        measures: What else of this process Prometheus is told.
+        snapshots: Hands a synchronous strategy's variables to the job that saves them; None: no
+            job does.
+        progress: Counters and metrics of the program, for the status.
+        at_end: Called when the program has ended, before the job is told.
+        measures: Further samples of this process for Prometheus.
         in_process: Applies steps to the only ps, which is in this process; None: there are others.
     """
 
     task: ResolvedTask
     settings: Settings
     connection: ParameterSession | None = None
-    check: Callable[[], None] = lambda: None
-    chief_has_ended: Callable[[], bool] = lambda: False
-    barrier: Callable[[float], None] = lambda timeout_s: None  # noqa: ARG005 - nobody to wait for
+    job: JobLink = field(default_factory=JobLink)
     alone: bool = False
     restore_from: str = ""
     snapshots: JobSnapshots | None = None
     progress: TaskProgress = field(default_factory=TaskProgress)
-    serves: bool = False
     at_end: list[Callable[[], None]] = field(default_factory=list)
-    job_is_over: Callable[[float], bool] = lambda timeout_s: False  # noqa: ARG005 - it has none
     measures: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
     in_process: "InProcessSteps | None" = None
 
     @property
     def session(self) -> ParameterSession:
-        """To every ps.
+        """Session with every ps.
 
         Raises:
-            ConfigurationError: This task has none.
+            ConfigurationError: This task has no session.
         """
         if self.connection is None and self.task.task.type != EVALUATOR:
             launcher = self.task.resolver.source
@@ -109,27 +154,10 @@ class ClusterRuntime:
             )
         return self.connection
 
-    def report(self) -> TaskReport:
-        """This task's progress, for the chief."""
-        progress = self.progress
-        counters = self.connection.counters if self.connection else SessionCounters()
-        recent = list(progress.staleness)
-        return TaskReport(
-            steps=progress.steps,
-            pushes=progress.pushes,
-            bytes_pushed=counters.pushed,
-            bytes_pulled=counters.pulled,
-            refused_pushes=progress.refused_pushes,
-            global_step=max(
-                progress.global_step, self.connection.global_step if self.connection else 0
-            ),
-            staleness=sum(recent) / len(recent) if recent else 0.0,
-            metrics=dict(progress.metrics),
-            total_steps=progress.total_steps,
-            transports=self.connection.transports if self.connection else (),
-            replicas=progress.replicas,
-            serves=self.serves,
-        )
+    @property
+    def global_step(self) -> int:
+        """The last global step that this task has seen."""
+        return self.progress.step_of(self.connection)
 
 
 def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
@@ -142,8 +170,6 @@ def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     who = Incarnation(task.task, 1)
     transports = [LocalPs(TaskId("ps", i), who, settings) for i in range(num_ps)]
     session = ParameterSession(transports, who, settings)
-    runtime = ClusterRuntime(task, settings, session, alone=True)
-    if num_ps == 1:
-        finite = settings.nonfinite_gradients != "allow"
-        runtime.in_process = InProcessSteps(transports[0], check_finite=finite)
-    return runtime
+    finite = settings.nonfinite_gradients != "allow"
+    here = InProcessSteps(transports[0], check_finite=finite) if num_ps == 1 else None
+    return ClusterRuntime(task, settings, session, alone=True, in_process=here)

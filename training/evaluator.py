@@ -66,7 +66,7 @@ class SidecarEvaluator:
             )
         in_cluster = runtime is not None and not runtime.alone
         self._end = JobEnd(self._model_dir, settings, in_cluster=in_cluster)
-        self._check = runtime.check if runtime is not None else lambda: None
+        self._check = runtime.job.check if runtime is not None else lambda: None
         self._progress = runtime.progress if runtime is not None else None
         self._poll_s = poll_s
         self._max_evaluations = max_evaluations

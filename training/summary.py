@@ -356,7 +356,7 @@ def _step_of(step: Step) -> int:
                     f"which step is this summary of? {type(step).__name__} counts none: give "
                     "step=, or as_default(step=…) a strategy, a variable or a function"
                 )
-            return runtime.report().global_step
+            return runtime.global_step
     if hasattr(step, "global_step"):
         return int(step.global_step)
     return int(np.asarray(step() if callable(step) else step))

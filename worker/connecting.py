@@ -41,8 +41,9 @@ from ..distribute.program_cluster import enter_cluster, program_cluster
 from ..net.auth.own_job import with_own_job
 from ..proto.v1 import gateway_pb2
 from ..shipping import own_environment
+from .data_plane.servers import Servers
+from .job_task import JobTask
 from .process.program import Ending, ending_of
-from .task import TrainingTask
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class ConnectedCluster(Shown):
         self.job = request.id
         self._stack = contextlib.ExitStack()
         self._over = threading.Event()
-        self._task: TrainingTask | None = None
+        self._task: JobTask | None = None
         self._offset = 0
         self._stack.callback(self._over.set)
         who = Principal(DRIVER, settings.job_id)
@@ -201,7 +202,7 @@ class ConnectedCluster(Shown):
         task = resolve(self.resolver, source="connect")
 
         self._stack.enter_context(routes_to(self._client, job))
-        self._task = training = TrainingTask(task, settings, leads=False)
+        self._task = training = JobTask(task, settings, Servers(task, settings), leads=False)
         self._stack.callback(training.close)
         try:
             runtime = training.start()

@@ -20,15 +20,15 @@ from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
 from ..net.auth.own_job import with_own_job
-from .member import Member, task_of_role
 from .process.error_report import ERROR_FILE, ErrorReport
 from .process.interrupts import handle_signals
 from .process.limits import check_limits
 from .process.program import Program, run_program
 from .process.start_watch import StartWatch
+from .task_run import TaskRun, task_of_role
 
 if TYPE_CHECKING:
-    from .member import Task
+    from .job_task import JobTask
 
 
 def run_task(
@@ -54,9 +54,10 @@ def run_task(
         settings = with_own_job(settings)
         code = _run_role(task, settings, program, arguments, report, watch)
     except WindlassError as error:
-        if not report.write(f"{error.message}\n"):
+        is_usual = isinstance(error, JobStoppedError | JobDoneError)  # the log has it
+        if not is_usual and not report.write(f"{error.message}\n"):
             raise
-        code = int(error.exit_code)
+        code = error.exit_code
     finally:
         watch.over()
     keep_exit_code(code)
@@ -164,19 +165,15 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
 def _serve_closures(task: ResolvedTask, settings: Settings, joined: Callable[[], None]) -> int:
     from ..distribute.program_cluster import in_cluster
     from .closures.serving import serve_closures
-    from .task import TrainingTask
+    from .data_plane.servers import Servers
+    from .job_task import JobTask
 
-    training = TrainingTask(task, settings)
-    training.runtime.serves = True
-    member = Member(training, settings)
-    try:
-        runtime = member.join()
-    except (JobStoppedError, JobDoneError) as error:
-        return int(error.exit_code)
+    run = TaskRun(JobTask(task, settings, Servers(task, settings), serves=True), settings)
+    runtime = run.join()
     joined()
     with in_cluster(runtime, all_threads=True):
         ending = serve_closures(runtime, may_end_process=True)
-    return member.leave(ending)
+    return run.leave(ending)
 
 
 def _run_alone(
@@ -189,9 +186,9 @@ def _run_alone(
 ) -> int:
     """Run a ps and the chief in this process, on loopback."""
     with quick_loading():
-        from ..distribute.job_snapshots import JobSnapshots
         from ..server.ps.server import PsServer
-        from .task import TrainingTask
+        from .data_plane.servers import Servers
+        from .job_task import JobTask
 
         load_public_names("windlass.distribute")
     ps = TaskId(PS, 0)
@@ -201,18 +198,15 @@ def _run_alone(
     spec = ClusterSpec({CHIEF: ["127.0.0.1:0"], PS: [f"127.0.0.1:{server.port}"]})
     whole = ResolvedTask(chief, spec, chief, address="127.0.0.1:0", read_from=task.read_from)
     alone = settings.model_copy(update={"host": "127.0.0.1"})
-    member = TrainingTask(whole, alone)
-    member.runtime.alone = True
-    member.runtime.measures.append(server.samples)
-    member.runtime.snapshots = JobSnapshots(settings.drain_grace_s)
+    own = JobTask(whole, alone, Servers(whole, alone, here=server))
     try:
-        return _run_program(member, alone, program, arguments, report, watch)
+        return _run_program(own, alone, program, arguments, report, watch)
     finally:
         server.stop()
 
 
 def _run_program(
-    task: "Task",
+    task: "JobTask",
     settings: Settings,
     program: Program,
     arguments: Sequence[str],
@@ -221,17 +215,14 @@ def _run_program(
 ) -> int:
     from ..distribute.program_cluster import in_cluster
 
-    member = Member(task, settings)
-    try:
-        runtime = member.join()
-    except (JobStoppedError, JobDoneError) as error:
-        return int(error.exit_code)
+    run = TaskRun(task, settings)
+    runtime = run.join()
     watch.over()
     with in_cluster(runtime, all_threads=True):
         ending = run_program(program, arguments, report.show)
     if ending.message and not ending.shown:
         report.write(f"{ending.message}\n")
-    return member.leave(ending)
+    return run.leave(ending)
 
 
 def _watch_parent_death() -> None:

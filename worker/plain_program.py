@@ -25,10 +25,10 @@ from ..core.process import optimizer_steps
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
 from ..net.own_host import own_host_towards
-from .member import Member, task_of_role
 from .process.limits import check_limits
 from .process.logs import set_up_logging
 from .process.program_end import ProgramEnd, set_exit_code
+from .task_run import TaskRun, task_of_role
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime
@@ -67,12 +67,12 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
         from .daemon import run_ps
 
         process.exit(run_ps(task, settings))
-    member = Member(task_of_role(task, settings), settings)
+    run = TaskRun(task_of_role(task, settings), settings)
     try:
-        runtime = member.join()
+        runtime = run.join()
     except (JobStoppedError, JobDoneError) as error:
         process.exit(int(error.exit_code))
-    process.member = member
+    process.run = run
     return runtime
 
 
@@ -126,7 +126,7 @@ class _PlainProcess:
     """What this process does when its program ends."""
 
     def __init__(self) -> None:
-        self.member: Member | None = None
+        self.run: TaskRun | None = None
         self._code: int | None = None
         self._end = ProgramEnd()
         self._pid = os.getpid()
@@ -151,8 +151,8 @@ class _PlainProcess:
 
     def _end_of_program(self) -> int:
         ending = self._end.ending()
-        if self.member is not None:
-            return self.member.leave(ending)
+        if self.run is not None:
+            return self.run.leave(ending)
         if ending.message and not ending.shown:
             log.error("%s", ending.message)
         return ending.code

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cluster.resolvers.coordinator_task import served_by_coordinator
-from ..cluster.resolvers.resolved import ResolvedTask, resolve
+from ..cluster.resolvers.resolved import resolve
 from ..cluster.resolvers.simple import SimpleClusterResolver
 from ..cluster.roles import CHIEF, PS, WORKER
 from ..cluster.spec import ClusterSpec
@@ -189,16 +189,16 @@ class Server:
 
     def _run_worker(self) -> int:
         from .closures.serving import serve_closures
-        from .task import TrainingTask
+        from .data_plane.servers import Servers
+        from .job_task import JobTask
 
-        task: ResolvedTask = self._task
-        training = TrainingTask(task, with_own_job(load_settings()))
-        training.runtime.serves = True
+        task, settings = self._task, with_own_job(load_settings())
+        training = JobTask(task, settings, Servers(task, settings), serves=True)
         self._on_signal = lambda name: training.ask_to_end(
             JobStoppedError(f"{task.task} was asked to stop by {name}", task=task.task)
         )
         try:
-            return int(training.finish(serve_closures(training.start())))
+            return training.finish(serve_closures(training.start()))
         finally:
             training.close()
 

@@ -73,9 +73,21 @@ class ResolvedTask:
         """Whether this process is the whole cluster: no other task trains, and there is no ps."""
         return not ps_of(self.spec) and not self.dynamic and len(workers_of(self.spec)) <= 1
 
+    @property
+    def known_address(self) -> str:
+        """The task's address, or its cluster's; empty: none is known.
+
+        A port of a task that listens nowhere else is bound as that says: on loopback or beyond.
+        """
+        return self.address or self.evaluator or self.chief_address
+
     def address_of(self, task: TaskId) -> str:
         """Address of a task of the training cluster."""
         return self.spec.task_address(task.type, task.index)
+
+    def addresses(self) -> list[tuple[TaskId, str]]:
+        """Every task of the training cluster, with its address."""
+        return [(task, self.address_of(task)) for task in self.spec.tasks()]
 
     def tf_config(self) -> str:
         """As TF_CONFIG, in one line; what ``windlass run --print-tf-config`` prints."""

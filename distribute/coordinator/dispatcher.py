@@ -94,7 +94,7 @@ class Dispatcher:
         self.told = ToldOnce(strategy)
         self.is_closed = False
         self._strategy = strategy
-        self._check = runtime.check
+        self._check = runtime.job.check
         self._who = runtime.session.who
         # Another coordinator of this process goes on behind the last one.
         self._turns_before = time.monotonic_ns()

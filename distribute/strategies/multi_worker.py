@@ -152,7 +152,7 @@ class MultiWorkerExtended(MirroredExtended):
             task,
             runtime.settings,
             timeout_s=options.timeout_seconds,
-            still_wanted=runtime.check,
+            still_wanted=runtime.job.check,
         )
         devices = compute_devices()
         with_nccl = options.implementation is CommunicationImplementation.NCCL

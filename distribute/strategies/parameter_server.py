@@ -142,6 +142,7 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
+        self.restore_from = runtime.restore_from
         runtime.progress.replicas = len(self._devices)
         if runtime.task.spec:
             self.task_name = task_name(runtime.task.task.type, runtime.task.task.index)
@@ -204,7 +205,7 @@ class ParameterServerExtended(StrategyExtended):
         with self._lock:
             self._define()
             self._step.finish()
-        self.runtime.barrier(timeout_s)
+        self.runtime.job.barrier(timeout_s)
 
     # -- variables ---------------------------------------------------------------------------
 
@@ -269,17 +270,15 @@ class ParameterServerExtended(StrategyExtended):
                 create=runtime.task.is_chief,
                 partitioner=None if near is not None else self._partitioner,
                 placement=self._in_turn if near is None else self._beside(near),
-                restore_from=runtime.restore_from,
-                still_wanted=runtime.check,
-                chief_has_ended=runtime.chief_has_ended,
+                restore_from=self.restore_from,
+                still_wanted=runtime.job.check,
+                chief_has_ended=runtime.job.chief_has_ended,
             )
             for variable in new:
                 variable.first_value = None
             if restored:
                 plural = "" if len(restored) == 1 else "s"
-                log.info(
-                    "restored %d variable%s from %s", len(restored), plural, runtime.restore_from
-                )
+                log.info("restored %d variable%s from %s", len(restored), plural, self.restore_from)
 
     def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
         """As the placement says, which does not count variables placed near others."""
@@ -340,7 +339,7 @@ class ParameterServerExtended(StrategyExtended):
         averages: Sequence[tuple[Variable, MovedAverage]] = (),
     ) -> list[Any]:
         """One round trip, and no replica: a step of bridges is often shorter than to run one."""
-        self.runtime.check()
+        self.runtime.job.check()
         names = [variable.name for variable in reads]
         with self._lock:
             if self._undefined:
@@ -400,7 +399,7 @@ class ParameterServerExtended(StrategyExtended):
         self, update: Callable[[], Mapping[str, Array]], own: "OwnArrays | OwnValues"
     ) -> bool | None:
         """See :meth:`StrategyExtended.step_by_program`."""
-        self.runtime.check()
+        self.runtime.job.check()
         with self._lock:
             if not (own.are_current and self._step.is_free):
                 return None
@@ -421,7 +420,7 @@ class ParameterServerExtended(StrategyExtended):
         self, updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]], own: "OwnArrays"
     ) -> bool:
         """See :meth:`StrategyExtended.apply_in_place`."""
-        self.runtime.check()
+        self.runtime.job.check()
         with self._lock:
             if not own.are_current:
                 return False
@@ -471,7 +470,7 @@ class ParameterServerExtended(StrategyExtended):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """One step: pull, run, push."""
-        self.runtime.check()
+        self.runtime.job.check()
         with self._lock:
             self._define()
             self._step.begin(only_replica=len(self._devices) == 1)

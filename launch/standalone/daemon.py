@@ -15,12 +15,12 @@ from ...core.process.threads import new_thread
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.auth.own_job import with_own_job
+from ...net.metrics_port import MetricsPort
 from ...server.gateway.server import GatewayServer
 from ...telemetry.catalogue import NODE_TASKS, Sample
 from ...telemetry.task_metrics import task_samples
 from ...worker.process.interrupts import handle_signals
 from ...worker.process.limits import check_limits
-from ...worker.process.metrics import metrics_port
 from ...worker.process.probes import Probes
 from .node import Node
 
@@ -115,7 +115,7 @@ def _run_node(
         yield Sample(NODE_TASKS, node.running)
         yield from gateway()
 
-    metrics = metrics_port(task, settings, samples)
+    metrics = MetricsPort(task.task, task.known_address, settings, samples)
     metrics.start()
     try:
         handle_signals(lambda name: node.stop())  # noqa: ARG005

@@ -18,7 +18,8 @@ def _load(role: str) -> None:
     import grpc  # noqa: F401
     import numpy as np  # noqa: F401
 
-    from ...worker import daemon, task  # noqa: F401
+    from ...worker import daemon, job_task  # noqa: F401
+    from ...worker.data_plane import servers  # noqa: F401
     from ..cli import windlass
 
     windlass.get_command(click.Context(windlass), "run")

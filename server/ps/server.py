@@ -30,12 +30,6 @@ from .store import Store
 
 log = logging.getLogger(__name__)
 
-_EXITS = {
-    Phase.DONE: ExitCode.DONE,
-    Phase.STOPPED: ExitCode.DRAINED,
-    Phase.FAILED: ExitCode.PEER_LOST,
-}
-
 
 class PsServer:
     """One parameter server.
@@ -144,7 +138,7 @@ class PsServer:
         phase = self.lease.phase or Phase.DONE
         why = f": {self.lease.reason}" if self.lease.reason else ""
         log.info("the job %s%s", phase.ended_how, why, extra=LAUNCHER_TELLS)
-        return _EXITS.get(phase, ExitCode.DONE)
+        return phase.exit_code
 
     def samples(self) -> Iterator[Sample]:
         """What this ps has done and holds, for Prometheus."""

@@ -37,8 +37,9 @@ from .launch.local.result import LocalResult
 from .launch.local.run import LocalJob
 from .net.free_ports import free_ports
 from .server.ps.server import PsServer
+from .worker.data_plane.servers import Servers
+from .worker.job_task import JobTask
 from .worker.process.program import Ending, find_program
-from .worker.task import TrainingTask
 
 __all__ = ["FaultPlan", "LocalCluster", "ProcessResult", "TaskResult", "run_script"]
 
@@ -88,7 +89,7 @@ class LocalCluster(Shown):
         self._settings: Settings = load_settings(_TEST_SETTINGS | settings)
         self._servers = [PsServer(TaskId(PS, i), self._settings) for i in range(ps)]
         self._chief, self._workers = chief, workers
-        self._tasks: dict[TaskId, TrainingTask] = {}
+        self._tasks: dict[TaskId, JobTask] = {}
         self._failed: list[TaskId] = []  # in the order in which their programs raised
         self.spec = ClusterSpec({})
 
@@ -160,7 +161,7 @@ class LocalCluster(Shown):
         resolved = ResolvedTask(
             task, self.spec, chief, self.spec.task_address(chief.type, chief.index), address
         )
-        member = TrainingTask(resolved, self._settings)
+        member = JobTask(resolved, self._settings, Servers(resolved, self._settings))
         self._tasks[task] = member
         result: TaskResult[_T]
         try:

@@ -142,7 +142,8 @@ _LOADED = {
         "launch.cli",
         "launch.commands.tasks",
         "worker.daemon",
-        "worker.task",
+        "worker.job_task",
+        "worker.data_plane.servers",
         "api.distribute",
         "distribute.optimizers",
     ),
@@ -159,7 +160,7 @@ _NOT_LOADED = {
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
         "prometheus_client", "grpc", "fsspec", "asyncio", "http.server",
         "windlass.api", "windlass.client", "windlass.distribute", "windlass.training",
-        "windlass.worker.task",
+        "windlass.worker.job_task",
     ),
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.sharded import through_a_session
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
@@ -32,8 +33,7 @@ BYTES = 4 * 1024 * 1024
 @pytest.fixture
 def here() -> Iterator[Any]:
     """The servers are in the program's process, and called through a session."""
-    strategy = wl.distribute.ParameterServerStrategy()
-    strategy.extended.runtime.in_process = None
+    strategy: Any = through_a_session()
     yield strategy
     strategy.extended.runtime.session.close()
 

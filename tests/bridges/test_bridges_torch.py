@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.sharded import through_a_session
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
@@ -38,13 +39,6 @@ def wrap(make: Make, module: Any, strategy: Any = None, **more: Any) -> Any:
     return wl.training.torch.DistributedOptimizer(
         make(module.parameters()), strategy, module=module, **more
     )
-
-
-def through_a_session() -> Any:
-    """A strategy whose steps are messages, as those to other processes are."""
-    strategy = wl.distribute.ParameterServerStrategy()
-    strategy.extended.runtime.in_process = None
-    return strategy
 
 
 def losses(module: Any, optimizer: Any, steps: int, schedule: bool = False) -> list[float]:

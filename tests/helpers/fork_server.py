@@ -50,7 +50,8 @@ _OURS = (
     "windlass.launch.local.run", "windlass.launch.local.result",
     "windlass.worker.daemon",
     "windlass.server.ps.server", "windlass.server.chief.server", "windlass.client.chief.calls",
-    "windlass.worker.task", "windlass.worker.synchronous_task", "windlass.distribute",
+    "windlass.worker.job_task", "windlass.worker.data_plane.servers",
+    "windlass.worker.data_plane.ring", "windlass.distribute",
     "windlass.training",
 )  # fmt: skip
 _MAX_REQUEST_BYTES = 1 << 20

@@ -84,7 +84,7 @@ def checkpointer(
         for shard, server in zip(cut(variable, ps), servers, strict=True):
             server.store.table.define([shard], WHO)
     source = PsShards([cast(PsControl, server) for server in servers])
-    return Checkpointer(str(model_dir), source, keep)
+    return Checkpointer(str(model_dir), lambda: source, keep)
 
 
 def main() -> None:

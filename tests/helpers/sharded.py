@@ -3,6 +3,7 @@ process.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,12 @@ def of_ps(strategy: ParameterServerStrategy) -> ParameterServerExtended:
     extended = strategy.extended
     assert isinstance(extended, ParameterServerExtended)
     return extended
+
+
+def through_a_session(**more: Any) -> ParameterServerStrategy:
+    """A strategy whose steps are messages, as those to other processes are."""
+    alone = local_runtime(of_ps(ParameterServerStrategy()).runtime.task)
+    return ParameterServerStrategy(runtime=replace(alone, in_process=None), **more)
 
 
 def strategy_of(

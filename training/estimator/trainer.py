@@ -205,7 +205,7 @@ class Trainer:
                 f"{self._model_dir} has a checkpoint of step {saved}, and the servers in this "
                 f"process have the variables of step {live}; make a new strategy for it"
             )
-        extended.runtime.restore_from = newest.path
+        extended.restore_from = newest.path
         return AsTheyAre(), saved
 
     def _own_checkpoints(self, strategy: Strategy, registry: Registry) -> OwnCheckpoints:
@@ -250,7 +250,7 @@ def _counts(strategy: Strategy, job: ClusterRuntime | None) -> bool:
 
 def _check_of(job: ClusterRuntime | None) -> Callable[[], None]:
     runtime = job or program_cluster()
-    return runtime.check if runtime is not None else lambda: None
+    return runtime.job.check if runtime is not None else lambda: None
 
 
 def _tell_of_job(job: ClusterRuntime | None, config: RunConfig) -> None:

@@ -142,7 +142,7 @@ class _Evaluator:
         estimator.config.check_cluster()
         runtime = runtime_of_task(estimator.model_dir, estimator.config)
         self._runtime = runtime
-        self._check = runtime.check if runtime is not None else lambda: None
+        self._check = runtime.job.check if runtime is not None else lambda: None
         settings = runtime.settings if runtime is not None else load_settings()
         self._end = JobEnd(
             estimator.model_dir, settings, in_cluster=not estimator.config.task.is_local

@@ -18,5 +18,5 @@ def pause(seconds: float) -> None:
     until, gate = time.monotonic() + seconds, threading.Event()
     while (left := until - time.monotonic()) > 0:
         if runtime is not None:
-            runtime.check()
+            runtime.job.check()
         gate.wait(min(left, _LOOK_S))

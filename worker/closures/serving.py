@@ -21,8 +21,8 @@ def serve_closures(runtime: ClusterRuntime, *, may_end_process: bool = False) ->
     server = ClosureServer(runtime, runtime.session.who.job, may_end_process=may_end_process)
     try:
         server.start()
-        while not runtime.job_is_over(_POLL_S):
-            runtime.check()
+        while not runtime.job.wait_over(_POLL_S):
+            runtime.job.check()
     except WindlassError as error:
         return ending_of(error)
     finally:

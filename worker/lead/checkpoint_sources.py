@@ -3,7 +3,7 @@ that the chief writes.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -174,46 +174,20 @@ class ProgramVariables:
         return Written(write_values(folder, taken.variables, global_step, final=final))
 
 
-class AloneSource:
-    """Of a process that is the whole cluster: its program may have a strategy of either kind. If it
-    has both, what is on servers is saved.
+def source_of(
+    servers: PsShards, snapshots: JobSnapshots | None, *, in_use: bool, alone: bool
+) -> CheckpointSource:
+    """What a job saves now.
 
     Args:
-        snapshots: Of its task.
-        servers: Its parameter servers.
-        is_in_use: Whether there are variables on them.
+        servers: The job's parameter servers.
+        snapshots: Hands over the variables of a synchronous strategy; None: the job takes none.
+        in_use: There are variables on the servers. They are saved if a program has both.
+        alone: The program may have a strategy of either kind; until it has one, servers are asked.
     """
-
-    def __init__(
-        self, snapshots: JobSnapshots, servers: PsShards, is_in_use: Callable[[], bool]
-    ) -> None:
-        self._snapshots = snapshots
-        self._servers = servers
-        self._program = ProgramVariables(snapshots)
-        self._is_in_use = is_in_use
-
-    @property
-    def _source(self) -> CheckpointSource:
-        adopted = self._snapshots.is_adopted and not self._is_in_use()
-        return self._program if adopted else self._servers
-
-    def try_model_dir(self, model_dir: Folder) -> None:
-        """See :class:`CheckpointSource`."""
-        self._servers.try_model_dir(model_dir)
-
-    def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:
-        """See :class:`CheckpointSource`."""
-        self._source.verify(model_dir, checkpoint, files)
-
-    def take(self, global_step: int) -> int | None:
-        """See :class:`CheckpointSource`."""
-        return self._source.take(global_step)
-
-    def write(
-        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
-    ) -> Written | None:
-        """See :class:`CheckpointSource`."""
-        return self._source.write(model_dir, checkpoint, global_step, final=final)
+    if snapshots is None or in_use or (alone and not snapshots.is_adopted):
+        return servers
+    return ProgramVariables(snapshots)
 
 
 def _not_shared(control: PsControl, model_dir: Folder, file: str, theirs: str = "") -> StorageError:

@@ -1,6 +1,7 @@
 """A job's checkpoints: the values first, the manifest last; and which of them to go on from."""
 
 import logging
+from collections.abc import Callable
 
 from ...core.checkpoint import (
     CheckpointInfo,
@@ -27,7 +28,7 @@ class Checkpointer:
 
     Args:
         model_dir: Path or fsspec URL.
-        source: What is saved, and who writes and reads it.
+        source: What is saved now, and who writes and reads it.
         keep: Complete checkpoints kept.
         writer: Who writes the manifests, for messages.
 
@@ -37,7 +38,11 @@ class Checkpointer:
     """
 
     def __init__(
-        self, model_dir: str, source: CheckpointSource, keep: int, writer: str = "the chief"
+        self,
+        model_dir: str,
+        source: Callable[[], CheckpointSource],
+        keep: int,
+        writer: str = "the chief",
     ) -> None:
         self._writer = writer
         self._model_dir = model_dir
@@ -81,7 +86,7 @@ class Checkpointer:
             StorageError: One cannot write there, or its directory is another.
         """
         try:
-            self._source.try_model_dir(self._folder)
+            self._source().try_model_dir(self._folder)
         except OSError as error:
             raise storage_error(error, self._model_dir, self._writer) from error
 
@@ -129,7 +134,7 @@ class Checkpointer:
             )
         self._last_is_final = manifest.final
         files = sorted({record.file for record in manifest.tensors} | set(manifest.files))
-        self._source.verify(self._folder, info.name, files)
+        self._source().verify(self._folder, info.name, files)
 
     def tell_resumed(self, record: JobRecord) -> None:
         """Say which checkpoint the job goes on from, and what is lost since then.
@@ -167,7 +172,8 @@ class Checkpointer:
             WindlassError: A ps is gone or cannot write.
             StorageError: The directory cannot be written, and that will not pass.
         """
-        step = self._source.take(global_step)
+        source = self._source()
+        step = source.take(global_step)
         if step is None:
             return ""
         saved = self.last is not None and self.last.global_step == step and not changed
@@ -177,7 +183,7 @@ class Checkpointer:
 
         def write(name: str) -> Manifest | None:
             nonlocal written
-            written = self._source.write(self._folder, name, step, final=final)
+            written = source.write(self._folder, name, step, final=final)
             return written.manifest if written is not None else None
 
         info = commit_step(self._model_dir, step, write, self._writer)

@@ -212,11 +212,6 @@ class ChiefLoop:
             log.info("saved %s%s", path, " (final)" if final else "")
         return True
 
-    def stop_job(self, reason: str) -> None:
-        """Ask every task to end at its next step."""
-        with self._locked_job.open() as (job, _):
-            job.stop(reason)
-
     def end(
         self, *, global_step: int, on_wait: Callable[[str], None], save_first: bool = False
     ) -> Phase:

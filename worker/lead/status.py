@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 STATUS_FILE = "status.json"
 
 
-def write_status(model_dir: str, status: "JobStatus") -> None:
-    """Write the status of a job.
-
-    Raises:
-        OSError: The directory cannot be written.
-    """
+def write_status(model_dir: str, chief: "ChiefClient") -> None:
+    """Ask the chief for the status of its job and write it; a failure is logged."""
     from ...core.checkpoint.file_systems import open_folder
 
-    folder = open_folder(model_dir)
-    folder.make()
-    folder.put(STATUS_FILE, status_json(status, indent=1).encode())
+    try:
+        status = status_json(chief.status(timeout_s=5), indent=1)
+        folder = open_folder(model_dir)
+        folder.make()
+        folder.put(STATUS_FILE, status.encode())
+    except (WindlassError, OSError) as error:
+        log.warning("could not write the status: %s", error)
 
 
 def status_json(status: "JobStatus", *, indent: int | None = None) -> str:
@@ -37,18 +37,13 @@ def status_json(status: "JobStatus", *, indent: int | None = None) -> str:
     return json.dumps(_adapter().dump_python(status, mode="json"), indent=indent)
 
 
-def write_last_status(model_dir: str, chief: "ChiefClient") -> None:
-    """Ask for the status and write it; a failure is logged: the job has ended."""
-    try:
-        write_status(model_dir, chief.status(timeout_s=5))
-    except (WindlassError, OSError) as error:
-        log.warning("could not write the status: %s", error)
-
-
 def read_status(model_dir: str) -> "JobStatus | None":
     """The last status that a job has written to its model directory; None if there is none.
 
-    Of a job that runs, the first: its addresses are right, its numbers are not.
+    While the job runs it is the first one: its addresses are right, its numbers are not.
+
+    Raises:
+        ConfigurationError: The file is not a status.
     """
     from pydantic import ValidationError
 

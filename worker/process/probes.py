@@ -43,8 +43,7 @@ class Probes:
         from ...net.probe_port import ProbePort
 
         task = self._task
-        known = task.address or task.evaluator or task.chief_address or ":0"
-        host = bind_address(known, self._settings).rpartition(":")[0]
+        host = bind_address(task.known_address or ":0", self._settings).rpartition(":")[0]
         where = f"{host}:{self._settings.health_port}"
         self._health = Health()
         self._port = ProbePort(self._health)

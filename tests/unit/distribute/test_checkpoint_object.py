@@ -4,6 +4,7 @@ stopped.
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ def runtime_of(strategy: Strategy) -> Any:
 
 def ps(num_ps: int, parts: int | None = None, restore_from: str = "") -> Strategy:
     devices(1)
-    runtime = local_runtime(runtime_of(ParameterServerStrategy()).task, num_ps=num_ps)
-    runtime.restore_from = restore_from
+    alone = local_runtime(runtime_of(ParameterServerStrategy()).task, num_ps=num_ps)
+    runtime = replace(alone, restore_from=restore_from)
     return ParameterServerStrategy(
         variable_partitioner=partitioners.FixedShardsPartitioner(parts) if parts else None,
         runtime=runtime,

@@ -17,7 +17,7 @@ from windlass.core.wire.steps import Operation
 from windlass.distribute import ParameterServerStrategy, partitioners
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.runtime import ClusterRuntime
+from windlass.distribute.runtime import ClusterRuntime, JobLink
 from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 from windlass.server.ps.store import Store
 
@@ -394,13 +394,12 @@ def test_a_cluster_without_ps_is_told_what_to_use_instead() -> None:
 
 
 def test_a_job_that_is_asked_to_stop_ends_the_program_at_its_next_step() -> None:
-    strategy, _ = make([1.0])
-    error = JobStoppedError("stopping")
+    class Stopping(JobLink):
+        def check(self) -> None:
+            raise JobStoppedError("stopping")
 
-    def check() -> None:
-        raise error
-
-    runtime_of(strategy).check = check
+    alone = runtime_of(ParameterServerStrategy())
+    strategy = ParameterServerStrategy(runtime=replace(alone, job=Stopping()))
     with pytest.raises(JobStoppedError, match="stopping"):
         strategy.run(pytest.fail, args=("the step ran",))
 
@@ -408,9 +407,8 @@ def test_a_job_that_is_asked_to_stop_ends_the_program_at_its_next_step() -> None
 def test_restored_variables_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy = ParameterServerStrategy()
-    runtime = runtime_of(strategy)
-    runtime.restore_from = "somewhere"
+    runtime = replace(runtime_of(ParameterServerStrategy()), restore_from="somewhere")
+    strategy = ParameterServerStrategy(runtime=runtime)
     define = runtime.session.define
     given: list[str] = []
 

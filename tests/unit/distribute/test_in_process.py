@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.sharded import through_a_session
 from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
 from windlass.distribute.base.moved_average import MovedAverage
@@ -32,9 +33,8 @@ def arrays(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def store(make: Callable[[], Any], *, in_process: bool = True, **more: Any) -> Any:
-    strategy = wl.distribute.ParameterServerStrategy(**more)
-    if not in_process:
-        strategy.extended.runtime.in_process = None
+    kind = wl.distribute.ParameterServerStrategy if in_process else through_a_session
+    strategy = kind(**more)
     return wl.training.ArrayStore(arrays(), make(), strategy)
 
 

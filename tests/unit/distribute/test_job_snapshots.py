@@ -29,7 +29,7 @@ from windlass.distribute.job_snapshots import JobSnapshots, Snapshot
 from windlass.distribute.program_cluster import in_cluster
 from windlass.distribute.runtime import ClusterRuntime
 from windlass.distribute.strategies.synchronous_steps import OneWorker, SynchronousSteps
-from windlass.worker.lead.checkpoint_sources import AloneSource, ProgramVariables, PsShards
+from windlass.worker.lead.checkpoint_sources import ProgramVariables, PsShards, source_of
 from windlass.worker.lead.checkpointer import Checkpointer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -99,7 +99,7 @@ class Program:
 def save(job: JobSnapshots, directory: Path) -> str:
     """What the job saves of a program that has ended."""
     job.end(together=True)
-    return Checkpointer(str(directory), ProgramVariables(job), keep=5).save(0, final=True)
+    return Checkpointer(str(directory), lambda: ProgramVariables(job), keep=5).save(0, final=True)
 
 
 # -- steps -----------------------------------------------------------------------------------
@@ -385,11 +385,14 @@ def test_a_process_alone_saves_what_is_on_its_servers_or_else_the_programs_copie
     servers_in_use: bool,
 ) -> None:
     job = JobSnapshots()
-    source = AloneSource(job, PsShards([]), lambda: servers_in_use)
-    assert source.take(7) == 7, "no synchronous strategy"
+
+    def take() -> int | None:
+        return source_of(PsShards([]), job, in_use=servers_in_use, alone=True).take(7)
+
+    assert take() == 7, "no synchronous strategy"
     Program(job).train(3)
     job.end(together=True)
-    assert source.take(7) == (7 if servers_in_use else 3)
+    assert take() == (7 if servers_in_use else 3)
 
 
 ONE_PROCESS: list[Any] = [
@@ -418,7 +421,8 @@ def train_in_job(make: Callable[[], Any], model_dir: Path, until: int) -> tuple[
         strategy.run(lambda: seen.update_state(1.0))
         assert strategy.global_step == until, "counting is no step"
         runtime.snapshots.end(together=True)
-        Checkpointer(str(model_dir), ProgramVariables(runtime.snapshots), keep=5).save(until)
+        source = ProgramVariables(runtime.snapshots)
+        Checkpointer(str(model_dir), lambda: source, keep=5).save(until)
         return w.numpy().tolist(), made
 
 

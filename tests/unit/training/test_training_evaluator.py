@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.distribute.program_cluster import in_cluster
-from windlass.distribute.runtime import ClusterRuntime
+from windlass.distribute.runtime import ClusterRuntime, JobLink
 from windlass.engine.block import StepInfo
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
@@ -269,17 +270,16 @@ def test_in_a_cluster_it_reports_and_takes_the_jobs_model_dir(tmp_path: Path) ->
     mine = runtime_of_evaluator(tmp_path, join_timeout_s=0.05)
     with in_cluster(mine):
         wl.training.SidecarEvaluator(evaluate).start()
-    assert mine.report().metrics == {"mean": 40.0, "b": 40.0}
-    assert mine.report().steps == 40
+    assert mine.progress.report(None).metrics == {"mean": 40.0, "b": 40.0}
+    assert mine.progress.report(None).steps == 40
 
 
 def test_in_a_cluster_it_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
-    mine = runtime_of_evaluator(tmp_path)
+    class Stopping(JobLink):
+        def check(self) -> None:
+            raise JobStoppedError("stopping")
 
-    def check() -> None:
-        raise JobStoppedError("stopping")
-
-    mine.check = check
+    mine = replace(runtime_of_evaluator(tmp_path), job=Stopping())
     with in_cluster(mine), pytest.raises(JobStoppedError):
         SidecarEvaluator(evaluate).start()
 

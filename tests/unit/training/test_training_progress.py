@@ -24,7 +24,7 @@ def test_reported_numbers_are_in_the_tasks_report_and_the_last_ones_stay() -> No
     with in_cluster(mine):
         wl.training.report(total_steps=100, loss=np.float32(0.5), accuracy=np.array(1))
         wl.training.report(loss=0.25)
-    report = mine.report()
+    report = mine.progress.report(None)
     assert report.metrics == {"loss": 0.25, "accuracy": 1.0}
     assert report.total_steps == 100
     assert all(type(value) is float for value in report.metrics.values())
@@ -35,8 +35,8 @@ def test_numbers_that_others_have_named_are_numbers_whatever_they_are_called() -
     mine = runtime(TaskId("worker", 1))
     with in_cluster(mine):
         report_metrics({"total_steps": 0.5, "loss": 1})
-    assert mine.report().metrics == {"total_steps": 0.5, "loss": 1.0}
-    assert mine.report().total_steps == 0
+    assert mine.progress.report(None).metrics == {"total_steps": 0.5, "loss": 1.0}
+    assert mine.progress.report(None).total_steps == 0
 
 
 def test_reporting_in_a_process_of_its_own_does_nothing() -> None:
@@ -76,5 +76,5 @@ def test_a_plain_process_reads_its_role_from_tf_config(monkeypatch: pytest.Monke
 def test_a_report_without_a_session_has_the_global_step_of_the_program() -> None:
     mine = runtime(TaskId("evaluator", 0))
     mine.progress.global_step = 5
-    assert mine.report().global_step == 5
-    assert mine.report().transports == ()
+    assert mine.progress.report(None).global_step == 5
+    assert mine.progress.report(None).transports == ()

@@ -24,7 +24,7 @@ def checkpointer(model_dir: Path, global_step: int = 0) -> Checkpointer:
     value = np.full((4, 2), global_step, np.float32)
     variables = {"w": SavedVariable(value, {"momentum": value}, global_step, None, True)}
     job.give_last(Snapshot(global_step, variables))
-    return Checkpointer(str(model_dir), ProgramVariables(job), keep=5)
+    return Checkpointer(str(model_dir), lambda: ProgramVariables(job), keep=5)
 
 
 @pytest.fixture

@@ -92,7 +92,8 @@ def servers() -> list[FakePs]:
 def checkpointer(model_dir: Path, fakes: Sequence[FakePs], keep: int = 5) -> Checkpointer:
     for fake in fakes:
         fake.model_dir = model_dir
-    return Checkpointer(str(model_dir), PsShards([cast(PsControl, fake) for fake in fakes]), keep)
+    source = PsShards([cast(PsControl, fake) for fake in fakes])
+    return Checkpointer(str(model_dir), lambda: source, keep)
 
 
 def names(model_dir: Path) -> list[str]:

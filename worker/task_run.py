@@ -25,35 +25,38 @@ from .process.program import Ending, ending_of
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime
-    from .synchronous_task import SynchronousTask
-    from .task import EvaluatorTask, TrainingTask
-
-    Task = TrainingTask | EvaluatorTask | SynchronousTask
+    from .job_task import JobTask
 
 log = logging.getLogger(__name__)
 
 
-def task_of_role(task: ResolvedTask, settings: Settings) -> "Task":
+def task_of_role(task: ResolvedTask, settings: Settings) -> "JobTask":
     """What a chief, worker or evaluator does, by its role and by whether there are ps."""
-    # Each role loads its own half.
-    if task.task.type != EVALUATOR and not ps_of(task.spec):
-        from .synchronous_task import SynchronousTask
+    # Each role loads what it needs.
+    if task.task.type == EVALUATOR:
+        from .evaluator_task import EvaluatorTask
 
-        return SynchronousTask(task, settings)
-    from .task import EvaluatorTask, TrainingTask
+        return EvaluatorTask(task, settings)
+    from .job_task import JobTask
 
-    return (EvaluatorTask if task.task.type == EVALUATOR else TrainingTask)(task, settings)
+    if ps_of(task.spec):
+        from .data_plane.servers import Servers
+
+        return JobTask(task, settings, Servers(task, settings))
+    from .data_plane.ring import Ring
+
+    return JobTask(task, settings, Ring(task, settings))
 
 
-class Member:
-    """One task in its job. Call :meth:`join`, run the program, and call :meth:`leave`.
+class TaskRun:
+    """The run of one task around its program: :meth:`join`, the program, and :meth:`leave`.
 
     Args:
         task: Not a ps, which runs no program.
-        settings: Of the task.
+        settings: The task's settings.
     """
 
-    def __init__(self, task: "Task", settings: Settings) -> None:
+    def __init__(self, task: "JobTask", settings: Settings) -> None:
         self._task = task
         self._interrupter = Interrupter(settings.drain_grace_s)
         self._program = contextlib.ExitStack()
@@ -66,10 +69,8 @@ class Member:
             WindlassError: The task cannot join; the chief has been told if it can be reached.
         """
         handle_signals(self._stop, self._interrupter)
-        if hasattr(self._task, "on_interrupt"):
-            self._task.on_interrupt = self._interrupter.later
         try:
-            runtime = self._task.start()
+            runtime = self._task.start(self._interrupter.later)
         except BaseException as error:
             self._fail_to_join(error)
             raise
@@ -111,6 +112,6 @@ class Member:
             if ending.message and not told:
                 level = logging.ERROR if ending.code < 128 else logging.WARNING
                 log.log(level, "%s", ending.message, extra=LAUNCHER_TELLS)
-            return int(self._task.finish(ending))
+            return self._task.finish(ending)
         finally:
             self._task.close()

@@ -1,0 +1,68 @@
+"""The evaluator's task: it reads checkpoints, and works with a chief or without one."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from ..cluster.resolvers.resolved import ResolvedTask
+from ..core.errors import WindlassError
+from ..core.process.threads import new_thread, nobody_waits
+from ..core.settings import Settings
+from ..core.states import Phase
+from ..distribute.runtime import ClusterRuntime
+from .data_plane.plane import DataPlane
+from .job_task import JobTask
+from .process.program import Ending
+
+log = logging.getLogger(__name__)
+
+
+class EvaluatorTask(JobTask):
+    """An evaluator, which no task waits for.
+
+    If TF_CONFIG names the chief it registers there: the status shows it, and it learns of a failed
+    job.
+
+    Args:
+        task: The evaluator, and its cluster.
+        settings: The task's settings.
+    """
+
+    def __init__(self, task: ResolvedTask, settings: Settings) -> None:
+        super().__init__(task, settings, DataPlane(task, settings))
+
+    def start(self, on_interrupt: Callable[[WindlassError], None] | None = None) -> ClusterRuntime:  # noqa: ARG002 - it ends between two evaluations
+        """Register in the background, without waiting.
+
+        Raises:
+            AddressInUseError: The health port, or that for metrics, is taken.
+        """
+        self._metrics.start()
+        if chief_address := self._plane.listen(self.check):
+            join = partial(self._register, chief_address)
+            new_thread("evaluator-join", join, failed=nobody_waits).start()
+        return self._new_runtime()
+
+    def _register(self, chief_address: str) -> None:
+        membership = self._new_membership(chief_address, "")
+        # The final checkpoint is to be evaluated even if its chief is gone by then.
+        membership.on_lost = lambda error: log.debug("%s", error)
+        with contextlib.suppress(WindlassError):
+            membership.join(still_wanted=self.check)
+            self._membership = membership
+
+    def check(self) -> None:
+        """Raise if the evaluator was asked to end, or the job failed or was stopped."""
+        if self._pending is not None:
+            raise self._pending
+        membership = self._membership
+        if membership is not None and membership.phase in (Phase.STOPPED, Phase.FAILED):
+            membership.check()
+
+    def finish(self, ending: Ending) -> int:
+        """Report to the chief unless the job is over; returns the exit code."""
+        membership = self._membership
+        if membership is not None and not membership.phase.is_over:
+            membership.finish(ending.outcome, ending.message)
+        return ending.code

@@ -1,0 +1,257 @@
+"""A task that trains, chief or worker, from joining its job to leaving it.
+
+A task is its data plane (parameter servers, or a ring of workers in sync), its membership of a job,
+and the leadership of that job if it is the chief. The daemon runs one per process;
+``windlass.testing`` runs several in threads.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ..client.chief.barrier import BarrierClient
+from ..client.chief.calls import ChiefClient, JobStatus
+from ..client.chief.membership import Membership
+from ..cluster.access.principal import principal_of_task
+from ..cluster.resolvers.resolved import ResolvedTask
+from ..core.errors import JobDoneError, WindlassError
+from ..core.process.waiting import WaitLog
+from ..core.report import TaskReport
+from ..core.settings import Settings
+from ..core.states import Outcome, Phase, State
+from ..distribute.runtime import ClusterRuntime, JobLink, TaskProgress
+from ..net.metrics_port import MetricsPort
+from ..telemetry.catalogue import Sample
+from ..telemetry.task_metrics import report_samples, task_samples
+from .data_plane.plane import DataPlane
+from .membership import join_unless_done
+from .process.program import Ending
+
+if TYPE_CHECKING:
+    from .lead.leader import JobLeader
+
+log = logging.getLogger(__name__)
+
+
+class JobTask(JobLink):
+    """A chief or worker. Use from one thread, except :meth:`interrupt`.
+
+    Args:
+        task: This task, and its cluster.
+        settings: The task's settings.
+        plane: Carries the values of variables.
+        leads: Whether a chief leads the job; False: another process does, at the chief's address.
+        serves: The task has no program of its own; it runs what a coordinator schedules.
+    """
+
+    def __init__(
+        self,
+        task: ResolvedTask,
+        settings: Settings,
+        plane: DataPlane,
+        *,
+        leads: bool = True,
+        serves: bool = False,
+    ) -> None:
+        self.task = task
+        self._settings = settings
+        self._plane = plane
+        self._leads = leads and task.is_chief
+        self._serves = serves
+        self._progress = TaskProgress()
+        self._pending: WindlassError | None = None
+        self._chief: ChiefClient | None = None
+        self._membership: Membership | None = None
+        self._leader: JobLeader | None = None
+        self._runtime: ClusterRuntime | None = None
+        self._on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+        self._metrics = MetricsPort(task.task, task.known_address, settings, self._samples)
+
+    def start(self, on_interrupt: Callable[[WindlassError], None] | None = None) -> ClusterRuntime:
+        """Join the job.
+
+        Args:
+            on_interrupt: Called when the program must end without waiting for its next step; None:
+                the error is logged.
+
+        Raises:
+            AddressInUseError: The task's port is taken.
+            JoinTimeoutError: A peer did not answer.
+            JobDoneError: The job is over; there is nothing to do.
+            OtherJobError: Another job has this task's place, or its ps.
+            CheckpointError: The checkpoint to resume from cannot be used.
+            StorageError: The model directory cannot be written.
+        """
+        self._on_interrupt = on_interrupt or self._on_interrupt
+        self._metrics.start()
+        chief_address = self._begin_to_lead() if self._leads else self._plane.listen(self.check)
+        restore_from = self._join(chief_address) if chief_address else ""
+        self._runtime = self._new_runtime(restore_from)
+        if self._leader is not None and not self._plane.in_sync:
+            self._leader.wait_for_workers(self.check)
+        return self._runtime
+
+    def _new_runtime(self, restore_from: str = "") -> ClusterRuntime:
+        return ClusterRuntime(
+            self.task,
+            self._settings,
+            self._plane.session,
+            job=self,
+            alone=self._plane.alone,
+            restore_from=restore_from,
+            snapshots=self._plane.snapshots,
+            progress=self._progress,
+        )
+
+    def _begin_to_lead(self) -> str:
+        from .lead.leader import JobLeader  # only a chief loads what serving and saving need
+
+        leader = JobLeader(self.task, self._settings, self._plane, *self._plane.serve_chief())
+        self._leader = leader
+        leader.identify(self.check)
+        return leader.address
+
+    def _join(self, chief_address: str) -> str:
+        """Register, and connect to the peers; the name of the checkpoint to begin with."""
+        self._membership = membership = self._new_membership(chief_address, self.task.address)
+        membership.on_lost = self.interrupt
+        who = join_unless_done(membership, self.task, self._settings, self.check)
+        if self._leader is not None:
+            self._leader.lead(who, self._chief)
+        self._plane.connect(who, self._check_not_done)
+        return self._leader.resume() if self._leader is not None else ""
+
+    def _new_membership(self, chief_address: str, address: str) -> Membership:
+        task, settings = self.task.task, self._settings
+        self._chief = ChiefClient(chief_address, settings, principal_of_task(task, settings.job_id))
+        return Membership(task, address, self._chief, settings, report=self._report)
+
+    def _report(self) -> TaskReport:
+        return self._progress.report(self._plane.session, serves=self._serves)
+
+    def _samples(self) -> Iterator[Sample]:
+        snapshots, membership = self._plane.snapshots, self._membership
+        stops = self._pending is not None or (snapshots is not None and snapshots.stop is not None)
+        job = membership.who.job if membership is not None else ""
+        yield from task_samples(self.task.task, job or self._settings.job_id, draining=stops)
+        yield from report_samples(self._report())
+        for collect in list(self._runtime.measures) if self._runtime is not None else ():
+            yield from collect()
+        if self._leader is not None:
+            yield from self._leader.samples()
+        yield from self._plane.samples()
+
+    # -- what the program asks ---------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if the program should end. Called between steps and during waits."""
+        if self._pending is not None:
+            raise self._pending
+        if self._plane.in_sync and self._plane.snapshots is not None:
+            self._plane.snapshots.check()  # the workers agree on the step after which they end
+        elif self._membership is not None:
+            self._membership.check()
+
+    def _check_not_done(self) -> None:
+        """The same while joining: the ps may have left already.
+
+        Raises:
+            JobDoneError: The job has ended meanwhile.
+        """
+        self.check()
+        if self._membership is not None and self._membership.phase is Phase.DONE:
+            raise JobDoneError(
+                f"{self.task.task}: the job was done before this task had joined it; nothing is "
+                "left to do",
+                task=self.task.task,
+            )
+
+    def chief_has_ended(self) -> bool:
+        """Whether the chief's program is over; False as long as it cannot be asked."""
+        if self._chief is None:
+            return False
+        try:
+            tasks = self._chief.status(timeout_s=1).tasks
+        except WindlassError:
+            return False
+        return any(item.task == self.task.chief and item.state is State.DONE for item in tasks)
+
+    def barrier(self, timeout_s: float) -> None:
+        """Wait until the other tasks that run the program are here, too."""
+        if self._chief is not None and self._membership is not None:
+            BarrierClient(self._chief, self._membership.who, self.check).wait(timeout_s)
+
+    def wait_over(self, timeout_s: float) -> bool:
+        """Wait for the end of the job; returns whether it has come."""
+        return self._membership is not None and self._membership.wait_over(timeout_s)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def ask_to_end(self, error: WindlassError) -> None:
+        """Have the program end at its next step; on the chief, the whole job.
+
+        Where workers are in sync, the step is done and can be saved.
+        """
+        self._plane.drain()
+        snapshots = self._plane.snapshots
+        ends_by_itself = snapshots is not None and snapshots.ask_to_stop(error)
+        if not (ends_by_itself and self._plane.in_sync):
+            self._pending = self._pending or error
+        if self._leader is not None:
+            self._leader.stop(error.message)
+
+    def interrupt(self, error: WindlassError) -> None:
+        """End the program now: its calls to the servers fail with ``error``. Thread-safe."""
+        self._pending = self._pending or error
+        self._plane.abort(error)
+        self._on_interrupt(error)
+
+    def finish(self, ending: Ending) -> int:
+        """Report how the program ended and wait for the end of the job; returns the exit code."""
+        for leave in self._runtime.at_end if self._runtime is not None else ():
+            leave()
+        ending = self._plane.finish(ending)
+        membership, is_done = self._membership, ending.outcome is Outcome.DONE
+        if membership is None or membership.who.generation == 0:
+            return ending.code
+        membership.finish(ending.outcome, ending.message)
+        phase = None
+        if self._leader is not None:
+            step = self._progress.step_of(self._plane.session)
+            phase = self._leader.end(step, save_first=self._plane.in_sync and not is_done)
+            if phase is Phase.FAILED and self._leader.failure is not None:
+                return self._leader.failure.exit_code
+        if not is_done:
+            return ending.code
+        return phase.exit_code if phase is not None else self._wait_for_end(membership)
+
+    def _wait_for_end(self, membership: Membership) -> int:
+        """Wait until the chief ends the job; the exit code."""
+        waits = WaitLog(self.task.task, limit="it ends with the job, or if the chief is lost")
+        while not membership.wait_over(0.1):
+            waits.tick("the chief to end the job: the program here is done")
+            if self._pending is not None:
+                return self._pending.exit_code
+        return membership.phase.exit_code
+
+    @property
+    def reason(self) -> str:
+        """Why the job failed or is stopping; empty otherwise."""
+        if self._leader is not None:
+            return self._leader.reason
+        return self._membership.reason if self._membership is not None else ""
+
+    def status(self) -> JobStatus | None:
+        """The job, as the chief sees it; None before joining."""
+        return self._chief.status(timeout_s=5) if self._chief is not None else None
+
+    def close(self) -> None:
+        """Close every connection at once. Idempotent."""
+        if self._membership is not None:
+            self._membership.close()
+        if self._leader is not None:
+            self._leader.close()
+        self._plane.close()
+        if self._chief is not None:
+            self._chief.close()
+        self._metrics.stop()

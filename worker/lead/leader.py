@@ -1,0 +1,240 @@
+"""Leading a job, from the question which job it is to its end.
+
+The task that leads does so beside its own part: the chief, or worker 0 in its place, or a process
+whose program is elsewhere.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ...client.ps.control import PsControl
+from ...cluster.access.principal import principal_of_task
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...cluster.roles import ps_of
+from ...core.checkpoint.job_record import JobRecord
+from ...core.errors import WindlassError
+from ...core.settings import Settings
+from ...core.states import Phase
+from ...core.task import Incarnation
+from ...net.announcement import ChiefAnnouncement
+from ...server.chief.servicer import LockedJob
+from ...telemetry.catalogue import Sample
+from ...telemetry.task_metrics import job_samples, save_samples
+from ..data_plane.plane import DataPlane
+from .checkpoint_sources import CheckpointSource, PsShards, source_of
+from .checkpointer import Checkpointer
+from .chief_loop import ChiefLoop
+from .enough_workers import wait_for_workers
+from .job_identity import FoundJob, find_job
+from .status import write_status
+
+if TYPE_CHECKING:
+    from ...client.chief.calls import ChiefClient
+
+log = logging.getLogger(__name__)
+
+
+class JobLeader:
+    """Leads a job. Call :meth:`identify`, :meth:`lead`, maybe :meth:`resume`, and :meth:`end`.
+
+    Args:
+        task: The task that leads, and its cluster.
+        settings: The task's settings.
+        plane: The task's data plane, which says what checkpoints are made of.
+        locked_job: The job that the control plane serves.
+        address: Where other tasks reach the control plane.
+    """
+
+    def __init__(
+        self,
+        task: ResolvedTask,
+        settings: Settings,
+        plane: DataPlane,
+        locked_job: LockedJob,
+        address: str,
+    ) -> None:
+        self._task = task
+        self._settings = settings
+        self._plane = plane
+        self.locked_job = locked_job
+        self.address = address
+        who = principal_of_task(task.task, settings.job_id)
+        self._controls = [
+            PsControl(ps, task.address_of(ps), settings, who) for ps in ps_of(task.spec)
+        ]
+        self._checkpointer: Checkpointer | None = None
+        self._record: JobRecord | None = None
+        self._known = FoundJob("")
+        self._resumes = False
+        self._loop: ChiefLoop | None = None
+        self._announcement: ChiefAnnouncement | None = None
+        self._chief: ChiefClient | None = None
+
+    def identify(
+        self, check: Callable[[], None] = lambda: None, *, program_is_outside: bool = False
+    ) -> None:
+        """Find out which job this is; from now on tasks can register.
+
+        Args:
+            check: Called during waits; raises to give up.
+            program_is_outside: The chief's program runs in a process that reaches the cluster
+                through its gateway.
+
+        Raises:
+            OtherJobError: Another chief leads these ps.
+            JoinTimeoutError: A ps did not answer.
+            StorageError: The model directory cannot be used.
+        """
+        last_generation = self._read_record()
+        self._known = find_job(self._controls, self._task.task, self._settings, check)
+        with self.locked_job.open() as (job, _):
+            job.program_is_outside = program_is_outside
+            job.identify(self._known.job, after=max(self._known.last_generation, last_generation))
+
+    def _read_record(self) -> int:
+        """Read what the job before wrote down; the highest generation that counts as assigned."""
+        settings = self._settings
+        if not settings.model_dir:
+            # Without ps either, the generations of the job before are lost: avoid them by chance.
+            return 0 if self._controls else secrets.randbits(40)
+        self._checkpointer = Checkpointer(
+            settings.model_dir, self._source, settings.keep_checkpoints, str(self._task.task)
+        )
+        self._record = self._checkpointer.read_record()
+        return self._record.last_generation
+
+    def _source(self) -> CheckpointSource:
+        plane = self._plane
+        in_use = plane.session is not None and bool(plane.session.placement())
+        servers = PsShards(self._controls)
+        return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)
+
+    def lead(self, who: Incarnation, chief: "ChiefClient | None" = None) -> None:
+        """Lead, once the chief's task has registered.
+
+        Args:
+            who: The chief's task.
+            chief: Client to ask for the status that is written to the model directory; None: it is
+                not written.
+
+        Raises:
+            StorageError: The model directory cannot be written.
+        """
+        self._chief = chief
+        if self._checkpointer is not None:
+            self._checkpointer.prepare()
+        self._loop = ChiefLoop(
+            self.locked_job, who, self.address, self._controls, self._checkpointer, self._settings
+        )
+        self._loop.start()
+        self._announcement = ChiefAnnouncement(self.address)
+        self._write_status()  # with the addresses: `windlass status` looks there
+
+    def _write_status(self) -> None:
+        if self._settings.model_dir and self._chief is not None:
+            write_status(self._settings.model_dir, self._chief)
+
+    def check_storage(self) -> None:
+        """Have every ps that writes a part of a checkpoint try that.
+
+        Raises:
+            ConfigurationError: A ps was given no model directory.
+            StorageError: One cannot write there, or its directory is another.
+        """
+        if self._checkpointer is not None:
+            self._checkpointer.try_servers()
+
+    def resume(self) -> str:
+        """Choose the checkpoint to begin with, and log what is lost since then.
+
+        Returns:
+            Its name; empty: there is none.
+
+        Raises:
+            CheckpointError: All checkpoints are damaged.
+            WindlassError: As :meth:`check_storage`.
+        """
+        checkpointer, held = self._checkpointer, self._known.shards > 0
+        self._resumes = held
+        if checkpointer is None or self._record is None or self._loop is None:
+            return ""
+        checkpointer.try_servers()
+        chosen = checkpointer.choose(verify=not held)
+        if held:
+            step = self._known.global_step
+            log.info("going on at global step %d: the ps have kept the variables", step)
+        else:
+            checkpointer.tell_resumed(self._record)
+        self._resumes = held or chosen is not None
+        if self._plane.snapshots is not None:
+            self._plane.snapshots.saves = True
+            self._plane.snapshots.restore_from = chosen.path if chosen is not None else ""
+        self._loop.record()
+        return chosen.name if chosen is not None else ""
+
+    def wait_for_workers(self, check: Callable[[], None]) -> None:
+        """Wait for as many workers as the settings ask for; see ``enough_workers.py``."""
+        if self._settings.wait_for_workers:
+            locked_job, resumes = self.locked_job, self._resumes
+            wait_for_workers(locked_job, self._settings, self._task, check, resumes=resumes)
+
+    def stop(self, reason: str) -> None:
+        """Ask every task to end at its next step."""
+        with self.locked_job.open() as (job, _):
+            job.stop(reason)
+
+    @property
+    def reason(self) -> str:
+        """Why the job failed or is stopping; empty otherwise."""
+        with self.locked_job.open() as (job, _):
+            return job.reason
+
+    @property
+    def failure(self) -> WindlassError | None:
+        """Why the job failed, if that says more than its phase."""
+        return self._loop.failure if self._loop is not None else None
+
+    def samples(self) -> Iterator[Sample]:
+        """Samples of the job, for Prometheus."""
+        with self.locked_job.open() as (job, now):
+            samples = job_samples(
+                job.phase,
+                [(member.task.type, member.state.value) for member in job.members.values()],
+                global_step=job.global_step,
+                goal_steps=job.total_steps,
+                age_s=now - job.began,
+            )
+            of_job = list(samples)
+        yield from of_job
+        yield from save_samples(self.locked_job.saves, self.locked_job.last_checkpoint_step)
+
+    def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:
+        """End the job after the chief's program: wait for the workers, save, tell every task.
+
+        Args:
+            global_step: The last one that the chief's program has seen.
+            save_first: No worker changes any more what is saved.
+
+        Returns:
+            The job's final phase; None: this task has not begun to lead.
+        """
+        if self._loop is None:
+            return None
+        phase = self._loop.end(
+            global_step=global_step,
+            on_wait=lambda names: log.info("done; waiting for %s", names),
+            save_first=save_first,
+        )
+        self._write_status()
+        return phase
+
+    def close(self) -> None:
+        """Stop leading at once."""
+        if self._announcement is not None:
+            self._announcement.close()
+        if self._loop is not None:
+            self._loop.close()
+        for control in self._controls:
+            control.close()
