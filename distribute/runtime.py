@@ -56,12 +56,7 @@ class TaskProgress:
         return max(self.global_step, session.global_step if session else 0)
 
     def report(self, session: ParameterSession | None, *, serves: bool = False) -> TaskReport:
-        """The progress as the chief gets it.
-
-        Args:
-            session: Connection to the parameter servers; None: there is none.
-            serves: This task has no program of its own; it runs what a coordinator schedules.
-        """
+        """The progress as the chief gets it; ``serves``: the task runs a coordinator's closures."""
         counters = session.counters if session else SessionCounters()
         recent = list(self.staleness)
         return TaskReport(

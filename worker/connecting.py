@@ -41,7 +41,7 @@ from ..distribute.program_cluster import enter_cluster, program_cluster
 from ..net.auth.own_job import with_own_job
 from ..proto.v1 import gateway_pb2
 from ..shipping import own_environment
-from .data_plane.servers import Servers
+from .data_plane.servers import ServersPlane
 from .job_task import JobTask
 from .process.program import Ending, ending_of
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
-_END_S = 10.0  # for tasks that have been told that the job is over
+_END_S = 10.0  # for tasks that know that the job is over
 _GRACE_S = 120.0  # a laptop that sleeps for a minute goes on
 
 
@@ -75,36 +75,36 @@ def connect(
             strategy = wl.distribute.ParameterServerStrategy(cluster.resolver)
             coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
 
-    The job ends with the block, with :meth:`ConnectedCluster.close`, or when nothing was heard of
-    this process for ``grace_s``. Each connection is a job of its own: it sees nothing of others.
+    The job ends with the block, with :meth:`ConnectedCluster.close`, or when this process has been
+    silent for ``grace_s``. Each connection is a job of its own: it sees nothing of others.
 
     Args:
-        address: Of the cluster's chief, host:port.
+        address: Address of the cluster's chief, host:port.
         token: File with this program's token, of the role chief.
         ca: File with the CA of the cluster's certificates.
         cert: File with this program's certificate, where the cluster asks for one.
         key: File with its key.
         workers: How many run closures; -1: as many as the cluster has.
         ps: How many hold variables; -1: as many as the cluster has.
-        name: Of the job, for people.
-        grace_s: So long may this process be silent. Unit: seconds.
-        timeout_s: So long is waited for the cluster, and for room on it. Unit: seconds.
-        settings: Others, by name, as ``WINDLASS_NAME`` variables have them.
+        name: Name of the job, for people.
+        grace_s: Time that this process may be silent. Unit: seconds.
+        timeout_s: Time limit for the cluster to answer and to have room. Unit: seconds.
+        settings: Further settings by name, as in ``WINDLASS_NAME`` variables.
 
     Raises:
         ConfigurationError: This process belongs to a cluster already, or a setting is not valid.
         JoinTimeoutError: The cluster did not begin the job in time.
-        PeerLostError: Nobody answers at the address.
+        PeerLostError: There is no answer at the address.
         AccessError: The cluster does not let this driver in.
-        IncompatibleError: It runs versions that do not fit.
+        IncompatibleError: The cluster runs versions that do not fit.
     """
     if program_cluster() is not None:
         raise ConfigurationError(
             "this process belongs to a cluster already; close that connection first, or run this "
             "program without TF_CONFIG"
         )
-    given = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
-    loaded = load_settings({**{n: v for n, v in given.items() if v}, **(settings or {})})
+    files = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
+    loaded = load_settings({**{n: v for n, v in files.items() if v}, **(settings or {})})
     loaded = with_own_job(loaded)
     quiet_grpc()
     return ConnectedCluster(
@@ -138,7 +138,7 @@ class ConnectedCluster(Shown):
     """A job on a standalone cluster whose program is this process. Made by :func:`connect`.
 
     Attributes:
-        job: Its id, for ``windlass jobs`` and ``windlass logs``.
+        job: The job's id, for ``windlass jobs`` and ``windlass logs``.
         resolver: Names the job's cluster, and this process as its chief.
     """
 
@@ -180,7 +180,7 @@ class ConnectedCluster(Shown):
             while job.state == "queued" and time.monotonic() < until:
                 job = self._client.follow(self.job, 0, wait_s=1.0, drives=True).job
         finally:
-            if job.state != "running":  # it may begin later; nobody would be there
+            if job.state != "running":  # it may begin later, without its driver
                 with contextlib.suppress(WindlassError):
                     self._client.stop(self.job, "its driver did not wait any longer")
         if job.state == "queued":
@@ -197,12 +197,12 @@ class ConnectedCluster(Shown):
         return job
 
     def _join(self, job: JobView, settings: Settings) -> None:
-        spec = ClusterSpec({role: list(found) for role, found in job.cluster.items()})
+        spec = ClusterSpec({role: list(addresses) for role, addresses in job.cluster.items()})
         self.resolver = SimpleClusterResolver(spec, task_type=CHIEF, task_id=0)
         task = resolve(self.resolver, source="connect")
 
         self._stack.enter_context(routes_to(self._client, job))
-        self._task = training = JobTask(task, settings, Servers(task, settings), leads=False)
+        self._task = training = JobTask(task, settings, ServersPlane(task, settings), leads=False)
         self._stack.callback(training.close)
         try:
             runtime = training.start()
@@ -229,7 +229,7 @@ class ConnectedCluster(Shown):
         """End the job: it saves, its tasks end, and this process belongs to no cluster any more.
 
         Args:
-            error: With which the program failed.
+            error: The error that the program failed with.
 
         Raises:
             PeerLostError: The cluster did not take the last steps or the last checkpoint.

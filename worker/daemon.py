@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,12 @@ from .process.interrupts import handle_signals
 from .process.limits import check_limits
 from .process.program import Program, run_program
 from .process.start_watch import StartWatch
-from .task_run import TaskRun, task_of_role
+from .running_task import RunningTask, task_of_role
 
 if TYPE_CHECKING:
     from .job_task import JobTask
+
+    RunProgram = Callable[[JobTask, Settings], int]
 
 
 def run_task(
@@ -37,10 +40,10 @@ def run_task(
     """Run a task in its role until it ends; returns the exit code. Call from the main thread.
 
     Args:
-        task: Who this process is.
-        settings: Of the task.
+        task: The task of this process.
+        settings: The task's settings.
         program: The user's program; a ps needs none.
-        arguments: Of the program.
+        arguments: The program's arguments.
 
     Raises:
         WindlassError: The task could not start.
@@ -52,7 +55,8 @@ def run_task(
     try:
         check_limits()
         settings = with_own_job(settings)
-        code = _run_role(task, settings, program, arguments, report, watch)
+        run = partial(_run_program, program, arguments, report, watch) if program else None
+        code = _run_role(task, settings, run, watch)
     except WindlassError as error:
         is_usual = isinstance(error, JobStoppedError | JobDoneError)  # the log has it
         if not is_usual and not report.write(f"{error.message}\n"):
@@ -64,7 +68,7 @@ def run_task(
     return code
 
 
-# Of a task beside another one in this process.
+# For a task beside another one in this process.
 _NO_PORTS = {"health_port": 0, "metrics_port": 0}
 
 
@@ -84,7 +88,7 @@ def run_leader(task: ResolvedTask, settings: Settings) -> int:
 
 
 def keep_exit_code(code: int) -> None:
-    """From now on SIGTERM and SIGINT end the process at once, with this exit code."""
+    """Have SIGTERM and SIGINT end the process at once, with this exit code, from now on."""
 
     def leave(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         sys.stdout.flush()
@@ -102,26 +106,21 @@ def keep_exit_code(code: int) -> None:
 
 
 def _run_role(
-    task: ResolvedTask,
-    settings: Settings,
-    program: Program | None,
-    arguments: Sequence[str],
-    report: ErrorReport,
-    watch: StartWatch,
+    task: ResolvedTask, settings: Settings, run: "RunProgram | None", watch: StartWatch
 ) -> int:
     if task.task.type == PS:
         return run_ps(task, settings, watch)
-    if program is None and task.task.type == WORKER and not task.is_chief and ps_of(task.spec):
+    if run is None and task.task.type == WORKER and not task.is_chief and ps_of(task.spec):
         watch.over()  # the process that is forked starts, and this one waits for it
         return run_closures(task, settings)
-    if program is None:
+    if run is None:
         raise ConfigurationError(f"this process is {task.task}: give the SCRIPT it should run")
     if task.is_local and task.task.type != EVALUATOR:
-        return _run_alone(task, settings, program, arguments, report, watch)
+        return _run_alone(task, settings, run)
     with quick_loading():
         load_public_names("windlass.distribute")
         own = task_of_role(task, settings)
-    return _run_program(own, settings, program, arguments, report, watch)
+    return run(own, settings)
 
 
 # Numba loads them if they are installed, for what no kernel has: linear algebra (0.2 s, 20 MB),
@@ -134,7 +133,7 @@ def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = No
     with quick_loading():
         from ..server.ps.server import PsServer
 
-    if not settings.rule_modules:  # nobody's code but ours runs in this process
+    if not settings.rule_modules:  # only our own code runs in this process
         for name in _ONLY_FOR_NUMBA:
             sys.modules.setdefault(name, None)  # type: ignore[arg-type] # "as if not installed"
     server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)
@@ -148,12 +147,12 @@ def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = No
 
 
 def run_closures(task: ResolvedTask, settings: Settings) -> int:
-    """Run what the coordinator schedules until the job is over; returns the exit code.
+    """Run a coordinator's closures until the job is over; returns the exit code.
 
     Closures run in a process of their own: one that ends it costs the worker a moment.
     """
     # Loaded here, once for all processes.
-    from .closures import serving  # noqa: F401
+    from .closures import server  # noqa: F401
     from .closures.processes import ClosureProcesses
 
     load_public_names("windlass.distribute")
@@ -164,11 +163,11 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
 
 def _serve_closures(task: ResolvedTask, settings: Settings, joined: Callable[[], None]) -> int:
     from ..distribute.program_cluster import in_cluster
-    from .closures.serving import serve_closures
-    from .data_plane.servers import Servers
+    from .closures.server import serve_closures
+    from .data_plane.servers import ServersPlane
     from .job_task import JobTask
 
-    run = TaskRun(JobTask(task, settings, Servers(task, settings), serves=True), settings)
+    run = RunningTask(JobTask(task, settings, ServersPlane(task, settings), serves=True), settings)
     runtime = run.join()
     joined()
     with in_cluster(runtime, all_threads=True):
@@ -176,18 +175,11 @@ def _serve_closures(task: ResolvedTask, settings: Settings, joined: Callable[[],
     return run.leave(ending)
 
 
-def _run_alone(
-    task: ResolvedTask,
-    settings: Settings,
-    program: Program,
-    arguments: Sequence[str],
-    report: ErrorReport,
-    watch: StartWatch,
-) -> int:
+def _run_alone(task: ResolvedTask, settings: Settings, run: "RunProgram") -> int:
     """Run a ps and the chief in this process, on loopback."""
     with quick_loading():
         from ..server.ps.server import PsServer
-        from .data_plane.servers import Servers
+        from .data_plane.servers import ServersPlane
         from .job_task import JobTask
 
         load_public_names("windlass.distribute")
@@ -198,24 +190,24 @@ def _run_alone(
     spec = ClusterSpec({CHIEF: ["127.0.0.1:0"], PS: [f"127.0.0.1:{server.port}"]})
     whole = ResolvedTask(chief, spec, chief, address="127.0.0.1:0", read_from=task.read_from)
     alone = settings.model_copy(update={"host": "127.0.0.1"})
-    own = JobTask(whole, alone, Servers(whole, alone, here=server))
+    own = JobTask(whole, alone, ServersPlane(whole, alone, here=server))
     try:
-        return _run_program(own, alone, program, arguments, report, watch)
+        return run(own, alone)
     finally:
         server.stop()
 
 
 def _run_program(
-    task: "JobTask",
-    settings: Settings,
     program: Program,
     arguments: Sequence[str],
     report: ErrorReport,
     watch: StartWatch,
+    task: "JobTask",
+    settings: Settings,
 ) -> int:
     from ..distribute.program_cluster import in_cluster
 
-    run = TaskRun(task, settings)
+    run = RunningTask(task, settings)
     runtime = run.join()
     watch.over()
     with in_cluster(runtime, all_threads=True):

@@ -2,16 +2,11 @@
 
 import contextlib
 import logging
-from collections.abc import Callable
 from functools import partial
 
-from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import WindlassError
 from ..core.process.threads import new_thread, nobody_waits
-from ..core.settings import Settings
 from ..core.states import Phase
-from ..distribute.runtime import ClusterRuntime
-from .data_plane.plane import DataPlane
 from .job_task import JobTask
 from .process.program import Ending
 
@@ -23,29 +18,16 @@ class EvaluatorTask(JobTask):
 
     If TF_CONFIG names the chief it registers there: the status shows it, and it learns of a failed
     job.
-
-    Args:
-        task: The evaluator, and its cluster.
-        settings: The task's settings.
     """
 
-    def __init__(self, task: ResolvedTask, settings: Settings) -> None:
-        super().__init__(task, settings, DataPlane(task, settings))
-
-    def start(self, on_interrupt: Callable[[WindlassError], None] | None = None) -> ClusterRuntime:  # noqa: ARG002 - it ends between two evaluations
-        """Register in the background, without waiting.
-
-        Raises:
-            AddressInUseError: The health port, or that for metrics, is taken.
-        """
-        self._metrics.start()
-        if chief_address := self._plane.listen(self.check):
-            join = partial(self._register, chief_address)
-            new_thread("evaluator-join", join, failed=nobody_waits).start()
-        return self._new_runtime()
+    def _join(self, chief_address: str) -> str:
+        """Register in the background, without waiting."""
+        join = partial(self._register, chief_address)
+        new_thread("evaluator-join", join, failed=nobody_waits).start()
+        return ""
 
     def _register(self, chief_address: str) -> None:
-        membership = self._new_membership(chief_address, "")
+        _, membership = self._client_of(chief_address, "")
         # The final checkpoint is to be evaluated even if its chief is gone by then.
         membership.on_lost = lambda error: log.debug("%s", error)
         with contextlib.suppress(WindlassError):

@@ -62,6 +62,7 @@ class JobTask(JobLink):
         self._pending: WindlassError | None = None
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
+        self._barrier: BarrierClient | None = None
         self._leader: JobLeader | None = None
         self._runtime: ClusterRuntime | None = None
         self._on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
@@ -86,13 +87,7 @@ class JobTask(JobLink):
         self._metrics.start()
         chief_address = self._begin_to_lead() if self._leads else self._plane.listen(self.check)
         restore_from = self._join(chief_address) if chief_address else ""
-        self._runtime = self._new_runtime(restore_from)
-        if self._leader is not None and not self._plane.in_sync:
-            self._leader.wait_for_workers(self.check)
-        return self._runtime
-
-    def _new_runtime(self, restore_from: str = "") -> ClusterRuntime:
-        return ClusterRuntime(
+        self._runtime = ClusterRuntime(
             self.task,
             self._settings,
             self._plane.session,
@@ -102,6 +97,9 @@ class JobTask(JobLink):
             snapshots=self._plane.snapshots,
             progress=self._progress,
         )
+        if self._leader is not None and not self._plane.in_sync:
+            self._leader.wait_for_workers(self.check)
+        return self._runtime
 
     def _begin_to_lead(self) -> str:
         from .lead.leader import JobLeader  # only a chief loads what serving and saving need
@@ -113,18 +111,21 @@ class JobTask(JobLink):
 
     def _join(self, chief_address: str) -> str:
         """Register, and connect to the peers; the name of the checkpoint to begin with."""
-        self._membership = membership = self._new_membership(chief_address, self.task.address)
+        chief, membership = self._client_of(chief_address, self.task.address)
+        self._membership = membership
         membership.on_lost = self.interrupt
         who = join_unless_done(membership, self.task, self._settings, self.check)
+        self._barrier = BarrierClient(chief, who, self.check)
         if self._leader is not None:
-            self._leader.lead(who, self._chief)
+            self._leader.lead(who, chief)
         self._plane.connect(who, self._check_not_done)
         return self._leader.resume() if self._leader is not None else ""
 
-    def _new_membership(self, chief_address: str, address: str) -> Membership:
+    def _client_of(self, chief_address: str, address: str) -> tuple[ChiefClient, Membership]:
         task, settings = self.task.task, self._settings
-        self._chief = ChiefClient(chief_address, settings, principal_of_task(task, settings.job_id))
-        return Membership(task, address, self._chief, settings, report=self._report)
+        principal = principal_of_task(task, settings.job_id)
+        self._chief = chief = ChiefClient(chief_address, settings, principal)
+        return chief, Membership(task, address, chief, settings, report=self._report)
 
     def _report(self) -> TaskReport:
         return self._progress.report(self._plane.session, serves=self._serves)
@@ -178,8 +179,8 @@ class JobTask(JobLink):
 
     def barrier(self, timeout_s: float) -> None:
         """Wait until the other tasks that run the program are here, too."""
-        if self._chief is not None and self._membership is not None:
-            BarrierClient(self._chief, self._membership.who, self.check).wait(timeout_s)
+        if self._barrier is not None:
+            self._barrier.wait(timeout_s)
 
     def wait_over(self, timeout_s: float) -> bool:
         """Wait for the end of the job; returns whether it has come."""
@@ -237,9 +238,8 @@ class JobTask(JobLink):
     @property
     def reason(self) -> str:
         """Why the job failed or is stopping; empty otherwise."""
-        if self._leader is not None:
-            return self._leader.reason
-        return self._membership.reason if self._membership is not None else ""
+        part = self._leader or self._membership
+        return part.reason if part is not None else ""
 
     def status(self) -> JobStatus | None:
         """The job, as the chief sees it; None before joining."""
@@ -247,11 +247,7 @@ class JobTask(JobLink):
 
     def close(self) -> None:
         """Close every connection at once. Idempotent."""
-        if self._membership is not None:
-            self._membership.close()
-        if self._leader is not None:
-            self._leader.close()
-        self._plane.close()
-        if self._chief is not None:
-            self._chief.close()
+        for part in (self._membership, self._leader, self._plane, self._chief):
+            if part is not None:
+                part.close()
         self._metrics.stop()

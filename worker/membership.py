@@ -1,7 +1,7 @@
-"""Whether a job was over before one of its tasks began, by the record in the model directory.
+"""Joining a job, unless the record in its model directory says that it is over.
 
-A task that starts late, say because its pod was restarted, finds nobody at the chief's address. If
-the job is done it need not wait: it ends with 0, and no launcher starts it again.
+A task that starts late, say because its pod was restarted, gets no answer at the chief's address.
+If the job is done it need not wait: it ends with 0, and no launcher starts it again.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from ..core.task import Incarnation, TaskId
 def join_unless_done(
     membership: Membership, task: ResolvedTask, settings: Settings, check: Callable[[], None]
 ) -> Incarnation:
-    """Join the job; a task that waits for its chief looks into the record.
+    """Join the job; a task that waits for its chief reads the record.
 
     Args:
-        membership: Of the task.
-        task: Who joins.
-        settings: Of the task.
+        membership: The task's membership.
+        task: The task that joins.
+        settings: The task's settings.
         check: Called while waiting; raises to give up.
 
     Raises:
@@ -47,13 +47,13 @@ def raise_if_done(task: TaskId, settings: Settings, *, of_any_id: bool = False) 
     """Raise if the job is recorded as done.
 
     Args:
-        task: Who asks.
-        settings: Its model directory and the job's id; without either nothing is known.
-        of_any_id: Whether a job of another id counts: only where the chief has not come for long,
-            since the next job in the same directory may be about to begin.
+        task: The task that asks.
+        settings: The model directory and the job's id; without either nothing is known.
+        of_any_id: Whether a job of another id counts: only after a long wait for the chief, since
+            the next job in the same directory may be about to begin.
 
     Raises:
-        JobDoneError: It is.
+        JobDoneError: The job is done.
     """
     if not settings.model_dir or not (settings.job_id or of_any_id):
         return

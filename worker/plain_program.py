@@ -28,7 +28,7 @@ from ..net.own_host import own_host_towards
 from .process.limits import check_limits
 from .process.logs import set_up_logging
 from .process.program_end import ProgramEnd, set_exit_code
-from .task_run import TaskRun, task_of_role
+from .running_task import RunningTask, task_of_role
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime
@@ -67,7 +67,7 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
         from .daemon import run_ps
 
         process.exit(run_ps(task, settings))
-    run = TaskRun(task_of_role(task, settings), settings)
+    run = RunningTask(task_of_role(task, settings), settings)
     try:
         runtime = run.join()
     except (JobStoppedError, JobDoneError) as error:
@@ -85,7 +85,7 @@ def _task_of(resolver: ClusterResolver | None, *, synchronous: bool) -> Resolved
 
 @cache
 def _warn_of_unshared_steps() -> None:
-    """When the program ends, if its optimizers have made steps beside its strategy."""
+    """Warn at the program's end if its optimizers have made steps outside of its strategy."""
 
     def warn() -> None:
         if unshared := optimizer_steps.warning():
@@ -126,7 +126,7 @@ class _PlainProcess:
     """What this process does when its program ends."""
 
     def __init__(self) -> None:
-        self.run: TaskRun | None = None
+        self.run: RunningTask | None = None
         self._code: int | None = None
         self._end = ProgramEnd()
         self._pid = os.getpid()
@@ -135,7 +135,7 @@ class _PlainProcess:
         threading._register_atexit(self._leave)  # type: ignore[attr-defined]
 
     def exit(self, code: int) -> NoReturn:
-        """End the program in place of the user, who need not be told how."""
+        """End the program in place of its own code; the exit code says why."""
         self._code = code
         sys.exit(code)
 

@@ -27,13 +27,13 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ServerDef:
-    """What a server was asked to be.
+    """The cluster and the task of a server.
 
     Attributes:
         cluster: All tasks.
-        job_name: The role of this one.
-        task_index: Its number in the role.
-        protocol: As given; ``"grpc"`` if it was not.
+        job_name: The task's role.
+        task_index: The task's number in its role.
+        protocol: Protocol of :attr:`Server.target`.
     """
 
     cluster: ClusterSpec
@@ -58,7 +58,7 @@ class Server:
             :class:`ServerDef`.
         job_name: ``"ps"`` or ``"worker"``; may be left out if the cluster has one job.
         task_index: May be left out if the job has one task.
-        protocol: For :attr:`target` alone.
+        protocol: Protocol of :attr:`target`, and not used otherwise.
         config: Not used: there are no sessions.
         start: Serve at once, instead of with :meth:`start`.
 
@@ -77,12 +77,12 @@ class Server:
         config: Any = None,  # noqa: ARG002 - TensorFlow's programs give one
         start: bool = True,
     ) -> None:
-        given = server_or_cluster_def
-        if isinstance(given, ServerDef):
-            job_name, protocol = job_name or given.job_name, protocol or given.protocol
-            task_index = given.task_index if task_index is None else task_index
-            given = given.cluster
-        spec = given if isinstance(given, ClusterSpec) else ClusterSpec(given)
+        cluster = server_or_cluster_def
+        if isinstance(cluster, ServerDef):
+            job_name, protocol = job_name or cluster.job_name, protocol or cluster.protocol
+            task_index = cluster.task_index if task_index is None else task_index
+            cluster = cluster.cluster
+        spec = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster)
         job_name, task_index = _only(spec, job_name, task_index)
         if job_name not in (PS, WORKER):
             raise ConfigurationError(
@@ -107,8 +107,8 @@ class Server:
     def create_local_server(config: Any = None, start: bool = True) -> "Server":
         """A parameter server alone in its cluster, at a free port of this machine.
 
-        TensorFlow's runs operations of any client; ours holds variables, which is what is left of
-        that: a program here or in another process of this user reaches it at :attr:`target`.
+        TensorFlow's runs operations of any client; this one holds variables. A program here, or in
+        another process of this user, reaches it at :attr:`target`.
 
         Args:
             config: Not used.
@@ -124,7 +124,7 @@ class Server:
 
     @property
     def server_def(self) -> ServerDef:
-        """What it was asked to be."""
+        """The cluster and the task of this server."""
         task = self._task.task
         return ServerDef(self._task.spec, task.type, task.index, self._protocol)
 
@@ -188,12 +188,12 @@ class Server:
         return run
 
     def _run_worker(self) -> int:
-        from .closures.serving import serve_closures
-        from .data_plane.servers import Servers
+        from .closures.server import serve_closures
+        from .data_plane.servers import ServersPlane
         from .job_task import JobTask
 
         task, settings = self._task, with_own_job(load_settings())
-        training = JobTask(task, settings, Servers(task, settings), serves=True)
+        training = JobTask(task, settings, ServersPlane(task, settings), serves=True)
         self._on_signal = lambda name: training.ask_to_end(
             JobStoppedError(f"{task.task} was asked to stop by {name}", task=task.task)
         )
@@ -204,10 +204,10 @@ class Server:
 
 
 def _only(spec: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
-    """The task that is meant, where the cluster has one alone.
+    """The task of a server, where a cluster has only one job, or a job only one task.
 
     Raises:
-        ConfigurationError: There are several.
+        ConfigurationError: It is not named, and there are several.
     """
     if job_name is None:
         if len(spec.jobs) != 1:

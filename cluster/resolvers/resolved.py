@@ -75,10 +75,7 @@ class ResolvedTask:
 
     @property
     def known_address(self) -> str:
-        """The task's address, or its cluster's; empty: none is known.
-
-        A port of a task that listens nowhere else is bound as that says: on loopback or beyond.
-        """
+        """The task's address, or else its cluster's, which may be on loopback; empty: none."""
         return self.address or self.evaluator or self.chief_address
 
     def address_of(self, task: TaskId) -> str:

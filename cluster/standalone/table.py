@@ -21,7 +21,7 @@ _FORGOTTEN_S = 3600.0  # after its last message a lost node is no longer listed
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClusterLimits:
     """What a standalone cluster takes on.
 
     Attributes:
@@ -52,7 +52,7 @@ class JobTable:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ClusterLimits,
         settings: Mapping[str, str] | None = None,
         *,
         model_dir: str = "",

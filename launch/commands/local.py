@@ -108,7 +108,7 @@ def local_command(
                 "program with `windlass submit`"
             )
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
-    from ..local.cluster import LocalCluster
+    from ..local.cluster import LocalRoles
 
     if job_file is not None:
         counts = _said_counts(workers, ps, chief, evaluator)
@@ -130,7 +130,7 @@ def local_command(
 
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)
-    cluster = LocalCluster(workers, ps, chief, evaluator, coordinator)
+    cluster = LocalRoles(workers, ps, chief, evaluator, coordinator)
     display = choose_display(cluster.tasks(), plain=plain)
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
     try:

@@ -73,7 +73,7 @@ class Roles(Part):
     )
 
 
-class Job(Part):
+class JobFile(Part):
     """A job, as ``windlass.yaml`` says it."""
 
     name: Annotated[str, StringConstraints(pattern=DNS_LABEL, max_length=40)] = Field(
@@ -127,11 +127,11 @@ class Job(Part):
     slurm: SlurmPart = Field(default=SlurmPart(), description="For Slurm alone.")
 
     @model_validator(mode="after")
-    def _fits(self) -> "Job":
+    def _fits(self) -> "JobFile":
         _check_job(self)
         return self
 
-    def with_counts(self, counts: Mapping[str, int]) -> "Job":
+    def with_counts(self, counts: Mapping[str, int]) -> "JobFile":
         """The same job with other numbers of tasks.
 
         Raises:
@@ -206,7 +206,7 @@ class Job(Part):
         }
 
 
-def _check_job(job: Job) -> None:
+def _check_job(job: JobFile) -> None:
     """Whether the parts of a job fit each other.
 
     Raises:

@@ -15,7 +15,7 @@ from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings
 
 if TYPE_CHECKING:
-    from .model import Job
+    from .model import JobFile
     from .parts import Resources
 
 ANY_ROLE = ""
@@ -68,11 +68,11 @@ class TaskPlan:
     resources: "Resources"
 
 
-Part = Callable[["Job", str, Place], dict[str, str]]
+Part = Callable[["JobFile", str, Place], dict[str, str]]
 """A decision about variables: from a job, a role and a place."""
 
 
-def plan_task(job: "Job", role: str, place: Place, parts: tuple[Part, ...]) -> TaskPlan:
+def plan_task(job: "JobFile", role: str, place: Place, parts: tuple[Part, ...]) -> TaskPlan:
     """What the tasks of a role get.
 
     Args:
@@ -89,7 +89,7 @@ def plan_task(job: "Job", role: str, place: Place, parts: tuple[Part, ...]) -> T
     )
 
 
-def variables(job: "Job", role: str, place: Place, parts: tuple[Part, ...]) -> dict[str, str]:
+def variables(job: "JobFile", role: str, place: Place, parts: tuple[Part, ...]) -> dict[str, str]:
     """The variables that the tasks of a role get, or for :data:`ANY_ROLE` those of all roles."""
     chosen: dict[str, str] = {}
     for part in parts:
@@ -97,7 +97,7 @@ def variables(job: "Job", role: str, place: Place, parts: tuple[Part, ...]) -> d
     return chosen
 
 
-def saves(job: "Job", role: str) -> bool:
+def saves(job: "JobFile", role: str) -> bool:
     """Whether tasks of a role read or write checkpoints: without a chief, worker 0 does."""
     return role in (CHIEF, PS, EVALUATOR) or not job.count(CHIEF)
 
@@ -105,59 +105,59 @@ def saves(job: "Job", role: str) -> bool:
 # -- decisions -------------------------------------------------------------------------------
 
 
-def address(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def address(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """How a task finds itself and the others."""
     return dict(place.address)
 
 
-def ports(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def ports(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """Ports beside that of the task's address."""
     metrics = {"WINDLASS_METRICS_PORT": str(place.metrics_port)} if job.metrics else {}
     return {"WINDLASS_HEALTH_PORT": str(place.health_port), **metrics}
 
 
-def join_timeout(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def join_timeout(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """How long tasks wait for each other."""
     return {"WINDLASS_JOIN_TIMEOUT_S": str(place.join_timeout_s)}
 
 
-def leave_grace(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def leave_grace(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """A ps that is asked to end waits so long for the checkpoint; below the grace period."""
     return {"WINDLASS_LEAVE_GRACE_S": str(place.grace_s * 3 // 4)}
 
 
-def wait_for_workers(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def wait_for_workers(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The chief's program begins when all have joined: a short job is not over before that."""
     waits = job.count(CHIEF) and job.count(WORKER) and role in (CHIEF, ANY_ROLE)
     return {"WINDLASS_WAIT_FOR_WORKERS": str(job.count(WORKER))} if waits else {}
 
 
-def stay_without_chief(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def stay_without_chief(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """A ps that is started again when the job is over waits until it is deleted."""
     return {"WINDLASS_STAY_WITHOUT_CHIEF": "true"} if role == PS else {}
 
 
-def model_dir(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def model_dir(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """Where checkpoints go."""
     return {"WINDLASS_MODEL_DIR": job.storage.model_dir or f"{place.checkpoints}/{job.name}"}
 
 
-def model_dir_of_savers(job: "Job", role: str, place: Place) -> dict[str, str]:
+def model_dir_of_savers(job: "JobFile", role: str, place: Place) -> dict[str, str]:
     """Where checkpoints go, for the tasks that can reach it."""
     return model_dir(job, role, place) if saves(job, role) else {}
 
 
-def home(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def home(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """A home that a container may write, of its own."""
     return {"HOME": "/tmp"}  # noqa: S108
 
 
-def job_id(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def job_id(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The job's id is its name."""
     return {"WINDLASS_JOB_ID": job.name}
 
 
-def credentials(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The files that show who a task is; they imply the mode."""
     if job.security.mode == "insecure":
         return {"WINDLASS_INSECURE": "true"}
@@ -168,32 +168,32 @@ def credentials(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa:
     return values
 
 
-def gpu_cache(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def gpu_cache(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """Where CuPy keeps its kernels, if the home cannot be relied on."""
     return {"CUPY_CACHE_DIR": "/tmp/cupy"} if job.role(role).resources.gpu else {}  # noqa: S108
 
 
-def of_user(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def of_user(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The user's variables, and those of the job's settings."""
     return job.environment_of(role)
 
 
-def of_user_for_all(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def of_user_for_all(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The settings of the job, and the user's variables for all roles."""
     return {**job.settings.environment(), **job.environment}
 
 
-def of_user_for_role(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+def of_user_for_role(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The user's variables for one role."""
     return dict(job.role(role).environment)
 
 
-def insecure(job: "Job", role: str, place: Place) -> dict[str, str]:
+def insecure(job: "JobFile", role: str, place: Place) -> dict[str, str]:
     """Where all tasks may share it: that they show no credentials."""
     return credentials(job, role, place) if job.security.mode == "insecure" else {}
 
 
-def own_credentials(job: "Job", role: str, place: Place) -> dict[str, str]:
+def own_credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:
     """The other case of :func:`insecure`: each role has files of its own."""
     return credentials(job, role, place) if job.security.mode != "insecure" else {}
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from ...core.errors import ConfigurationError
-from .model import SAID_ELSEWHERE, Job, JobSettings
+from .model import SAID_ELSEWHERE, JobFile, JobSettings
 from .parts import MisfitError
 from .yaml_text import Document, Path, read_yaml
 
@@ -19,7 +19,7 @@ _OF_TEXTS = ("arguments", "environment", "node_selector", "setup")
 _TEXTS = ("cpu", "memory", "size", "time")
 
 
-def read_job(path: str | FilePath) -> Job:
+def read_job(path: str | FilePath) -> JobFile:
     """The job of a file.
 
     Raises:
@@ -40,7 +40,7 @@ def read_job(path: str | FilePath) -> Job:
     return parse_job(text, str(path))
 
 
-def parse_job(text: str, name: str = DEFAULT_NAME) -> Job:
+def parse_job(text: str, name: str = DEFAULT_NAME) -> JobFile:
     """The job of a text; ``name`` is that of the file, for messages. Pure.
 
     Raises:
@@ -54,7 +54,7 @@ def parse_job(text: str, name: str = DEFAULT_NAME) -> Job:
             "example` prints a whole one"
         )
     try:
-        return Job.model_validate_json(json.dumps(_without_nulls(document.data)))
+        return JobFile.model_validate_json(json.dumps(_without_nulls(document.data)))
     except ValidationError as error:
         problems = sorted(_problems(document, error))
         shown = [text for _, text in problems[:_SHOWN]]
@@ -134,7 +134,7 @@ def _description(path: Path) -> str:
 
 def _model_at(path: Path) -> type[BaseModel] | None:
     """The model whose fields are at a path of the job."""
-    model: type[BaseModel] | None = Job
+    model: type[BaseModel] | None = JobFile
     for part in path:
         if isinstance(part, int):
             continue  # of a list: its items

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from .model import SAID_ELSEWHERE, Job
+from .model import SAID_ELSEWHERE, JobFile
 
 _TEXTS = ("arguments", "environment", "cpu", "memory", "node_selector", "time")
 
 
 def job_schema() -> dict[str, Any]:
     """The schema, in draft 2020-12."""
-    schema = Job.model_json_schema()
+    schema = JobFile.model_json_schema()
     parts = schema["$defs"]
     for name in SAID_ELSEWHERE:
         parts["JobSettings"]["properties"].pop(name)

@@ -23,7 +23,7 @@ _MOST_CHARACTERS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TextPosition:
     """Where something is written; both count from one."""
 
     line: int
@@ -38,26 +38,26 @@ class Document:
         name: Of the file, for messages.
         lines: Its text.
         data: Mappings, lists and scalars.
-        values: Place of each value by its path, e.g. ``("roles", "ps", "count")``.
-        keys: Place of each mapping's key, by the path of its value.
+        values: Position of each value by its path, e.g. ``("roles", "ps", "count")``.
+        keys: Position of each mapping's key, by the path of its value.
     """
 
     name: str
     lines: list[str]
     data: Any = None
-    values: dict[Path, Place] = field(default_factory=dict)
-    keys: dict[Path, Place] = field(default_factory=dict)
+    values: dict[Path, TextPosition] = field(default_factory=dict)
+    keys: dict[Path, TextPosition] = field(default_factory=dict)
 
-    def place(self, path: Path, *, of_key: bool = False) -> Place:
+    def place(self, path: Path, *, of_key: bool = False) -> TextPosition:
         """Where ``path`` is written; if it is not, where the nearest one above it is."""
         first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
         for length in range(len(path), -1, -1):
             found = first.get(path[:length]) or second.get(path[:length])
             if found is not None:
                 return found
-        return Place(1, 1)
+        return TextPosition(1, 1)
 
-    def problem(self, place: Place, text: str) -> str:
+    def problem(self, place: TextPosition, text: str) -> str:
         """A message as compilers write it: the place, the text, the line, and a mark below."""
         said = f"{self.name}:{place.line}:{place.column}: {text}"
         if not 0 < place.line <= len(self.lines):
@@ -87,7 +87,7 @@ def read_yaml(text: str, name: str, is_text: Callable[[Path], bool]) -> Document
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        place = TextPosition(mark.line + 1, mark.column + 1) if mark else TextPosition(1, 1)
         words = ", ".join(part for part in (error.context, error.problem) if part)
         raise _refused(document, place, f"this is no YAML: {words}{_hint(document, place)}") from (
             error
@@ -179,16 +179,16 @@ def _plain(text: str) -> Any:
     return float(text) if _FLOAT.match(text) else text
 
 
-def _place(node: yaml.Node) -> Place:
+def _place(node: yaml.Node) -> TextPosition:
     mark = node.start_mark
-    return Place(mark.line + 1, mark.column + 1)
+    return TextPosition(mark.line + 1, mark.column + 1)
 
 
-def _refused(document: Document, place: Place, text: str) -> ConfigurationError:
+def _refused(document: Document, place: TextPosition, text: str) -> ConfigurationError:
     return ConfigurationError(document.problem(place, text), line=place.line, column=place.column)
 
 
-def _hint(document: Document, place: Place) -> str:
+def _hint(document: Document, place: TextPosition) -> str:
     line = document.lines[place.line - 1] if 0 < place.line <= len(document.lines) else ""
     if "\t" in line[: place.column + 1]:
         return "; indent with spaces, not with tabs"

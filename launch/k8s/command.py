@@ -14,7 +14,7 @@ from ..options.job_file import job_option
 from ..screen.echo import echo
 
 if TYPE_CHECKING:
-    from ..job.model import Job
+    from ..job.model import JobFile
     from .client import KubernetesApi
     from .job_status import ClusterStatus
 
@@ -254,7 +254,7 @@ def _find(job_file: str, name: str, context: str, namespace: str) -> "tuple[Kube
     return _api(context, namespace, job), job.name
 
 
-def _api(context: str, namespace: str, job: "Job | None") -> "KubernetesApi":
+def _api(context: str, namespace: str, job: "JobFile | None") -> "KubernetesApi":
     from .client import connect
 
     said = job.kubernetes.namespace if job is not None else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError
-from ..job.model import Job
+from ..job.model import JobFile
 from .names import (
     CONTAINER,
     COUNT_IN_FILE,
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 _PERMANENT = list(range(1, 128))  # docs/exit-codes.md: a restart would fail again
 
 
-def manifests(job: Job) -> list[Json]:
+def manifests(job: JobFile) -> list[Json]:
     """Every object of a job, in the order in which they are applied.
 
     Raises:
@@ -50,12 +50,12 @@ def manifests(job: Job) -> list[Json]:
     return objects
 
 
-def _metadata(job: Job, name: str, component: str) -> Json:
+def _metadata(job: JobFile, name: str, component: str) -> Json:
     namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
     return {"name": name, **namespace, "labels": labels(job.name, component)}
 
 
-def _claim(job: Job) -> Json:
+def _claim(job: JobFile) -> Json:
     storage = job.storage
     spec: Json = {
         "accessModes": [storage.access],
@@ -71,7 +71,7 @@ def _claim(job: Job) -> Json:
     }
 
 
-def _service(job: Job) -> Json:
+def _service(job: JobFile) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -86,7 +86,7 @@ def _service(job: Job) -> Json:
     }
 
 
-def _stateful_set(job: Job) -> Json:
+def _stateful_set(job: JobFile) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -102,7 +102,7 @@ def _stateful_set(job: Job) -> Json:
     }
 
 
-def _indexed_job(job: Job, role: str) -> Json:
+def _indexed_job(job: JobFile, role: str) -> Json:
     count = job.count(role)
     metadata = _metadata(job, workload(job.name, role), role)
     if role == WORKER:

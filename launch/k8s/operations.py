@@ -8,7 +8,7 @@ from typing import Any
 from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError, PeerLostError
-from ..job.model import Job
+from ..job.model import JobFile
 from .client import KubernetesApi
 from .job_status import ClusterStatus, Observed, job_status
 from .names import COMPONENT, selector_text, service, workload
@@ -29,7 +29,7 @@ class Done:
 
 
 def apply_job(
-    api: KubernetesApi, job: Job, *, force: bool = False, dry_run: bool = False
+    api: KubernetesApi, job: JobFile, *, force: bool = False, dry_run: bool = False
 ) -> list[Done]:
     """Apply every object of a job, in order; workers stay as many as ``scale`` made them.
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...cluster.roles import CHIEF, PS, WORKER
-from ..job.model import Job
+from ..job.model import JobFile
 from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
 from .names import (
     CHECKPOINTS,
@@ -29,7 +29,7 @@ _STOP_DELAY_S = 5
 _HOST_TEMPLATE = "WINDLASS_HOST_TEMPLATE"
 
 
-def pod_template(job: Job, role: str) -> Json:
+def pod_template(job: JobFile, role: str) -> Json:
     """What a controller makes pods of a role from."""
     of_job = role != PS
     plan = _plan(job, role)
@@ -76,7 +76,7 @@ def pod_template(job: Job, role: str) -> Json:
     return {"metadata": metadata, "spec": spec}
 
 
-def _container(job: Job, role: str, plan: TaskPlan) -> Json:
+def _container(job: JobFile, role: str, plan: TaskPlan) -> Json:
     command = [*plan.command]
     container: Json = {
         "name": CONTAINER,
@@ -133,7 +133,7 @@ def _resources(plan: TaskPlan) -> Json:
     return {"requests": {"cpu": needs.cpu, "memory": needs.memory}, "limits": limits}
 
 
-def _plan(job: Job, role: str) -> TaskPlan:
+def _plan(job: JobFile, role: str) -> TaskPlan:
     place = Place(
         checkpoints=CHECKPOINTS,
         tls=TLS_FOLDER,
@@ -174,12 +174,12 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def needs_volume(job: Job, role: str) -> bool:
+def needs_volume(job: JobFile, role: str) -> bool:
     """Whether the pods of a role mount the checkpoints."""
     return not job.storage.is_url and saves(job, role)
 
 
-def _volumes(job: Job, role: str, plan: TaskPlan) -> list[Json]:
+def _volumes(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
     volumes: list[Json] = [{"name": "tmp", "emptyDir": {}}]
     if needs_volume(job, role):
         volumes.append({"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim(job)}})
@@ -193,7 +193,7 @@ def _volumes(job: Job, role: str, plan: TaskPlan) -> list[Json]:
     return volumes
 
 
-def _mounts(job: Job, role: str, plan: TaskPlan) -> list[Json]:
+def _mounts(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
     mounts: list[Json] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108
     if needs_volume(job, role):
         where = CHECKPOINTS if not job.storage.model_dir else job.storage.model_dir
@@ -208,7 +208,7 @@ def _mounts(job: Job, role: str, plan: TaskPlan) -> list[Json]:
     return mounts
 
 
-def _tolerations(job: Job, role: str) -> list[Json]:
+def _tolerations(job: JobFile, role: str) -> list[Json]:
     said = [
         {key: value for key, value in each.model_dump().items() if value}
         for each in job.kubernetes.tolerations

@@ -15,7 +15,7 @@ from ...cluster.resolvers.template import parse_replicas
 from ...cluster.roles import WORKER
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
-from ..job.model import Job
+from ..job.model import JobFile
 from .manifests import manifests
 from .names import COUNT_IN_FILE, workload
 
@@ -81,7 +81,7 @@ def workers_of(job: Json) -> int:
     return int((job.get("spec") or {}).get("completions") or 0)
 
 
-def documents_to_apply(job: Job, live: Json | None) -> list[Json]:
+def documents_to_apply(job: JobFile, live: Json | None) -> list[Json]:
     """The objects of a job, where its workers' Job may be there already.
 
     What ``scale`` has set stays, unless the file has changed: an annotation says which count it

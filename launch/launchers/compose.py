@@ -11,7 +11,7 @@ from ...cluster.resolvers.tf_config import TF_CONFIG, write_tf_config
 from ...cluster.roles import EVALUATOR
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
-from ..job.model import Job
+from ..job.model import JobFile
 from ..job.plan import COMPOSE, Place, plan_task
 from ..job.yaml_output import dump_yaml
 
@@ -29,7 +29,7 @@ _IS_HEALTHY = (
 )
 
 
-def compose_document(job: Job) -> Json:
+def compose_document(job: JobFile) -> Json:
     """The compose file of a job, as data. Pure.
 
     Raises:
@@ -54,7 +54,7 @@ def _service_name(task: TaskId) -> str:
     return f"{task.type}-{task.index}"
 
 
-def _service(job: Job, task: TaskId) -> Json:
+def _service(job: JobFile, task: TaskId) -> Json:
     plan = plan_task(job, task.type, _place(job, task), COMPOSE)
     needs = plan.resources
     limits: Json = {"memory": str(needs.memory_bytes)}
@@ -105,7 +105,7 @@ def _service(job: Job, task: TaskId) -> Json:
     return service
 
 
-def _place(job: Job, task: TaskId) -> Place:
+def _place(job: JobFile, task: TaskId) -> Place:
     cluster: dict[str, list[str]] = {}
     for other in job.tasks:
         if other.type != EVALUATOR:
@@ -138,11 +138,11 @@ class ComposeLauncher:
         self._folder = folder
         self._command = command
 
-    def render(self, job: Job) -> str:
+    def render(self, job: JobFile) -> str:
         """The compose file."""
         return dump_yaml(compose_document(job))
 
-    def start(self, job: Job) -> int:
+    def start(self, job: JobFile) -> int:
         """Start the services and show their output to the end; the leader's exit code."""
         text = self.render(job)
         code = self._run(["up"], text)

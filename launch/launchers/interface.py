@@ -6,13 +6,13 @@ compose, Slurm and Kubernetes implement it.
 
 from typing import Protocol
 
-from ..job.model import Job
+from ..job.model import JobFile
 
 
 class Launcher(Protocol):
     """Starts jobs somewhere."""
 
-    def render(self, job: Job) -> str:
+    def render(self, job: JobFile) -> str:
         """What would be started, as text for people and for the launcher's own tools. Pure.
 
         Raises:
@@ -20,7 +20,7 @@ class Launcher(Protocol):
         """
         ...
 
-    def start(self, job: Job) -> int:
+    def start(self, job: JobFile) -> int:
         """Start a job; an exit code. Local and compose wait for its end, the others hand it over.
 
         Raises:
@@ -29,7 +29,7 @@ class Launcher(Protocol):
         ...
 
 
-def launch(launcher: Launcher, job: Job, *, dry_run: bool) -> tuple[int, str]:
+def launch(launcher: Launcher, job: JobFile, *, dry_run: bool) -> tuple[int, str]:
     """(exit code, text to show): of a dry run what would be started, else nothing."""
     if dry_run:
         return 0, launcher.render(job)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings, load_settings
 from ...worker.process.program import Program, find_program
-from ..job.model import Job
-from ..local.cluster import LocalCluster, RoleExtras
+from ..job.model import JobFile
+from ..local.cluster import LocalRoles, RoleExtras
 from ..screen.plain import choose_display
 
 if TYPE_CHECKING:
     from ...core.task import TaskId
 
 
-def local_cluster(job: Job) -> LocalCluster:
+def local_cluster(job: JobFile) -> LocalRoles:
     """The tasks of a job."""
-    return LocalCluster(
+    return LocalRoles(
         job.count(WORKER),
         job.count(PS),
         bool(job.count(CHIEF)),
@@ -27,7 +27,7 @@ def local_cluster(job: Job) -> LocalCluster:
     )
 
 
-def local_settings(job: Job, flags: Mapping[str, Any]) -> Settings:
+def local_settings(job: JobFile, flags: Mapping[str, Any]) -> Settings:
     """Settings of a job here: flags, then the job file, then ``WINDLASS_…``, then the defaults.
 
     Raises:
@@ -39,7 +39,7 @@ def local_settings(job: Job, flags: Mapping[str, Any]) -> Settings:
     return load_settings(said | {name: value for name, value in flags.items() if value is not None})
 
 
-def role_extras(job: Job) -> dict[str, RoleExtras]:
+def role_extras(job: JobFile) -> dict[str, RoleExtras]:
     """What tasks of each role get beside the arguments of the job."""
     return {
         name: RoleExtras(tuple(role.arguments), {**job.environment, **role.environment})
@@ -47,7 +47,7 @@ def role_extras(job: Job) -> dict[str, RoleExtras]:
     }
 
 
-def local_program(job: Job, folder: Path) -> Program:
+def local_program(job: JobFile, folder: Path) -> Program:
     """The program of a job, whose path is relative to the folder of its file.
 
     Raises:
@@ -76,7 +76,7 @@ class LocalLauncher:
         self._plain = plain
         self._resume = resume
 
-    def render(self, job: Job) -> str:
+    def render(self, job: JobFile) -> str:
         """A line per process: its task, its variables and what it runs."""
         lines = [
             f"# {len(job.tasks)} processes of this machine, at free ports of 127.0.0.1",
@@ -94,14 +94,14 @@ class LocalLauncher:
             lines.append(f"{task.short}: {' '.join(words)}")
         return "\n".join(lines) + "\n"
 
-    def _command(self, job: Job, task: "TaskId") -> list[str]:
+    def _command(self, job: JobFile, task: "TaskId") -> list[str]:
         command = job.command(task.type)
         if job.program:
             path = str(self._folder / job.program)
             command = [path if word == job.program else word for word in command]
         return command
 
-    def start(self, job: Job) -> int:
+    def start(self, job: JobFile) -> int:
         """Run the job to its end; its exit code."""
         from ..local.run import LocalJob
 

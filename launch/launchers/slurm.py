@@ -12,14 +12,14 @@ from pathlib import Path
 
 from ...cluster.roles import TASK_TYPES
 from ...core.errors import ConfigurationError
-from ..job.model import Job
+from ..job.model import JobFile
 from ..job.plan import ANY_ROLE, SLURM, SLURM_SHARED, Place, plan_task, variables
 
 _MEBIBYTE = 1024 * 1024
 _ANSWER_S = 60
 
 
-def slurm_script(job: Job, folder: str) -> str:
+def slurm_script(job: JobFile, folder: str) -> str:
     """The batch script of a job. Pure.
 
     Args:
@@ -54,7 +54,7 @@ def slurm_script(job: Job, folder: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _options(job: Job) -> list[str]:
+def _options(job: JobFile) -> list[str]:
     """Options of sbatch. Tasks of one step get the same, so the largest need counts."""
     slurm = job.slurm
     needs = [role.resources for _, role in job.present]
@@ -80,7 +80,7 @@ def _options(job: Job) -> list[str]:
     ]
 
 
-def _variables(job: Job, folder: str) -> dict[str, str]:
+def _variables(job: JobFile, folder: str) -> dict[str, str]:
     """Variables of every task. The job's id is Slurm's own, which a requeued job keeps."""
     place = Place(
         checkpoints=f"{folder}/runs",
@@ -92,12 +92,12 @@ def _variables(job: Job, folder: str) -> dict[str, str]:
     return variables(job, ANY_ROLE, place, SLURM_SHARED)
 
 
-def _roles(job: Job) -> list[str]:
+def _roles(job: JobFile) -> list[str]:
     """The roles with tasks, in the order in which ranks are given to them."""
     return sorted(role for role in TASK_TYPES if job.count(role))
 
 
-def _command(job: Job, role: str, folder: str) -> str:
+def _command(job: JobFile, role: str, folder: str) -> str:
     """What a task of a role runs, with the variables that only its role has."""
     where = str(Path(folder) / job.security.folder / role)
     plan = plan_task(job, role, Place(tls=where, token=where), SLURM)
@@ -105,7 +105,7 @@ def _command(job: Job, role: str, folder: str) -> str:
     return shlex.join([*(["env", *own] if own else []), *plan.command])
 
 
-def _by_rank(job: Job, commands: dict[str, str]) -> list[str]:
+def _by_rank(job: JobFile, commands: dict[str, str]) -> list[str]:
     lines, first = list[str](), 0
     for role in _roles(job):
         first += job.count(role)
@@ -114,7 +114,7 @@ def _by_rank(job: Job, commands: dict[str, str]) -> list[str]:
     return [*lines, "fi"]
 
 
-def _ranks_text(job: Job) -> str:
+def _ranks_text(job: JobFile) -> str:
     parts, first = [], 0
     for role in _roles(job):
         last = first + job.count(role) - 1
@@ -136,11 +136,11 @@ class SlurmLauncher:
         self._command = list(command)
         self.job_id = ""
 
-    def render(self, job: Job) -> str:
+    def render(self, job: JobFile) -> str:
         """The batch script."""
         return slurm_script(job, str(self._folder.resolve()))
 
-    def start(self, job: Job) -> int:
+    def start(self, job: JobFile) -> int:
         """Hand the script to Slurm; 0. Its number is then in ``job_id``."""
         try:
             done = subprocess.run(

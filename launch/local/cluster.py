@@ -13,7 +13,7 @@ from ...worker.process.program import Program
 
 
 @dataclass(frozen=True, slots=True)
-class LocalCluster:
+class LocalRoles:
     """How many tasks of which role."""
 
     workers: int = 1

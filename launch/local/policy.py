@@ -3,7 +3,7 @@
 from ...cluster.roles import PS
 from ...cluster.supervision.policy import ALL_ROLES, Cause, EndingStep, Measure, Policy, later
 from ...core.settings import Settings
-from .cluster import LocalCluster
+from .cluster import LocalRoles
 
 _CHIEF_IS_LATE_S = 3.5  # beyond the time in which a chief leaves
 
@@ -15,7 +15,7 @@ _STOP = (
 )
 
 
-def local_policy(cluster: LocalCluster, settings: Settings) -> Policy:
+def local_policy(cluster: LocalRoles, settings: Settings) -> Policy:
     """The policy for a job on this machine.
 
     Args:

@@ -43,7 +43,7 @@ from ..job.plan import ONE_THREAD, process_environment, process_settings
 from ..processes.executor import Executor, Work
 from ..processes.interrupts import on_interrupts
 from ..processes.process import Exit, ParentDeathPipe, TaskProcess, new_line_queue, start_task
-from .cluster import LocalCluster, RoleExtras, tf_config
+from .cluster import LocalRoles, RoleExtras, tf_config
 from .policy import local_policy
 from .result import LocalResult, failure_text, result_table
 from .watch import Speed, StatusWatch
@@ -76,7 +76,7 @@ class LocalJob:
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        cluster: LocalRoles,
         program: Program,
         arguments: Sequence[str],
         settings: Settings,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...cluster.standalone.table import JobTable, Limits
+from ...cluster.standalone.table import ClusterLimits, JobTable
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ...core.process.threads import new_thread
@@ -22,7 +22,7 @@ from ...telemetry.task_metrics import task_samples
 from ...worker.process.interrupts import handle_signals
 from ...worker.process.limits import check_limits
 from ...worker.process.probes import Probes
-from .node import Node
+from .node import NodeAgent
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
         with serving_gateway(task.task, task.address, settings) as gateway:
             address = f"{host}:{gateway.port}"
             log.info("the cluster is at %s: windlass submit SCRIPT --cluster %s", address, address)
-            node = Node(task.task, address, host, settings)
+            node = NodeAgent(task.task, address, host, settings)
             return _run_node(node, task, settings, gateway.samples)
     chief = task.spec.task_address(CHIEF, 0)
     probes = Probes(task, settings)
     probes.start()
     try:
-        return _run_node(Node(task.task, chief, host, settings), task, settings)
+        return _run_node(NodeAgent(task.task, chief, host, settings), task, settings)
     finally:
         probes.stop()
 
@@ -87,7 +87,7 @@ def with_absolute_paths(settings: Settings) -> Settings:
 def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[GatewayServer]:
     """A gateway, for as long as the block runs."""
     table = JobTable(
-        Limits(
+        ClusterLimits(
             jobs=settings.max_jobs,
             workers=settings.max_job_workers,
             tasks_per_node=settings.max_node_tasks,
@@ -105,7 +105,7 @@ def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[
 
 
 def _run_node(
-    node: Node,
+    node: NodeAgent,
     task: ResolvedTask,
     settings: Settings,
     gateway: Callable[[], Iterable[Sample]] = tuple,
@@ -139,7 +139,7 @@ class LocalStandaloneCluster:
         self._roles = [(CHIEF, 1), (PS, ps), (WORKER, workers)]
         self._where = address
         self._stack = contextlib.ExitStack()
-        self._nodes: list[Node] = []
+        self._nodes: list[NodeAgent] = []
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
@@ -159,7 +159,7 @@ class LocalStandaloneCluster:
         self.address = f"{host}:{gateway.port}"
         for role, count in self._roles:
             for index in range(count):
-                node = Node(TaskId(role, index), self.address, host, self._settings)
+                node = NodeAgent(TaskId(role, index), self.address, host, self._settings)
                 self._nodes.append(node)
                 thread = new_thread(f"node-{role}:{index}", node.run, failed=self._node_failed)
                 self._threads.append(thread)

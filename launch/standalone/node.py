@@ -48,7 +48,7 @@ class _JobFolder:
     tasks: int = 0  # of the job that run here
 
 
-class Node:
+class NodeAgent:
     """Runs tasks of one role. Call :meth:`run` from one thread, :meth:`stop` from any.
 
     Args:

@@ -32,12 +32,12 @@ from .core.showing import Shown
 from .core.states import Outcome
 from .core.task import TaskId
 from .distribute.program_cluster import in_cluster
-from .launch.local.cluster import LocalCluster as _Roles
+from .launch.local.cluster import LocalRoles
 from .launch.local.result import LocalResult
 from .launch.local.run import LocalJob
 from .net.free_ports import free_ports
 from .server.ps.server import PsServer
-from .worker.data_plane.servers import Servers
+from .worker.data_plane.servers import ServersPlane
 from .worker.job_task import JobTask
 from .worker.process.program import Ending, find_program
 
@@ -161,7 +161,7 @@ class LocalCluster(Shown):
         resolved = ResolvedTask(
             task, self.spec, chief, self.spec.task_address(chief.type, chief.index), address
         )
-        member = JobTask(resolved, self._settings, Servers(resolved, self._settings))
+        member = JobTask(resolved, self._settings, ServersPlane(resolved, self._settings))
         self._tasks[task] = member
         result: TaskResult[_T]
         try:
@@ -308,7 +308,7 @@ def run_script(
     recorder = _Recorder()
     loaded = load_settings(_TEST_SETTINGS | {"model_dir": model_dir} | settings)
     job = LocalJob(
-        _Roles(workers, ps, chief, evaluator), find_program(script), arguments, loaded, recorder
+        LocalRoles(workers, ps, chief, evaluator), find_program(script), arguments, loaded, recorder
     )
     pending = list((faults or FaultPlan()).faults)
     struck: list[float] = []
@@ -317,7 +317,7 @@ def run_script(
     def on_status(status: JobStatus) -> None:
         if not pids:
             pids.update(
-                {task: job.pid(task) for task in _Roles(workers, ps, chief, evaluator).tasks()}
+                {task: job.pid(task) for task in LocalRoles(workers, ps, chief, evaluator).tasks()}
             )
         for fault in list(pending):
             if status.global_step < fault.at_step:

@@ -16,7 +16,7 @@ from helpers.certificates import with_tls
 from helpers.waiting import scaled
 from windlass.client.gateway.calls import GatewayClient
 from windlass.cluster.access.principal import Principal
-from windlass.cluster.standalone.table import JobTable, Limits
+from windlass.cluster.standalone.table import ClusterLimits, JobTable
 from windlass.core.errors import (
     ConfigurationError,
     EnvironmentMismatchError,
@@ -46,7 +46,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.settings = Settings()
-        self.table = JobTable(Limits())
+        self.table = JobTable(ClusterLimits())
         self.server = GatewayServer(CHIEF, self.table, self.settings)
         self.server.start("127.0.0.1:0")
         self.address = f"127.0.0.1:{self.server.port}"
@@ -189,7 +189,7 @@ def test_a_job_ends_if_a_node_says_that_it_runs_nothing_of_it(gateway: Gateway) 
 def test_the_gateway_knows_which_node_may_run_one_task_alone(
     own_index: int | None, says: bool, has_own_index: bool
 ) -> None:
-    table = JobTable(Limits())
+    table = JobTable(ClusterLimits())
     server = GatewayServer(CHIEF, table, with_tls(Settings(), "chief", 0))
     server.start("127.0.0.1:0")
     settings = with_tls(Settings(), "worker", own_index)

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.job_objects import ROOT, digits
 from windlass.launch import cli
-from windlass.launch.job.model import Job
+from windlass.launch.job.model import JobFile
 from windlass.launch.job.parts import KubernetesPart, SlurmPart, Storage
 from windlass.launch.job.reading import parse_job
 
@@ -19,8 +19,8 @@ def test_the_file_of_the_page_is_that_of_the_example() -> None:
     assert parse_job(block) == digits()
 
 
-@pytest.mark.parametrize("model", [Job, KubernetesPart, SlurmPart, Storage])
-def test_every_field_is_named(model: type[Job]) -> None:
+@pytest.mark.parametrize("model", [JobFile, KubernetesPart, SlurmPart, Storage])
+def test_every_field_is_named(model: type[JobFile]) -> None:
     for name in model.model_fields:
         assert f"`{name}`" in PAGE, name
 

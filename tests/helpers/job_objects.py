@@ -5,7 +5,7 @@ from typing import Any
 
 from helpers.kubernetes_cluster import KubernetesCluster
 from helpers.pod_listings import Listed
-from windlass.launch.job.model import Job
+from windlass.launch.job.model import JobFile
 from windlass.launch.job.reading import read_job
 from windlass.launch.k8s.manifests import manifests
 
@@ -14,11 +14,11 @@ DIGITS = ROOT / "examples" / "digits" / "windlass.yaml"
 CREATED = "2026-11-20T10:00:00Z"
 
 
-def digits() -> Job:
+def digits() -> JobFile:
     return read_job(DIGITS)
 
 
-def started(cluster: KubernetesCluster, job: Job | None = None) -> None:
+def started(cluster: KubernetesCluster, job: JobFile | None = None) -> None:
     """The job is applied; no pods yet."""
     for each in manifests(job or digits()):
         cluster.put(each["kind"], each)

@@ -117,8 +117,11 @@ def test_workers_with_different_numbers_of_devices_are_refused(tmp_path: Path) -
 
 def test_replicas_in_sync_are_waited_for_and_not_for_ever(tmp_path: Path) -> None:
     program = """
+import dataclasses
 runtime = strategy.extended.runtime
-runtime.settings = runtime.settings.model_copy(update={"join_timeout_s": 0.5})
+settings = runtime.settings.model_copy(update={"join_timeout_s": 0.5})
+runtime = dataclasses.replace(runtime, settings=settings)
+strategy = wl.distribute.ParameterServerStrategy(runtime=runtime)
 coordinators.ClusterCoordinator(strategy)
 strategy.num_replicas_in_sync
 """

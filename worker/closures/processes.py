@@ -1,4 +1,4 @@
-"""The process that closures run in, and the one that puts another in its place.
+"""The process that closures run in, and the process that replaces it.
 
 A closure may end its process: by a fault in C code, by ``os._exit``, by taking all memory, or
 because it does not end in time. So a worker without a program is two processes. The second one
@@ -32,7 +32,7 @@ from ...proto.v1 import errors_pb2
 log = logging.getLogger(__name__)
 
 _MAX_EARLY_ENDS = 5  # in a row, of processes that had not joined the job
-_MAX_SAID_BYTES = 64 * 1024  # a pipe holds so many
+_MAX_REPORT_BYTES = 64 * 1024  # the size of a pipe
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.005
@@ -42,13 +42,13 @@ _OOM_SCORE = "500"
 
 
 @dataclass(slots=True)
-class _Said:
-    """What a process said before it ended.
+class _Report:
+    """What a process has written to its pipe before it ended.
 
     Attributes:
-        has_joined: It had joined the job.
-        code: It ended in order, with this exit code.
-        error: It ended with this error.
+        has_joined: The process had joined the job.
+        code: Exit code of a process that ended in order.
+        error: Error that the process ended with.
     """
 
     has_joined: bool = False
@@ -62,7 +62,7 @@ class ClosureProcesses:
     Args:
         serve: Called in each process, with a function to be called when it has joined the job;
             returns the exit code.
-        name: Of the task, for messages.
+        name: The task's name, for messages.
     """
 
     def __init__(self, serve: Callable[[Callable[[], None]], int], name: str) -> None:
@@ -81,7 +81,7 @@ class ClosureProcesses:
             The exit code.
 
         Raises:
-            WindlassError: That a process ended with.
+            WindlassError: The error that a process ended with.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
@@ -89,13 +89,13 @@ class ClosureProcesses:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         early_ends = 0
         while True:
-            status, said = self._one()
-            if said.error is not None:
-                raise said.error
-            if said.code is not None:
-                return said.code
+            status, report = self._one()
+            if report.error is not None:
+                raise report.error
+            if report.code is not None:
+                return report.code
             code = os.waitstatus_to_exitcode(status)
-            early_ends = 0 if said.has_joined else early_ends + 1
+            early_ends = 0 if report.has_joined else early_ends + 1
             if self._asked is not None and code == -self._asked:
                 return int(ExitCode.DRAINED)  # before it could do so in order
             if self._asked is not None or early_ends == _MAX_EARLY_ENDS:
@@ -113,8 +113,8 @@ class ClosureProcesses:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signum)
 
-    def _one(self) -> tuple[int, _Said]:
-        """One process, from its start to its end: its status, and what it said."""
+    def _one(self) -> tuple[int, _Report]:
+        """Run one process from its start to its end; its status and its report."""
         reader, writer = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -135,15 +135,15 @@ class ClosureProcesses:
             status = _wait(child)
             self._child = 0
             _end_children()
-            os.set_blocking(reader, False)  # whoever is left may hold the other end
+            os.set_blocking(reader, False)  # a process that is left may hold the other end
             with contextlib.suppress(BlockingIOError):
-                return status, _read(os.read(reader, _MAX_SAID_BYTES))
-            return status, _Said()
+                return status, _read(os.read(reader, _MAX_REPORT_BYTES))
+            return status, _Report()
         finally:
             os.close(reader)
 
     def _run_child(self, writer: int) -> None:
-        """The life of a process. Does not return."""
+        """What the process does. Does not return."""
 
         def say(**what: Any) -> None:
             os.write(writer, json.dumps(what).encode() + b"\n")
@@ -200,32 +200,31 @@ def _end_children() -> None:
 
 
 def _children() -> list[int]:
-    """The processes whose parent this one is."""
-    here, found = os.getpid(), []
+    """The ids of this process's children."""
+    here, children = os.getpid(), []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
             # Behind the name in parentheses, which may have any: the state, and the parent.
             if int(file.read().rpartition(b")")[2].split()[1]) == here:
-                found.append(int(entry))
-    return found
+                children.append(int(entry))
+    return children
 
 
-def _read(data: bytes) -> _Said:
-    said = _Said()
+def _read(data: bytes) -> _Report:
+    words: dict[str, Any] = {}
     for line in data.splitlines():
-        word = json.loads(line)
-        said.has_joined = said.has_joined or "joined" in word
-        said.code = word.get("code", said.code)
-        if "error" in word:
-            detail = errors_pb2.ErrorDetail.FromString(base64.b64decode(word["error"]))
-            said.error = from_detail(detail)
-    return said
+        words |= json.loads(line)
+    report = _Report("joined" in words, words.get("code"))
+    if "error" in words:
+        detail = errors_pb2.ErrorDetail.FromString(base64.b64decode(words["error"]))
+        report.error = from_detail(detail)
+    return report
 
 
 def _by(code: int) -> str:
-    """How a process ended, for people."""
+    """How a process ended, for messages."""
     if code >= 0:
         return f"with exit code {code}"
     try:

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from ...client.worker.closure_link import SERVICE, receive_parts
 from ...cluster.access.leadership import Leadership
 from ...cluster.roles import CHIEF
-from ...core.errors import PeerLostError
+from ...core.errors import PeerLostError, WindlassError
 from ...core.exit_codes import ExitCode
+from ...core.states import Outcome
 from ...distribute.base.devices import compute_devices
 from ...distribute.coordinator.closure_runner import ClosureRunner
 from ...distribute.runtime import ClusterRuntime
@@ -24,11 +25,13 @@ from ...net.dial import parse
 from ...net.endpoint import Greeting
 from ...net.host import TaskHost
 from ...proto.v1 import session_pb2
+from ..process.program import Ending, ending_of
 
 log = logging.getLogger(__name__)
 
 _THREADS = 4
 _MAX_SESSIONS = 4
+_POLL_S = 0.2
 _TURN_S = 2.0  # for a closure of a connection that broke to end
 
 
@@ -37,8 +40,8 @@ class ClosureServer:
 
     Args:
         runtime: The worker's connection to its cluster.
-        job: Id of the job it has joined.
-        may_end_process: A closure that does not end takes this process with it.
+        job: Id of the worker's job.
+        may_end_process: A closure that does not end in time ends this process.
     """
 
     def __init__(self, runtime: ClusterRuntime, job: str, *, may_end_process: bool = False) -> None:
@@ -73,7 +76,7 @@ class ClosureServer:
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: Nothing says how callers show who they are.
+            ConfigurationError: The settings do not say how callers authenticate.
         """
         self._host.start(self._address)
         log.info("runs closures at port %d", self._host.port)
@@ -134,6 +137,26 @@ class ClosureServer:
         done = self._runner.handle(message, parts, began)
         if done is not None:
             _answer(connection, *done)
+
+
+def serve_closures(runtime: ClusterRuntime, *, may_end_process: bool = False) -> Ending:
+    """Run closures until the job is over, or this task should end; returns how it ended.
+
+    Args:
+        runtime: The worker's connection to its cluster.
+        may_end_process: A closure that does not end in time ends this process; another process
+            replaces it.
+    """
+    server = ClosureServer(runtime, runtime.session.who.job, may_end_process=may_end_process)
+    try:
+        server.start()
+        while not runtime.job.wait_over(_POLL_S):
+            runtime.job.check()
+    except WindlassError as error:
+        return ending_of(error)
+    finally:
+        server.stop()
+    return Ending(Outcome.DONE, ExitCode.DONE)
 
 
 def _answer(

@@ -47,10 +47,7 @@ class DataPlane:
         self._probes = Probes(task, settings)
 
     def serve_chief(self) -> "tuple[LockedJob, str]":
-        """Serve the control plane of the job that this task leads.
-
-        Returns:
-            The job, and the address where other tasks reach it.
+        """Serve the job that this task leads; the job, and the address where it is served.
 
         Raises:
             AddressInUseError: The port is taken.
@@ -58,13 +55,10 @@ class DataPlane:
         raise NotImplementedError
 
     def listen(self, check: Callable[[], None]) -> str:  # noqa: ARG002 - nothing is waited for
-        """Listen, in a task that another one leads: here for health probes alone.
+        """Listen, in a task that another one leads; the chief's address, empty if in no job.
 
         Args:
             check: Called during waits; raises to give up.
-
-        Returns:
-            The chief's address; empty: this task is in no job.
 
         Raises:
             AddressInUseError: The port is taken.
@@ -74,15 +68,7 @@ class DataPlane:
         return self._task.chief_address
 
     def connect(self, who: Incarnation, check: Callable[[], None]) -> None:
-        """Connect to the peers, once the task has joined its job.
-
-        Args:
-            who: This task.
-            check: Called during waits; raises to give up.
-
-        Raises:
-            JoinTimeoutError: A peer did not answer.
-        """
+        """Connect to the peers as ``who``, once the task has joined its job; see :meth:`listen`."""
 
     def abort(self, error: WindlassError) -> None:
         """Let the calls under way fail with ``error``. Thread-safe."""
@@ -92,11 +78,7 @@ class DataPlane:
         self._probes.drain()
 
     def finish(self, ending: Ending) -> Ending:
-        """Send and save what is left after the program, with all workers if all is well.
-
-        Returns:
-            How the program ended: as it did, or with the failure of what was left.
-        """
+        """Send and save what is left after the program; the ending, with a failure to do that."""
         if self.snapshots is None:
             return ending
         take = partial(self.snapshots.end, together=ending.outcome is Outcome.DONE)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...server.chief.servicer import LockedJob
 
 
-class Ring(DataPlane):
+class RingPlane(DataPlane):
     """A worker's part in a ring."""
 
     in_sync = True
@@ -43,7 +43,7 @@ class Ring(DataPlane):
         return locked_job, task.address
 
     def listen(self, check: Callable[[], None]) -> str:  # noqa: ARG002 - nothing is waited for
-        """Listen for the worker before; not in a dynamic cluster that lists only this one."""
+        """Listen for the worker before; not where a dynamic cluster lists only this one."""
         if self._task.chief_address:
             self._hold()
         return self._task.chief_address

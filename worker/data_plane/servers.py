@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...server.ps.server import PsServer
 
 
-class Servers(DataPlane):
+class ServersPlane(DataPlane):
     """A task's connection to the parameter servers of its cluster.
 
     Args:

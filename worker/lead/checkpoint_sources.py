@@ -1,9 +1,7 @@
-"""What a job's checkpoints are made of: shards that ps write, or variables of a synchronous program
-that the chief writes.
-"""
+"""The values of a job's checkpoints: shards that ps write, or a synchronous program's variables."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,11 +21,11 @@ _TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Values that were written.
+    """Values on disk that are no checkpoint yet.
 
     Attributes:
         manifest: Makes them a checkpoint.
-        pushes: How many the ps had counted before; 0: unknown.
+        pushes: Number of pushes that the ps had counted before; 0: unknown.
     """
 
     manifest: Manifest
@@ -35,35 +33,27 @@ class Written:
 
 
 class CheckpointSource(Protocol):
-    """Used by one thread: :meth:`take`, then :meth:`write` of what was taken."""
+    """Used by one thread: :meth:`take`, then :meth:`write`. Folders are as the chief knows them."""
 
     def try_model_dir(self, model_dir: Folder) -> None:
-        """Check that whoever writes besides the chief writes to the same model directory.
-
-        Args:
-            model_dir: As the chief knows it.
+        """Check that every other task that writes does so in the same model directory.
 
         Raises:
             OSError: The file system refused.
-            ConfigurationError: A ps was given no model directory.
+            ConfigurationError: A ps has no model directory.
             StorageError: A ps cannot write there, or its directory is another.
         """
 
     def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:
-        """Read files of a checkpoint, and check every digest.
-
-        Args:
-            model_dir: As the chief knows it.
-            checkpoint: Its name.
-            files: All that it has, but the manifest.
+        """Read all files of a checkpoint but its manifest, and check every digest.
 
         Raises:
-            CheckpointError: One is damaged.
+            CheckpointError: A file is damaged.
             PeerLostError: A ps, or the file system, does not answer.
         """
 
     def take(self, global_step: int) -> int | None:
-        """Get ready to write, about step ``global_step``; the step it became, None: nothing."""
+        """Prepare to write, about step ``global_step``; the step it is, None: nothing to save."""
 
     def write(
         self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
@@ -71,15 +61,19 @@ class CheckpointSource(Protocol):
         """Write the values; None: there are none.
 
         Args:
-            model_dir: As the chief knows it.
-            checkpoint: The name of its folder there.
-            global_step: What :meth:`take` gave.
+            model_dir: Where the checkpoint's folder will be.
+            checkpoint: The folder's name.
+            global_step: The step that :meth:`take` returned.
             final: The job is complete.
 
         Raises:
             OSError: The file system refused.
             WindlassError: A ps is gone or cannot write.
         """
+
+
+NextSource = Callable[[], CheckpointSource]
+"""Returns the source of the next checkpoint."""
 
 
 class PsShards:
@@ -144,7 +138,7 @@ class ProgramVariables:
     """The chief writes a copy of its program's variables, which are equal on all workers.
 
     Args:
-        snapshots: Of its task.
+        snapshots: Where the program hands over copies.
     """
 
     def __init__(self, snapshots: JobSnapshots) -> None:
@@ -152,10 +146,10 @@ class ProgramVariables:
         self._taken: Snapshot | None = None
 
     def try_model_dir(self, model_dir: Folder) -> None:
-        """Nothing to do: nobody else writes."""
+        """Nothing to do: no other task writes."""
 
     def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:
-        """Read them here; see :class:`CheckpointSource`."""
+        """Read the files here; see :class:`CheckpointSource`."""
         CheckpointReader(model_dir.subfolder(checkpoint)).verify(files)
 
     def take(self, global_step: int) -> int | None:  # noqa: ARG002 - it is the program's

@@ -1,7 +1,6 @@
 """A job's checkpoints: the values first, the manifest last; and which of them to go on from."""
 
 import logging
-from collections.abc import Callable
 
 from ...core.checkpoint import (
     CheckpointInfo,
@@ -18,7 +17,7 @@ from ...core.checkpoint.file_systems import remove_temporaries
 from ...core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
-from .checkpoint_sources import CheckpointSource, Written
+from .checkpoint_sources import NextSource, Written
 
 log = logging.getLogger(__name__)
 
@@ -28,21 +27,17 @@ class Checkpointer:
 
     Args:
         model_dir: Path or fsspec URL.
-        source: What is saved now, and who writes and reads it.
-        keep: Complete checkpoints kept.
-        writer: Who writes the manifests, for messages.
+        source: Returns the source of the next checkpoint's values.
+        keep: Number of complete checkpoints to keep.
+        writer: The task that writes the manifests, for messages.
 
     Attributes:
-        last: The one that was saved or chosen last.
-        saved_pushes: How many pushes the ps had counted before it was saved; 0: unknown.
+        last: The checkpoint that was saved or chosen last.
+        saved_pushes: Number of pushes that the ps had counted before it; 0: unknown.
     """
 
     def __init__(
-        self,
-        model_dir: str,
-        source: Callable[[], CheckpointSource],
-        keep: int,
-        writer: str = "the chief",
+        self, model_dir: str, source: NextSource, keep: int, writer: str = "the chief"
     ) -> None:
         self._writer = writer
         self._model_dir = model_dir
@@ -68,22 +63,22 @@ class Checkpointer:
             raise storage_error(error, self._model_dir, self._writer) from error
 
     def read_record(self) -> JobRecord:
-        """What the last job in this directory wrote down."""
+        """The record of the last job in this directory."""
         return read_job_record(self._folder)
 
     def record(self, record: JobRecord) -> None:
-        """Write down what a restart has to know; a failure is logged."""
+        """Write the record that a restart reads; a failure is logged."""
         try:
             write_job_record(self._folder, record)
         except OSError as error:
             log.warning("%s", storage_error(error, self._model_dir, self._writer))
 
     def try_servers(self) -> None:
-        """Have every ps that writes a part try that, and find what it wrote here.
+        """Have every ps write a file to the model directory, and look for it here.
 
         Raises:
-            ConfigurationError: A ps was given no model directory.
-            StorageError: One cannot write there, or its directory is another.
+            ConfigurationError: A ps has no model directory.
+            StorageError: A ps cannot write there, or its directory is another.
         """
         try:
             self._source().try_model_dir(self._folder)
@@ -91,23 +86,22 @@ class Checkpointer:
             raise storage_error(error, self._model_dir, self._writer) from error
 
     def choose(self, *, verify: bool = True) -> CheckpointInfo | None:
-        """The checkpoint to go on from: the newest that is whole. None: there is none.
+        """The newest checkpoint that is whole; None: there is none.
 
-        Newer ones that are damaged are named, and renamed, so that no reader takes them for the
-        newest.
+        Newer ones that are damaged are logged and renamed, so that no reader takes them.
 
         Args:
-            verify: Whether to read it: not where the ps hold the variables already.
+            verify: Whether to read all files; not where the ps hold the variables already.
 
         Raises:
-            CheckpointError: All are damaged.
+            CheckpointError: All checkpoints are damaged.
             PeerLostError: A ps, or the file system, does not answer.
         """
-        found = list_checkpoints(self._model_dir)
+        infos = list_checkpoints(self._model_dir)
         if not verify:
-            self.last = found[-1] if found else None
+            self.last = infos[-1] if infos else None
             return self.last
-        choice = choose_intact(found, self._verify)
+        choice = choose_intact(infos, self._verify)
         self.last = choice.chosen
         for info, error in choice.damaged:
             try:
@@ -137,11 +131,7 @@ class Checkpointer:
         self._source().verify(self._folder, info.name, files)
 
     def tell_resumed(self, record: JobRecord) -> None:
-        """Say which checkpoint the job goes on from, and what is lost since then.
-
-        Args:
-            record: Of the job before.
-        """
+        """Log which checkpoint the job goes on from, and how many steps of ``record`` are lost."""
         step = self.last.global_step if self.last is not None else 0
         if self.last is not None:
             log.info("resuming from %s (global step %d)", self.last.path, step)
@@ -157,16 +147,14 @@ class Checkpointer:
             )
 
     def save(self, global_step: int, *, final: bool = False, changed: bool = False) -> str:
-        """Save while training goes on; returns the checkpoint's path. A failed save is removed.
+        """Save while training goes on; the checkpoint's path, empty if there is nothing to save.
+
+        A checkpoint of the same step is not written again. A failed save is removed.
 
         Args:
-            global_step: About the one that is saved. If there is a checkpoint of that, it is
-                returned.
-            final: The job is complete; then there is to be a checkpoint that says so.
+            global_step: About the step that is saved.
+            final: The job is complete, and the checkpoint is to say so.
             changed: Values were assigned since the last one, so the same step is saved again.
-
-        Returns:
-            Empty if there is nothing to save.
 
         Raises:
             WindlassError: A ps is gone or cannot write.

@@ -45,13 +45,13 @@ class ChiefLoop:
     Args:
         locked_job: The job.
         who: The chief.
-        address: Where it serves; workers without the address ask a ps for it.
+        address: The chief's address; workers that do not have it ask a ps for it.
         controls: One per ps.
-        checkpointer: None: no checkpoints.
-        settings: Periods, and whether numbers are written for TensorBoard.
+        checkpointer: Saves the job; None: no checkpoints.
+        settings: Periods, and whether the job's numbers are written for TensorBoard.
 
     Raises:
-        ConfigurationError: They cannot be.
+        ConfigurationError: Numbers for TensorBoard cannot be written.
         StorageError: The model directory cannot be written.
     """
 
@@ -149,7 +149,7 @@ class ChiefLoop:
         return changed and (by_steps or by_time)
 
     def record(self) -> None:
-        """Write down what a restart has to know; a failure is logged."""
+        """Write the record that a restart reads; a failure is logged."""
         if self._checkpointer is None:
             return
         with self._locked_job.open() as (job, _):
@@ -192,13 +192,13 @@ class ChiefLoop:
         saves.under_way = True
         try:
             path = self._checkpointer.save(step, final=final, changed=changed)
-        except Exception as error:  # nobody looks at what the saving thread raises
+        except Exception as error:  # no caller sees what the saving thread raises
             known = error if isinstance(error, WindlassError) else None
-            said = said_of(error)
+            why = said_of(error)
             log.error(
-                "could not save a checkpoint of step %d: %s", step, said, exc_info=known is None
+                "could not save a checkpoint of step %d: %s", step, why, exc_info=known is None
             )
-            self.failure = self.failure or known or WindlassError(said)
+            self.failure = self.failure or known or WindlassError(why)
             saves.failed += 1
             return False
         finally:
@@ -218,9 +218,9 @@ class ChiefLoop:
         """End the job after the chief's program: wait for the workers, save, tell every task.
 
         Args:
-            global_step: The last one the chief's session saw.
+            global_step: The last global step that the chief's program has seen.
             on_wait: Called with the names of the awaited tasks whenever they change.
-            save_first: No worker changes any more what is saved.
+            save_first: Save before waiting: no worker changes the values any more.
 
         Returns:
             The job's final phase.
@@ -261,7 +261,8 @@ class ChiefLoop:
             job.complete()
             phase, reason = job.phase, job.reason
         self.record()
-        return self._dismiss(phase, reason)
+        self._dismiss(phase, reason)
+        return phase
 
     def _wait_for_workers(self, on_wait: Callable[[str], None]) -> None:
         reported = ""
@@ -297,7 +298,7 @@ class ChiefLoop:
             waits.tick(f"{names} to finish")
             self._locked_job.clock.wait(self._leaving, 0.05)
 
-    def _dismiss(self, phase: Phase, reason: str) -> Phase:
+    def _dismiss(self, phase: Phase, reason: str) -> None:
         """Tell the ps that the job is over, and wait until the other tasks know."""
 
         def end(control: PsControl) -> None:
@@ -317,10 +318,9 @@ class ChiefLoop:
                 job.expire(now=now)
                 uninformed = job.uninformed()
             if not uninformed:
-                break
+                return
             waits.tick(", ".join(task.short for task in uninformed), "not told of the end yet")
             threading.Event().wait(0.05)
-        return phase
 
     def close(self) -> None:
         """Stop the loop at once."""

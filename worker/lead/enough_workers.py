@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _NOT_HERE = (State.MISSING, State.LOST)
 _POLL_S = 0.02
-_PATIENCE_S = 60.0  # of a job that can go on without some
+_LONGEST_S = 60.0  # in a job that can go on with fewer workers
 
 
 def wait_for_workers(
@@ -34,13 +34,13 @@ def wait_for_workers(
 ) -> None:
     """Wait until ``settings.wait_for_workers`` workers have joined, at most the join timeout.
 
-    The others wait for the chief by themselves: it creates the variables. The status says for whom
-    it waits. Where all are wanted (-1), and in a job that ``resumes`` and may have been scaled down
-    since, it goes on with those that are there after a minute.
+    Workers wait for the chief by themselves, since it creates the variables. The status names the
+    missing ones. Where all workers are wanted (-1), and in a job that resumes and may have been
+    scaled down since, the chief goes on with fewer after a minute.
 
     Raises:
         ConfigurationError: The cluster has fewer workers.
-        JoinTimeoutError: Too few have come; names those of the cluster that have not.
+        JoinTimeoutError: Too few workers have joined; names the missing ones.
     """
     listed = task.spec.num_tasks(WORKER) if WORKER in task.spec.jobs else 0
     wants_all = settings.wait_for_workers == ALL_WORKERS
@@ -50,7 +50,7 @@ def wait_for_workers(
             f"--wait-for-workers={wanted}: the cluster has {listed} workers", wanted=wanted
         )
     can_go_on = resumes or wants_all
-    limit_s = min(settings.join_timeout_s, _PATIENCE_S) if can_go_on else settings.join_timeout_s
+    limit_s = min(settings.join_timeout_s, _LONGEST_S) if can_go_on else settings.join_timeout_s
     began, shown = time.monotonic(), ""
     try:
         while True:
@@ -91,7 +91,7 @@ def wait_for_workers(
 
 
 def _workers_of(job: "Job", not_here: Collection[State]) -> tuple[int, list[TaskId]]:
-    """How many workers are in none of these states, and those that are in one."""
+    """The number of workers that are in none of these states, and the workers that are."""
     workers = [member for member in job.members.values() if member.task.type == WORKER]
     missing = [member.task for member in workers if member.state in not_here]
     return len(workers) - len(missing), missing

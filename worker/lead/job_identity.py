@@ -1,10 +1,10 @@
-"""Which job a chief leads: the one it was given, the one its ps serve, or a new one.
+"""Which job a chief leads: the one that its settings name, the one its ps serve, or a new one.
 
 The ps keep a job's variables, so they also know its id: a chief that restarts takes it from there,
 and its workers stay in the job. They know the generation of the last chief, too, so that the
-restarted chief goes on counting. A ps that does not answer may be one of those, so a chief that was
-not told the id waits for all of them, which it needs in any case. Another chief that still leads
-those ps is another job's.
+restarted chief goes on counting. A ps that does not answer may be one of those, so a chief whose
+settings name no job waits for all ps, which it needs in any case. Another chief that still leads
+those ps belongs to another job.
 """
 
 import logging
@@ -29,14 +29,14 @@ _QUIET = 4  # of a lease
 
 
 @dataclass(frozen=True, slots=True)
-class FoundJob:
+class KnownJob:
     """What the ps know of a job that a chief begins or goes on with.
 
     Attributes:
-        job: Its id.
-        last_generation: Of the last chief that a ps knows; 0: none.
-        shards: Of variables, on all ps; 0: the variables are to be made.
-        global_step: Steps applied.
+        job: The job's id.
+        last_generation: Generation of the last chief that a ps knows; 0: none.
+        shards: Number of shards of variables on all ps; 0: the variables are to be made.
+        global_step: Number of steps applied.
     """
 
     job: str
@@ -51,11 +51,11 @@ def find_job(
     settings: Settings,
     still_wanted: Callable[[], None] = lambda: None,
     clock: Clock | None = None,
-) -> FoundJob:
+) -> KnownJob:
     """The job that ``chief`` begins or goes on with.
 
     Where another chief was heard of just now, this waits until it is silent for a quarter of a
-    lease. A chief does not wait for worker 0, which led because nobody knew of a chief.
+    lease. A chief does not wait for worker 0, which led for lack of a chief.
 
     Raises:
         OtherJobError: Another chief leads these ps.
@@ -83,7 +83,7 @@ def find_job(
                 None,
             )
             if heard is None:
-                return _found(answers, settings)
+                return _known(answers, settings)
             waits.tick("another chief to end", _check_led(*heard, chief, settings, waited_s))
         still_wanted()
         clock.wait(pause, _PAUSE_S)
@@ -91,11 +91,11 @@ def find_job(
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Of the ps, each with the ps that gave it.
+    """Answers of the ps.
 
     Attributes:
-        known: Jobs.
-        silent: Those that may answer later.
+        known: Each ps that answered, with its job.
+        silent: Each ps that may answer later, with its error.
     """
 
     known: list[tuple[PsControl, JobOnPs]]
@@ -103,7 +103,7 @@ class _Answers:
 
     @property
     def led(self) -> list[tuple[PsControl, JobOnPs]]:
-        """Jobs that a chief was heard of for."""
+        """The ps that a chief leads, with their jobs."""
         return [(control, job) for control, job in self.known if job.chief_address]
 
 
@@ -117,12 +117,12 @@ def _ask(controls: Sequence[PsControl]) -> _Answers:
     with ThreadPoolExecutor(min(16, len(controls)) or 1, thread_name_prefix="ask") as pool:
         answers = list(zip(controls, pool.map(ask, controls), strict=True))
     return _Answers(
-        [(control, said) for control, said in answers if isinstance(said, JobOnPs)],
-        [(control, said) for control, said in answers if isinstance(said, RetryableError)],
+        [(control, each) for control, each in answers if isinstance(each, JobOnPs)],
+        [(control, each) for control, each in answers if isinstance(each, RetryableError)],
     )
 
 
-def _found(answers: _Answers, settings: Settings) -> FoundJob:
+def _known(answers: _Answers, settings: Settings) -> KnownJob:
     """The job that no chief leads now, or a new one."""
     control, job = next((pair for pair in answers.led if pair[1].job), (None, None))
     if not settings.job_id and control is not None and job is not None:
@@ -134,7 +134,7 @@ def _found(answers: _Answers, settings: Settings) -> FoundJob:
             job.silent_s,
         )
     known = [each for _, each in answers.known]
-    return FoundJob(
+    return KnownJob(
         settings.job_id or (job.job if job is not None else new_job_id()),
         last_generation=max((each.last_generation for each in known), default=0),
         shards=sum(each.shards for each in known),
@@ -164,15 +164,15 @@ def _check_led(
     control: PsControl, job: JobOnPs, chief: TaskId, settings: Settings, waited_s: float
 ) -> str:
     """Refuse to wait longer for another chief; else, who that is."""
-    told = (
+    message = (
         f"{control.task} at {control.address} serves job {job.job!r} of the chief at "
         f"{job.chief_address}, heard of {job.silent_s:.1f} s ago"
     )
     if waited_s < settings.lease_s:
-        return told
+        return message
     raise OtherJobError(
-        f"{told}; {chief} cannot lead it as well. Stop the other job, or give this one ps of its "
-        "own",
+        f"{message}; {chief} cannot lead it as well. Stop the other job, or give this one ps of "
+        "its own",
         task=chief,
         job=job.job,
     )

@@ -16,7 +16,7 @@ class JobSummaries:
     """Writes a job's numbers. Used by one thread at a time.
 
     Args:
-        model_dir: Of the job.
+        model_dir: The job's model directory.
         now: The time on the job's clock.
 
     Raises:
@@ -32,7 +32,7 @@ class JobSummaries:
         self._older = self._before  # the one before that
 
     def sample(self, job: Job, now: float, *, is_last: bool = False) -> JobSample | None:
-        """A sample, if it is time for one; the caller holds the job's lock."""
+        """A sample if one is due, else None; the caller holds the job's lock."""
         is_due = now - self._before.at >= sample_every_s(now - self._began)
         return sample_job(job, now) if is_due or is_last else None
 
@@ -56,10 +56,10 @@ class JobSummaries:
 
 
 def open_job_summaries(settings: Settings, now: float) -> JobSummaries | None:
-    """Those of a job, if its settings ask for them.
+    """A job's summaries, if its settings ask for them; else None.
 
     Args:
-        settings: Of the chief.
+        settings: The chief's settings.
         now: The time on the job's clock.
 
     Raises:

@@ -27,7 +27,7 @@ from .checkpoint_sources import CheckpointSource, PsShards, source_of
 from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
 from .enough_workers import wait_for_workers
-from .job_identity import FoundJob, find_job
+from .job_identity import KnownJob, find_job
 from .status import write_status
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class JobLeader:
         ]
         self._checkpointer: Checkpointer | None = None
         self._record: JobRecord | None = None
-        self._known = FoundJob("")
+        self._known = KnownJob("")
         self._resumes = False
         self._loop: ChiefLoop | None = None
         self._announcement: ChiefAnnouncement | None = None
@@ -79,13 +79,11 @@ class JobLeader:
 
         Args:
             check: Called during waits; raises to give up.
-            program_is_outside: The chief's program runs in a process that reaches the cluster
-                through its gateway.
+            program_is_outside: The chief's program runs beyond the cluster's gateway.
 
         Raises:
             OtherJobError: Another chief leads these ps.
             JoinTimeoutError: A ps did not answer.
-            StorageError: The model directory cannot be used.
         """
         last_generation = self._read_record()
         self._known = find_job(self._controls, self._task.task, self._settings, check)
@@ -116,8 +114,7 @@ class JobLeader:
 
         Args:
             who: The chief's task.
-            chief: Client to ask for the status that is written to the model directory; None: it is
-                not written.
+            chief: Gives the status for the model directory; None: it is not written.
 
         Raises:
             StorageError: The model directory cannot be written.
@@ -137,27 +134,19 @@ class JobLeader:
             write_status(self._settings.model_dir, self._chief)
 
     def check_storage(self) -> None:
-        """Have every ps that writes a part of a checkpoint try that.
-
-        Raises:
-            ConfigurationError: A ps was given no model directory.
-            StorageError: One cannot write there, or its directory is another.
-        """
+        """Have every ps try to write to the model directory; see ``Checkpointer.try_servers``."""
         if self._checkpointer is not None:
             self._checkpointer.try_servers()
 
     def resume(self) -> str:
-        """Choose the checkpoint to begin with, and log what is lost since then.
-
-        Returns:
-            Its name; empty: there is none.
+        """Choose the checkpoint to begin with, and log what is lost since; its name, or empty.
 
         Raises:
             CheckpointError: All checkpoints are damaged.
-            WindlassError: As :meth:`check_storage`.
+            StorageError: A ps cannot write to the model directory, or has another one.
         """
-        checkpointer, held = self._checkpointer, self._known.shards > 0
-        self._resumes = held
+        checkpointer = self._checkpointer
+        self._resumes = held = self._known.shards > 0
         if checkpointer is None or self._record is None or self._loop is None:
             return ""
         checkpointer.try_servers()
@@ -176,9 +165,7 @@ class JobLeader:
 
     def wait_for_workers(self, check: Callable[[], None]) -> None:
         """Wait for as many workers as the settings ask for; see ``enough_workers.py``."""
-        if self._settings.wait_for_workers:
-            locked_job, resumes = self.locked_job, self._resumes
-            wait_for_workers(locked_job, self._settings, self._task, check, resumes=resumes)
+        wait_for_workers(self.locked_job, self._settings, self._task, check, resumes=self._resumes)
 
     def stop(self, reason: str) -> None:
         """Ask every task to end at its next step."""
@@ -199,23 +186,13 @@ class JobLeader:
     def samples(self) -> Iterator[Sample]:
         """Samples of the job, for Prometheus."""
         with self.locked_job.open() as (job, now):
-            samples = job_samples(
-                job.phase,
-                [(member.task.type, member.state.value) for member in job.members.values()],
-                global_step=job.global_step,
-                goal_steps=job.total_steps,
-                age_s=now - job.began,
-            )
-            of_job = list(samples)
-        yield from of_job
+            states = [(member.task.type, member.state.value) for member in job.members.values()]
+            phase, step, goal, age_s = job.phase, job.global_step, job.total_steps, now - job.began
+        yield from job_samples(phase, states, global_step=step, goal_steps=goal, age_s=age_s)
         yield from save_samples(self.locked_job.saves, self.locked_job.last_checkpoint_step)
 
     def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:
-        """End the job after the chief's program: wait for the workers, save, tell every task.
-
-        Args:
-            global_step: The last one that the chief's program has seen.
-            save_first: No worker changes any more what is saved.
+        """End the job after the chief's program, and write its status; see :meth:`ChiefLoop.end`.
 
         Returns:
             The job's final phase; None: this task has not begun to lead.
@@ -232,9 +209,6 @@ class JobLeader:
 
     def close(self) -> None:
         """Stop leading at once."""
-        if self._announcement is not None:
-            self._announcement.close()
-        if self._loop is not None:
-            self._loop.close()
-        for control in self._controls:
-            control.close()
+        for part in (self._announcement, self._loop, *self._controls):
+            if part is not None:
+                part.close()

@@ -4,6 +4,7 @@ It leads as every chief does: it knows who belongs to the job, renews its lease 
 checkpoints. The program registers with it as the chief's and may be silent for a while.
 """
 
+import contextlib
 import logging
 import threading
 
@@ -14,7 +15,7 @@ from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase, State
 from ...core.task import Incarnation
-from ..data_plane.servers import Servers
+from ..data_plane.servers import ServersPlane
 from ..process.interrupts import handle_signals
 from .leader import JobLeader
 
@@ -29,22 +30,21 @@ def lead(task: ResolvedTask, settings: Settings) -> int:
 
     Args:
         task: The chief.
-        settings: The settings of the job.
+        settings: The job's settings.
 
     Raises:
         JoinTimeoutError: No program registered, or a ps did not answer.
         WindlassError: The job cannot be led.
     """
-    servers = Servers(task, settings)
+    servers = ServersPlane(task, settings)
     program = _OutsideProgram(task, settings)
     handle_signals(program.stop)
-    leader: JobLeader | None = None
     try:
-        leader = JobLeader(task, settings, servers, *servers.serve_chief())
-        return program.run(leader)
+        with contextlib.closing(
+            JobLeader(task, settings, servers, *servers.serve_chief())
+        ) as leader:
+            return program.run(leader)
     finally:
-        if leader is not None:
-            leader.close()
         servers.close()
 
 
@@ -66,11 +66,11 @@ class _OutsideProgram:
             return ExitCode.DRAINED
         leader.lead(who)
         leader.check_storage()
-        while not self._has_ended(leader):
-            if self._stopping.wait(_POLL_S):
-                leader.stop(self._reason)
-                self._wait_for_end(leader)
-                break
+        while not (self._has_ended(leader) or self._stopping.wait(_POLL_S)):
+            pass
+        if not self._has_ended(leader):
+            leader.stop(self._reason)
+            self._wait_for_end(leader)
         with leader.locked_job.open() as (job, _):
             step = job.global_step
         phase = leader.end(step)

@@ -1,4 +1,4 @@
-"""What a task hands to its launcher when it fails: the traceback or message, in a file.
+"""The report of a task that fails to its launcher: the traceback or message, in a file.
 
 A mistake in a program fails every task alike. The launcher shows it once, so tasks that have a
 launcher do not print it. The idea, and that it is a file, is that of torch.distributed.elastic's
@@ -25,7 +25,7 @@ class ErrorReport:
         self._path = path
 
     def write(self, text: str) -> bool:
-        """Hand a text to the launcher; whether there is one."""
+        """Write a text for the launcher; returns whether there is one."""
         if not self._path:
             return False
         with contextlib.suppress(OSError):
@@ -34,13 +34,13 @@ class ErrorReport:
         return False
 
     def show(self, text: str) -> None:
-        """Hand a text to the launcher, else print it."""
+        """Write a text for the launcher; print it if there is none."""
         if not self.write(text):
             show_error(text)
 
 
 def read_report(path: Path) -> str:
-    """What a task wrote; empty if nothing."""
+    """The text of a task's report; empty if there is none."""
     try:
         return path.read_text(errors="replace")[:_MAX_BYTES]
     except OSError:

@@ -54,7 +54,7 @@ class Interrupter:
 
 
 def handle_signals(stop: Callable[[str], None], interrupter: Interrupter | None = None) -> None:
-    """From now on SIGTERM and SIGINT call ``stop`` with their name, SIGUSR1 the interrupter.
+    """Have SIGTERM and SIGINT call ``stop`` with their name, and SIGUSR1 the interrupter.
 
     Handlers are not restored: the process ends after its task, and a late signal must not kill it.
     Outside the main thread, where Python allows no handlers, nothing is done.

@@ -1,7 +1,6 @@
-"""What a process must be allowed to have before it begins: open files, and address space.
+"""Resource limits that a process needs before it begins: open files, and address space.
 
-With too little it would fail somewhere later, in the middle of a library, or wait for a peer that
-has failed so.
+With too little it would fail later, in the middle of a library, or wait for a peer that failed.
 """
 
 import resource
@@ -16,10 +15,10 @@ _MB = 1_000_000
 
 
 def check_limits(tasks: int = 0) -> None:
-    """Check what this process, and those that it starts, may have.
+    """Check the limits of this process, which those that it starts inherit.
 
     Args:
-        tasks: That this process starts and watches.
+        tasks: Number of tasks that this process starts and watches.
 
     Raises:
         ConfigurationError: Too few open files, or too little address space.
@@ -27,9 +26,9 @@ def check_limits(tasks: int = 0) -> None:
     wanted = _FILES + _FILES_PER_TASK * tasks
     files = raise_limit()
     if files < wanted:
-        who = f"a launcher of {tasks} tasks" if tasks else "a task"
+        user = f"a launcher of {tasks} tasks" if tasks else "a task"
         raise ConfigurationError(
-            f"this process may have {files} open files, and {who} needs {wanted}: raise the limit "
+            f"this process may have {files} open files, and {user} needs {wanted}: raise the limit "
             "(ulimit -n, LimitNOFILE of systemd)",
             allowed=files,
             needed=wanted,

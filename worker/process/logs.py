@@ -17,7 +17,7 @@ LAUNCHER_MARK = "\x1e"
 
 
 class _Formatter(logging.Formatter):
-    """Leaves out the level INFO, and what a terminal would obey: a message may quote anybody."""
+    """Leaves out the level INFO and control characters: a message may quote other programs."""
 
     def __init__(self, pattern: str, mark: str) -> None:
         super().__init__(pattern, "%H:%M:%S")

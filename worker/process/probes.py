@@ -20,8 +20,8 @@ class Probes:
     """Serves the health service at ``health_port``, if the settings name one.
 
     Args:
-        task: Of this process.
-        settings: For the port, and the address to bind.
+        task: The task of this process.
+        settings: The port, and the address to bind.
     """
 
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
@@ -61,12 +61,12 @@ class Probes:
         self._health.set(serving=True)
 
     def drain(self) -> None:
-        """Answer that it does not."""
+        """Answer that the task is about to end."""
         if self._health is not None:
             self._health.set(serving=False)
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering. Idempotent."""
         if self._port is not None:
             self._port.stop()
             self._port = None

@@ -44,10 +44,10 @@ class Program:
     """A program to run: a file, or a module as in ``python -m``.
 
     Attributes:
-        path: The file, absolute. Of a module: as far as it is known.
-        module: Its name; empty: the file is run.
-        function: Of the module, which is imported, and called without arguments; empty: the module
-            is run.
+        path: The file, absolute; a module's as far as it is known.
+        module: The module's name; empty: the file is run.
+        function: Name of a function of the module, which is called without arguments; empty: the
+            module is run.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class Program:
 
     @property
     def command(self) -> list[str]:
-        """As arguments of the ``windlass run`` command."""
+        """The arguments of ``windlass run`` that name the program."""
         if self.function:
             return [f"{self.module}:{self.function}"]
         return ["-m", self.module] if self.module else [str(self.path)]
@@ -68,10 +68,10 @@ def find_program(name: str, *, module: bool = False) -> Program:
     Args:
         name: A file; or ``package.module:function``; or with ``module`` the dotted name of a module
             or package. Modules are looked for in the working directory first.
-        module: As ``python -m``.
+        module: The name is that of a module, as with ``python -m``.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is no such program.
     """
     if module:
         return _find_module(name)
@@ -125,9 +125,9 @@ def run_program(
     """Run a program as ``python PROGRAM ARGUMENTS`` would, and return how it ended.
 
     Args:
-        program: To run.
+        program: The program.
         arguments: Its ``sys.argv[1:]``.
-        show: Given the text of an uncaught exception; None: it goes to stderr.
+        show: Called with the text of an uncaught exception; None: it goes to stderr.
     """
     sys.argv = [str(program.path), *arguments]
     try:
@@ -146,12 +146,12 @@ def run_program(
 
 
 def _call(program: Program) -> None:
-    found = getattr(importlib.import_module(program.module), program.function, None)
-    if not callable(found):
+    function = getattr(importlib.import_module(program.module), program.function, None)
+    if not callable(function):
         raise ConfigurationError(
             f"{program.module} has no function {program.function!r}", script=program.module
         )
-    found()
+    function()
 
 
 def ending_of(
@@ -159,9 +159,8 @@ def ending_of(
 ) -> Ending:
     """The ending for an exception that left ``program`` (a file).
 
-    Its text is handed to ``show``, or written to stderr: a traceback, unless the program was asked
-    to end or ends because of another task. An error of a framework that stands for one of ours
-    means what ours does.
+    Its text goes to ``show``, or to stderr: a traceback, unless the program was asked to end or
+    ends because of another task. A framework's error that replaced one of ours counts as ours.
     """
     from ...core.process.replaced_errors import (
         first_error,  # a launcher, which loads this, needs it not

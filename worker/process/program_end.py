@@ -1,9 +1,9 @@
 """How the main program of this process ends, for what runs when the interpreter exits.
 
-``windlass run`` calls the program and sees it return or raise. A program started by plain
-``python`` is called by nobody of ours, and what runs at exit is not told why. Three things tell it:
-an uncaught exception goes to ``sys.excepthook``; ``sys.exit`` is a function that can be wrapped;
-and the program's outermost frame stops at the instruction with which it ended.
+``windlass run`` calls the program and sees it return or raise. Python itself calls a program that
+was started by plain ``python``, and does not tell functions that run at exit why. Three things
+do: an uncaught exception goes to ``sys.excepthook``; ``sys.exit`` is a function that can be
+wrapped; and the program's outermost frame stops at the instruction with which it ended.
 """
 
 import ctypes

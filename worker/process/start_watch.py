@@ -1,10 +1,9 @@
 """Watching a task while it starts: it is never silent for long, and never stuck for ever.
 
-Every wait that is known has its own words and its own bound (``core/process/waiting.py``). This is
-for the others: a folder on a network that does not answer, a lock in a library, a defect of ours. A
-thread looks where the main thread is. If nothing was logged for a while it says that; if the task
-has not moved for longer than any wait is silent, it ends the task, which a launcher may start
-again.
+Every known wait has its own message and limit (``core/process/waiting.py``). This is for the others: a
+network folder that does not answer, a lock in a library, a defect of ours. A thread samples the
+position of the main thread. After a silence it logs that position; if the task has not moved for
+longer than any wait is silent, it ends the task, which a launcher may restart.
 """
 
 import logging
@@ -23,21 +22,21 @@ from ...core.process.threads import new_thread, nobody_waits
 log = logging.getLogger(__name__)
 
 SILENT_S = 10.0
-"""A start without a line for so long is told; a loaded machine needs a few seconds."""
+"""Longest start without a log line; a loaded machine needs a few seconds. Unit: seconds."""
 
 STUCK_S = 180.0
-"""A task at one place for so long, without a line, ends: known waits speak every minute."""
+"""Longest stay at one position without a log line; known waits log every minute. Unit: seconds."""
 
 _POLL_S = 1.0
 _BUSY_S = 1.0  # of processor time: a task that has used it was not stuck
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a process is.
+class MainPosition:
+    """The position of a process's main thread.
 
     Attributes:
-        stack: Of the main thread, the outermost call first: file, line, function.
+        stack: The thread's calls, the outermost first: file, line, function.
         cpu_s: Processor time that the process has used.
     """
 
@@ -45,7 +44,7 @@ class Place:
     cpu_s: float
 
     def __str__(self) -> str:
-        """The innermost place in Windlass, or at all: ``net/probes.py:44 (start)``."""
+        """The innermost call in Windlass, or at all: ``net/probes.py:44 (start)``."""
         ours = [call for call in self.stack if "/windlass/" in call[0]]
         if not self.stack:
             return "an unknown place"
@@ -53,12 +52,12 @@ class Place:
         return f"{file.rpartition('/windlass/')[2]}:{line} ({name})"
 
 
-def main_place() -> Place:
-    """Where this process is now."""
+def main_position() -> MainPosition:
+    """The position of this process's main thread now."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     calls = traceback.extract_stack(frame) if frame is not None else []
     stack = tuple((call.filename, call.lineno or 0, call.name) for call in calls)
-    return Place(stack, time.process_time())
+    return MainPosition(stack, time.process_time())
 
 
 class Standstill:
@@ -66,24 +65,24 @@ class Standstill:
 
     Args:
         now: The time. Unit: seconds.
-        place: Where the process is.
+        place: The position at that time.
     """
 
-    def __init__(self, now: float, place: Place) -> None:
+    def __init__(self, now: float, place: MainPosition) -> None:
         self._place = place
         self._here_since = now
         self._told = now
 
-    def look(self, now: float, place: Place, last_line: float) -> tuple[bool, bool]:
-        """Look again.
+    def look(self, now: float, place: MainPosition, last_line: float) -> tuple[bool, bool]:
+        """Compare with the last position.
 
         Args:
-            now: The time.
-            place: Where the process is.
-            last_line: When something was last logged.
+            now: The time. Unit: seconds.
+            place: The position at that time.
+            last_line: Time of the last log line. Unit: seconds.
 
         Returns:
-            (whether to say where it is, whether to end it)
+            (whether to log the position, whether to end the task)
         """
         moved = place.stack != self._place.stack or place.cpu_s - self._place.cpu_s > _BUSY_S
         if moved:
@@ -100,16 +99,16 @@ class StartWatch:
     """Watches this process from :meth:`begin` to :meth:`over`.
 
     Args:
-        task: Which starts, for messages.
-        place: Where the process is.
-        end: Called if it is stuck.
+        task: The task that starts, for messages.
+        place: Returns the position of the process.
+        end: Called if the task is stuck.
         clock: For tests.
     """
 
     def __init__(
         self,
         task: object,
-        place: Callable[[], Place] = main_place,
+        place: Callable[[], MainPosition] = main_position,
         end: Callable[[], None] = lambda: os._exit(int(ExitCode.JOIN_TIMEOUT)),
         clock: Clock | None = None,
     ) -> None:
@@ -129,7 +128,7 @@ class StartWatch:
         new_thread("start-watch", self._run, failed=nobody_waits).start()
 
     def over(self) -> None:
-        """The task has started, or has failed to. Idempotent."""
+        """Stop watching: the task has started, or has failed to. Idempotent."""
         self._over.set()
         for handler in self._handlers:
             handler.removeFilter(self._notice)

@@ -10,7 +10,7 @@ from windlass.cluster.standalone.job import JobState, StandaloneJob
 from windlass.cluster.standalone.nodes import TAKEOVER_S
 from windlass.cluster.standalone.orders import Orders, Start, Stop
 from windlass.cluster.standalone.submission import Submission
-from windlass.cluster.standalone.table import NODE_LEASE_S, JobTable, Limits
+from windlass.cluster.standalone.table import NODE_LEASE_S, ClusterLimits, JobTable
 from windlass.cluster.supervision.decisions import LOST
 from windlass.core.errors import LimitExceededError, RefusedError
 from windlass.core.exit_codes import ExitCode
@@ -24,8 +24,10 @@ DIGEST = "0" * 64
 class Cluster:
     """A table, and nodes that take every order at once."""
 
-    def __init__(self, nodes: Iterable[TaskId] = NODES, limits: Limits | None = None) -> None:
-        self.table = JobTable(limits or Limits(), model_dir="/models")
+    def __init__(
+        self, nodes: Iterable[TaskId] = NODES, limits: ClusterLimits | None = None
+    ) -> None:
+        self.table = JobTable(limits or ClusterLimits(), model_dir="/models")
         self.nodes = list(nodes)
         self.now = 0.0
         self.taken: list[tuple[TaskId, Start | Stop]] = []
@@ -130,7 +132,7 @@ def test_a_node_with_credentials_of_one_index_runs_the_task_of_that_index() -> N
 
 
 def test_a_job_waits_for_the_node_of_the_index_if_no_other_one_may_be_it() -> None:
-    cluster = Cluster(nodes=(CHIEF, PS), limits=Limits(tasks_per_node=1))
+    cluster = Cluster(nodes=(CHIEF, PS), limits=ClusterLimits(tasks_per_node=1))
     indexed(cluster, W1)
     job = cluster.submit(workers=1)
     assert job.state is JobState.QUEUED
@@ -242,7 +244,7 @@ def test_a_node_that_was_silent_and_comes_back_ends_what_it_runs_and_takes_new_o
 
 
 def test_lost_nodes_make_room_for_others_and_are_forgotten_after_an_hour() -> None:
-    cluster = Cluster(limits=Limits(nodes=4))
+    cluster = Cluster(limits=ClusterLimits(nodes=4))
     other = TaskId("worker", 2)
     with pytest.raises(LimitExceededError, match="worker:2 cannot be a node: this cluster has 4"):
         cluster.poll(other)
@@ -371,7 +373,7 @@ def test_a_job_waits_for_nodes_and_says_for_which() -> None:
 
 
 def test_jobs_beyond_the_limit_wait_their_turn_and_beyond_the_queue_are_refused() -> None:
-    cluster = Cluster(limits=Limits(jobs=1, queued=1))
+    cluster = Cluster(limits=ClusterLimits(jobs=1, queued=1))
     cluster.submit("a")
     waiting = cluster.submit("b")
     assert (waiting.state, waiting.reason) == (JobState.QUEUED, "1 jobs run, which is the limit")
@@ -383,7 +385,7 @@ def test_jobs_beyond_the_limit_wait_their_turn_and_beyond_the_queue_are_refused(
 
 
 def test_a_job_has_no_more_workers_than_its_quota() -> None:
-    cluster = Cluster(limits=Limits(workers=1))
+    cluster = Cluster(limits=ClusterLimits(workers=1))
     with pytest.raises(LimitExceededError, match="asks for 2 workers, and a job"):
         cluster.submit("a", workers=2)
     job = cluster.submit("b", workers=-1)
@@ -448,7 +450,7 @@ def test_what_cannot_be_is_refused(fields: dict[str, object], words: str) -> Non
 def test_whatever_happens_jobs_end_and_nodes_are_free_again() -> None:
     for seed in range(60):
         rng = random.Random(seed)
-        cluster = Cluster(limits=Limits(jobs=3, queued=20, tasks_per_node=4))
+        cluster = Cluster(limits=ClusterLimits(jobs=3, queued=20, tasks_per_node=4))
         for number in range(6):
             cluster.submit(f"j{number}", workers=rng.choice([1, 2]), grace_s=1000.0)
         for _ in range(400):

@@ -22,15 +22,15 @@ from windlass.cluster.supervision.policy import Policy
 from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.local.cluster import LocalCluster
+from windlass.launch.local.cluster import LocalRoles
 from windlass.launch.local.policy import local_policy
 
 CHIEF, PS, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
 W0, W1, EVALUATOR = TaskId("worker", 0), TaskId("worker", 1), TaskId("evaluator", 0)
 FOLLOWED, DRAINED = int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)
 GRACE_S = 5.0
-LOCAL = local_policy(LocalCluster(2, 2, evaluator=True), Settings(leave_grace_s=GRACE_S))
-IN_SYNC = local_policy(LocalCluster(2, 0), Settings())
+LOCAL = local_policy(LocalRoles(2, 2, evaluator=True), Settings(leave_grace_s=GRACE_S))
+IN_SYNC = local_policy(LocalRoles(2, 0), Settings())
 STANDALONE = standalone_policy(synchronous=False)
 
 

@@ -13,7 +13,7 @@ from helpers.job_objects import DIGITS, digits
 from windlass.core.errors import ConfigurationError
 from windlass.core.task import TaskId
 from windlass.launch import cli
-from windlass.launch.job.model import SAID_ELSEWHERE, Job, JobSettings, Roles
+from windlass.launch.job.model import SAID_ELSEWHERE, JobFile, JobSettings, Roles
 from windlass.launch.job.reading import parse_job, read_job
 from windlass.launch.job.schema import job_schema
 from windlass.launch.job.yaml_output import dump_yaml
@@ -218,6 +218,6 @@ def test_counts_of_the_command_line_win_and_must_fit() -> None:
 
 
 def test_a_job_is_made_in_code_as_well() -> None:
-    job = Job(name="a", program="b.py", roles=Roles())
+    job = JobFile(name="a", program="b.py", roles=Roles())
     assert re.fullmatch(r"[a-z]+", job.name)
     assert job.count("ps") == 1

@@ -7,7 +7,7 @@ import pytest
 from windlass.cluster.resolvers.tf_config import TFConfigClusterResolver, write_tf_config
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.job.model import Job
+from windlass.launch.job.model import JobFile
 from windlass.launch.job.plan import (
     ANY_ROLE,
     COMPOSE,
@@ -29,12 +29,12 @@ PLACE = Place(
 )  # fmt: skip
 
 
-def job(workers: int = 2, **fields: Any) -> Job:
+def job(workers: int = 2, **fields: Any) -> JobFile:
     roles = {"chief": {"count": 1}, "ps": {"count": 1}, "worker": {"count": workers}}
-    return Job(name="digits", program="train.py", **{"roles": roles, **fields})
+    return JobFile(name="digits", program="train.py", **{"roles": roles, **fields})
 
 
-def environment(role: str, parts: tuple[Part, ...], of: Job | None = None) -> dict[str, str]:
+def environment(role: str, parts: tuple[Part, ...], of: JobFile | None = None) -> dict[str, str]:
     return dict(plan_task(of or job(), role, PLACE, parts).environment)
 
 

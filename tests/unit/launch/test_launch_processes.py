@@ -8,7 +8,7 @@ import pytest
 
 from windlass.core.settings import load_settings
 from windlass.core.task import TaskId
-from windlass.launch.local.cluster import LocalCluster, default_model_dir
+from windlass.launch.local.cluster import LocalRoles, default_model_dir
 from windlass.launch.processes.process import new_line_queue
 from windlass.worker.process.logs import LAUNCHER_MARK, set_up_logging
 from windlass.worker.process.program import Program
@@ -43,19 +43,19 @@ def test_a_script_in_the_working_directory_is_named_by_that(
 @pytest.mark.parametrize(
     ("cluster", "tasks", "leads"),
     [
-        pytest.param(LocalCluster(), "ps:0 chief:0 worker:0", "chief:0", id="default"),
+        pytest.param(LocalRoles(), "ps:0 chief:0 worker:0", "chief:0", id="default"),
         pytest.param(
-            LocalCluster(workers=2, ps=2, evaluator=True),
+            LocalRoles(workers=2, ps=2, evaluator=True),
             "ps:0 ps:1 chief:0 worker:0 worker:1 evaluator:0",
             "chief:0",
             id="everybody",
         ),
-        pytest.param(LocalCluster(2, 1, chief=False), "ps:0 worker:0 "
+        pytest.param(LocalRoles(2, 1, chief=False), "ps:0 worker:0 "
                                                       "worker:1", "worker:0", id="no"),
     ],
 )  # fmt: skip
 def test_servers_start_first_and_worker_0_leads_without_a_chief(
-    cluster: LocalCluster, tasks: str, leads: str
+    cluster: LocalRoles, tasks: str, leads: str
 ) -> None:
     assert " ".join(task.short for task in cluster.tasks()) == tasks
     assert cluster.chief_task == TaskId(leads.partition(":")[0], 0)

@@ -23,7 +23,7 @@ from windlass.cluster.resolvers.tf_config import cluster_of
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
-from windlass.launch.job.model import Job
+from windlass.launch.job.model import JobFile
 from windlass.launch.job.reading import parse_job
 from windlass.launch.job.yaml_output import dump_documents, dump_yaml
 from windlass.launch.k8s.manifests import manifests
@@ -63,7 +63,7 @@ slurm: {partition: gpu, account: team, time: "1:00:00", nodes: 2, port: 9000,
 """
 
 
-def tricky() -> Job:
+def tricky() -> JobFile:
     return parse_job(TRICKY)
 
 
@@ -78,19 +78,19 @@ def golden(name: str, text: str) -> None:
 # -- whole files -----------------------------------------------------------------------------------
 
 
-def of_kubernetes(job: Job) -> str:
+def of_kubernetes(job: JobFile) -> str:
     return dump_documents(manifests(job))
 
 
-def of_compose(job: Job) -> str:
+def of_compose(job: JobFile) -> str:
     return dump_yaml(compose_document(job))
 
 
-def of_slurm(job: Job) -> str:
+def of_slurm(job: JobFile) -> str:
     return slurm_script(job, "/home/me/job")
 
 
-def of_local(job: Job) -> str:
+def of_local(job: JobFile) -> str:
     settings = Settings(model_dir="runs/a", **job.settings.model_dump(exclude_unset=True))
     return LocalLauncher(Path("/home/me/job"), settings).render(job)
 
@@ -106,7 +106,7 @@ def of_local(job: Job) -> str:
     ids=["Kubernetes", "compose", "Slurm", "local"],
 )
 @pytest.mark.parametrize("job", [digits(), tricky()], ids=["digits", "tricky"])
-def test_a_job_is_rendered_as_it_was(job: Job, name: str, render: Any) -> None:
+def test_a_job_is_rendered_as_it_was(job: JobFile, name: str, render: Any) -> None:
     golden(f"{job.name}.{name}", render(job))
     assert render(job) == render(job)
 
@@ -129,7 +129,7 @@ IDS = ["digits", "tricky", "in sync", "no chief"]
 
 @pytest.mark.parametrize("job", MANY, ids=IDS)
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
-def test_kubernetes_accepts_every_object(job: Job, version: str) -> None:
+def test_kubernetes_accepts_every_object(job: JobFile, version: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     for each in manifests(job):
         kubernetes_validate.validate(each, version, strict=True)
@@ -145,7 +145,7 @@ def templates(objects: list[Json]) -> dict[str, Json]:
 
 
 @pytest.mark.parametrize("job", MANY, ids=IDS)
-def test_what_schemas_do_not_see_holds_too(job: Job) -> None:
+def test_what_schemas_do_not_see_holds_too(job: JobFile) -> None:
     objects = manifests(job)
     service = next(each for each in objects if each["kind"] == "Service")
     claims = {e["metadata"]["name"] for e in objects if e["kind"] == "PersistentVolumeClaim"}
@@ -191,12 +191,12 @@ def test_what_schemas_do_not_see_holds_too(job: Job) -> None:
 
 
 @pytest.mark.parametrize("job", MANY, ids=IDS)
-def test_it_has_no_mistake_that_was_found_in_manifests(job: Job) -> None:
+def test_it_has_no_mistake_that_was_found_in_manifests(job: JobFile) -> None:
     assert problems(tuple(manifests(job))) == []
 
 
 @pytest.mark.parametrize("job", MANY, ids=IDS)
-def test_every_pod_is_called_as_the_others_dial_it(job: Job) -> None:
+def test_every_pod_is_called_as_the_others_dial_it(job: JobFile) -> None:
     for pod in pods(tuple(manifests(job)), "training"):
         index = pod.name.rpartition("-")[2]
         template = pod.environment["WINDLASS_HOST_TEMPLATE"]
@@ -384,7 +384,7 @@ def test_the_users_text_reaches_a_container_as_it_is() -> None:
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("job", MANY, ids=IDS)
 def test_every_rank_of_the_script_is_the_task_that_its_command_is_for(
-    job: Job, tmp_path: Path
+    job: JobFile, tmp_path: Path
 ) -> None:
     """The script runs with a false ``srun``, which starts every rank as Slurm would."""
     bin_folder = tmp_path / "bin"
@@ -424,7 +424,7 @@ def fake(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-def slurm_task(job: Job, rank: int, replicas: str) -> str:
+def slurm_task(job: JobFile, rank: int, replicas: str) -> str:
     """The task that the Slurm resolver makes of a rank."""
     total = len(job.tasks)
     resolver = launcher_resolver(

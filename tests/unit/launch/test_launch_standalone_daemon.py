@@ -7,14 +7,14 @@ import pytest
 from windlass.core.errors import WindlassError
 from windlass.core.settings import Settings
 from windlass.launch.standalone.daemon import LocalStandaloneCluster, with_absolute_paths
-from windlass.launch.standalone.node import Node
+from windlass.launch.standalone.node import NodeAgent
 
 
 def test_a_cluster_whose_node_breaks_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Node) -> int:
+    def broken(self: NodeAgent) -> int:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(Node, "run", broken)
+    monkeypatch.setattr(NodeAgent, "run", broken)
     cluster = LocalStandaloneCluster(1, 1, "127.0.0.1:0", Settings())
     cluster.start()
     with pytest.raises(KeyError, match="a bug"):
@@ -22,10 +22,10 @@ def test_a_cluster_whose_node_breaks_ends_with_the_reason(monkeypatch: pytest.Mo
 
 
 def test_a_node_that_cannot_tell_its_news_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Node) -> None:
+    def broken(self: NodeAgent) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(Node, "_send_events", broken)
+    monkeypatch.setattr(NodeAgent, "_send_events", broken)
     cluster = LocalStandaloneCluster(1, 1, "127.0.0.1:0", Settings())
     cluster.start()
     with pytest.raises(WindlassError, match="cannot be told any more what happens here: KeyError"):

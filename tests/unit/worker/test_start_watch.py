@@ -8,17 +8,21 @@ import pytest
 from helpers.clock import ManualClock
 from windlass.worker.process.start_watch import (
     STUCK_S,
-    Place,
+    MainPosition,
     Standstill,
     StartWatch,
-    main_place,
+    main_position,
 )
 
-HERE = Place((("/x/windlass/net/probes.py", 44, "start"), ("/lib/socket.py", 7, "bind")), 1.0)
-THERE = Place((("/x/windlass/net/probes.py", 45, "start"),), 1.0)
+HERE = MainPosition(
+    (("/x/windlass/net/probes.py", 44, "start"), ("/lib/socket.py", 7, "bind")), 1.0
+)
+THERE = MainPosition((("/x/windlass/net/probes.py", 45, "start"),), 1.0)
 
 
-def looks(still: Standstill, until: float, place: Place, last_line: float = 0.0) -> list[float]:
+def looks(
+    still: Standstill, until: float, place: MainPosition, last_line: float = 0.0
+) -> list[float]:
     """Times at which something is said, if it is looked at every second."""
     return [float(now) for now in range(1, int(until)) if still.look(now, place, last_line)[0]]
 
@@ -40,11 +44,11 @@ def test_silence_is_told_after_ten_seconds_and_then_every_half_a_minute() -> Non
         pytest.param(HERE, 0.0, True, id="at one place, silent"),
         pytest.param(HERE, 30.0, False, id="it has spoken"),
         pytest.param(THERE, 0.0, False, id="it has moved"),
-        pytest.param(Place(HERE.stack, 2.5), 0.0, False, id="it computes"),
+        pytest.param(MainPosition(HERE.stack, 2.5), 0.0, False, id="it computes"),
     ],
 )
 def test_only_who_stands_still_in_silence_for_three_minutes_ends(
-    place: Place, last_line: float, ends: bool
+    place: MainPosition, last_line: float, ends: bool
 ) -> None:
     still = Standstill(0.0, HERE)
     assert still.look(STUCK_S - 1, HERE, 0.0)[1] is False
@@ -54,8 +58,8 @@ def test_only_who_stands_still_in_silence_for_three_minutes_ends(
 
 def test_the_place_is_told_as_a_line_of_windlass() -> None:
     assert str(HERE) == "net/probes.py:44 (start)"
-    assert main_place().stack[-1][2] in (
-        "main_place",
+    assert main_position().stack[-1][2] in (
+        "main_position",
         "test_the_place_is_told_as_a_line_of_windlass",
     )
 

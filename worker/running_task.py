@@ -1,5 +1,5 @@
-"""A task's part in its job around the program: joining before it, stop requests during it, and
-leaving with an exit code after it.
+"""What a task does around its program: it joins its job before, takes requests to stop meanwhile,
+and leaves with an exit code.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from ..core.process.reported_by_launcher import LAUNCHER_TELLS
 from ..core.settings import Settings
 from ..core.states import Outcome
 from .process.interrupts import Interrupter, handle_signals
-from .process.program import Ending, ending_of
+from .process.program import Ending
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime
@@ -31,24 +31,26 @@ log = logging.getLogger(__name__)
 
 
 def task_of_role(task: ResolvedTask, settings: Settings) -> "JobTask":
-    """What a chief, worker or evaluator does, by its role and by whether there are ps."""
+    """The task of a chief, worker or evaluator, by its role and by whether there are ps."""
     # Each role loads what it needs.
     if task.task.type == EVALUATOR:
+        from .data_plane.plane import DataPlane
         from .evaluator_task import EvaluatorTask
 
-        return EvaluatorTask(task, settings)
+        return EvaluatorTask(task, settings, DataPlane(task, settings))
     from .job_task import JobTask
 
     if ps_of(task.spec):
-        from .data_plane.servers import Servers
+        from .data_plane.servers import ServersPlane
 
-        return JobTask(task, settings, Servers(task, settings))
-    from .data_plane.ring import Ring
+        return JobTask(task, settings, ServersPlane(task, settings))
+    from .data_plane.ring import RingPlane
 
-    return JobTask(task, settings, Ring(task, settings))
+    # The chief of a dynamic cluster that lists only this task has no address, and leads no job.
+    return JobTask(task, settings, RingPlane(task, settings), leads=bool(task.chief_address))
 
 
-class TaskRun:
+class RunningTask:
     """The run of one task around its program: :meth:`join`, the program, and :meth:`leave`.
 
     Args:
@@ -66,7 +68,7 @@ class TaskRun:
         """Join the cluster. SIGTERM and SIGINT ask the program to end from now on.
 
         Raises:
-            WindlassError: The task cannot join; the chief has been told if it can be reached.
+            WindlassError: The task cannot join; the chief knows it if it can be reached.
         """
         handle_signals(self._stop, self._interrupter)
         try:
@@ -83,13 +85,11 @@ class TaskRun:
             if isinstance(error, JobDoneError):
                 log.info("%s", error.message)
                 self._task.finish(Ending(Outcome.DONE, ExitCode.DONE))
-            elif isinstance(error, WindlassError) and not isinstance(error, JobStoppedError):
+            elif isinstance(error, WindlassError):
                 # A worker too many is no fault of the job: it ends alone.
                 ends_alone = isinstance(error, RetryableError | TooManyWorkersError)
                 outcome = Outcome.LEFT if ends_alone else Outcome.FAILED
                 self._task.finish(Ending(outcome, error.exit_code, error.message))
-            elif isinstance(error, JobStoppedError):
-                self._task.finish(ending_of(error))
         finally:
             self._task.close()
 
@@ -108,8 +108,8 @@ class TaskRun:
         if ending.outcome is Outcome.DONE and (unshared := optimizer_steps.warning()):
             log.warning("%s", unshared)
         try:
-            told = ending.shown or (self._was_signalled and ending.code == ExitCode.DRAINED)
-            if ending.message and not told:
+            is_known = ending.shown or (self._was_signalled and ending.code == ExitCode.DRAINED)
+            if ending.message and not is_known:
                 level = logging.ERROR if ending.code < 128 else logging.WARNING
                 log.log(level, "%s", ending.message, extra=LAUNCHER_TELLS)
             return self._task.finish(ending)
