@@ -1,5 +1,6 @@
 """The compose file and the Dockerfile: what holds before anybody runs them."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -79,6 +80,13 @@ def test_the_dockerfile_takes_files_that_the_context_has() -> None:
     wanted = re.findall(r"^COPY (?!--from)(\S+) ", (DOCKER / "Dockerfile").read_text(), re.M)
     for path in wanted:
         assert path == "." or path.split("/")[0] in kept or path in kept, path
+
+
+def test_the_dockerfile_compiles_modules_that_are_there() -> None:
+    lists = re.findall(r"-c 'import ([^']+)'", (DOCKER / "Dockerfile").read_text())
+    modules = {name for each in lists for name in each.split(", ") if name.startswith("windlass.")}
+    assert modules
+    assert [name for name in sorted(modules) if importlib.util.find_spec(name) is None] == []
 
 
 def test_the_dockerfile_ends_as_a_user_with_a_number() -> None:
