@@ -286,6 +286,10 @@ class InProcessSteps:
             found.append(value.reshape(variable.shape))
         return found
 
+    def take_own(self) -> None:
+        """Take the values that programs have in memory of their own."""
+        self._ps.take_own_arrays()
+
     def add_own(self, arrays: OwnMemory) -> None:
         """Ask for a program's values before a session's step reads or changes any, while they are.
 

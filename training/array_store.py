@@ -30,9 +30,7 @@ from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
 
 if TYPE_CHECKING:
-    from ..distribute.own_arrays import OwnArrays, OwnValues
-
-_NO_ARRAYS: Mapping[str, Any] = {}
+    from ..distribute.strategies.steps_alone import StepsAlone
 
 Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 """What a worker's own optimizer does: gradients by name in, what to add to the values by name
@@ -192,13 +190,22 @@ class ArrayStore(Shown):
             ConfigurationError: One has no optimizer.
             ShapeMismatchError: A gradient is not of its array's shape.
         """
-        for optimizer, pairs in self._updates(gradients, self._scale()):
+        for optimizer, pairs in self.updates(gradients, self._scale()):
             optimizer.apply_gradients(pairs)
 
-    def _updates(
-        self, gradients: Any, scale: float | None
+    def updates(
+        self, gradients: Any, scale: float | None = None
     ) -> list[tuple[Optimizer, list[tuple[Any, Variable]]]]:
-        """What each optimizer has to apply."""
+        """What each optimizer has to apply: pairs of gradient and variable.
+
+        Args:
+            gradients: As :meth:`push` takes them.
+            scale: Multiplies them; None: they stay as they are.
+
+        Raises:
+            UnknownVariableError: The store has no array of such a name.
+            ConfigurationError: One has no optimizer.
+        """
         found: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
         variables, optimizers = self.variables, self._optimizers
         named = self._by_name(gradients)
@@ -375,7 +382,7 @@ class ArrayStore(Shown):
         moves = self._moves(averages or {})
         if update is None and assigned is None and not rows and gradients is not None:
             require_own(self.strategy, "this store")
-            updates = self._updates(gradients, self._scale())
+            updates = self.updates(gradients, self._scale())
             return self._tree(extended.apply_and_read(updates, self._all, moves))
 
         def step() -> None:
@@ -393,64 +400,10 @@ class ArrayStore(Shown):
         self.strategy.run(step)
         return self._tree(extended.read_all(self._all, arrived=True))
 
-    def own_arrays(
-        self,
-        trained: Mapping[str, Any],
-        others: Mapping[str, Any] = _NO_ARRAYS,
-        *,
-        adopt: bool = True,
-    ) -> "OwnArrays | None":
-        """Let steps update the program's own arrays; see ``StrategyExtended.own_arrays``.
-
-        Args:
-            trained: Arrays that steps change, by name; with the values of :meth:`pull`.
-            others: Arrays that the program alone changes, by name.
-            adopt: For :meth:`step_in_place`; False: for :meth:`step_by_program`.
-        """
-        return self.strategy.extended.own_arrays(
-            [(self._found(name), array) for name, array in trained.items()],
-            [(self._found(name), array) for name, array in others.items()],
-            adopt=adopt,
-        )
-
-    def own_values(
-        self, names: Iterable[str], values: Callable[[], Mapping[str, Any]]
-    ) -> "OwnValues | None":
-        """Let the program keep values of arrays; see ``StrategyExtended.own_values``."""
-        return self.strategy.extended.own_values({n: self._found(n) for n in names}, values)
-
-    def step_in_place(self, gradients: Mapping[str, Any], own: "OwnArrays") -> bool:
-        """A step of its own, outside of ``run``, that updates the program's arrays.
-
-        Args:
-            gradients: As :meth:`push` takes them.
-            own: Of :meth:`own_arrays`.
-
-        Returns:
-            Whether it was made; False: nothing was done, the step is one for :meth:`exchange`.
-        """
-        if is_running(self.strategy):
-            return False
-        require_own(self.strategy, "this store")
-        return self.strategy.extended.apply_in_place(self._updates(gradients, None), own)
-
-    def step_by_program(
-        self, update: Callable[[], Mapping[str, Any]], own: "OwnArrays | OwnValues"
-    ) -> bool | None:
-        """A step of its own, outside of ``run``, by an optimizer of the program.
-
-        Args:
-            update: Makes the step, and returns the new values by name.
-            own: Of :meth:`own_values`, or of :meth:`own_arrays` without ``adopt``.
-
-        Returns:
-            Whether the step counts; False: it was refused, and values are what they were; None:
-            ``update`` was not called, the step is one for :meth:`exchange`.
-        """
-        if is_running(self.strategy):
-            return None
-        require_own(self.strategy, "this store")
-        return self.strategy.extended.step_by_program(update, own)
+    @property
+    def alone(self) -> "StepsAlone | None":
+        """Steps on the program's own arrays; None: other processes have the variables, too."""
+        return self.strategy.extended.alone
 
     def exchange_in_run(
         self,
@@ -499,7 +452,7 @@ class ArrayStore(Shown):
             if update is not None:
                 self._push_made(update(reduced), kept)
                 reduced = {}
-            for optimizer, updates in self._updates({**reduced, **(rows or {})}, None):
+            for optimizer, updates in self.updates({**reduced, **(rows or {})}):
                 extended.apply_gradients(optimizer, updates)
             if assigned:
                 self.assign(assigned)
@@ -528,7 +481,7 @@ class ArrayStore(Shown):
             if update is not None:
                 self._push_made(update({name: reduced[name] for name in named}), kept)
             if pushed:
-                for optimizer, pairs in self._updates({n: reduced[n] for n in pushed}, None):
+                for optimizer, pairs in self.updates({n: reduced[n] for n in pushed}):
                     optimizer.apply_gradients(pairs)
             moved = {
                 n: each._replace(after=means.get(n, each.after)) for n, each in averages.items()

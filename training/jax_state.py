@@ -118,9 +118,8 @@ class TrainState:
         if own is not None:
             own.begin({name: self._values[name] for name in self._names})
             self._take_state()
-            self._on_device = StepsOnDevice(
-                self.store, own, self._names, self._own_values, keeps_state=self._keeps
-            )
+            kept = own.kept.names() if self._keeps else []
+            self._on_device = StepsOnDevice(self.store, [*self._names, *kept], self._own_values)
 
     @property
     def opt_state(self) -> Any:
@@ -245,20 +244,31 @@ class TrainState:
         self._count_one()
         return None
 
-    def _own_values(self) -> Mapping[str, Any]:
-        return {name: self._values[name] for name in self._names}
+    def _own_values(self, steps: int) -> Mapping[str, Any]:
+        """The parameters, and the state of the optimizer on this worker after so many steps."""
+        own, values = self._own_optimizer, {name: self._values[name] for name in self._names}
+        if own is not None and self._keeps:
+            values |= own.kept.pushed(own.entries(), steps)
+        return values
 
     def _step_on_device(self, gradients: Any, averages: Any, extra: Mapping[str, Any]) -> bool:
         """Make a step of this worker's optimizer where no other process has the parameters."""
-        if self._on_device is None or averages is not None or self._in_sync:
+        own, steps = self._own_optimizer, self._on_device
+        if own is None or steps is None or averages is not None or self._in_sync:
             return False
         named = self._tree.named_gradients(gradients)
-        arrays = dict(zip(self._names, self._own(), strict=True))
+        made: dict[str, Any] = {}
 
-        def commit(arrays: list[Any], on_host: dict[str, Any]) -> None:
-            self._arrays, self._values = arrays, {**self._values, **on_host}
+        def update() -> dict[str, Any]:
+            arrays = dict(zip(self._names, self._own(), strict=True))
+            made.update(own.apply(named, arrays, extra))
+            return made
 
-        return self._on_device.step(named, arrays, extra, commit)
+        def commit(on_host: dict[str, Any]) -> None:
+            self._arrays = [made[name] for name in self._names]
+            self._values = {**self._values, **on_host}
+
+        return steps.step(update, commit) is not None
 
     def _count_one(self) -> None:
         if self._count is not None:

@@ -32,7 +32,7 @@ class StepsInPlace:
         *,
         on_servers: bool,
     ) -> None:
-        self._store, self._on_servers = store, on_servers
+        self._store, self._on_servers, self._alone = store, on_servers, store.alone
         self._parameters, self._buffers = parameters, buffers
         self._trained, self._others = Targets(parameters), Targets(buffers)
         self._own: OwnArrays | None = None
@@ -47,8 +47,8 @@ class StepsInPlace:
         Returns:
             Whether the parameters have been updated; False: nothing was done.
         """
-        own = self._arrays()
-        if own is None or not self._store.step_in_place(gradients, own):
+        own, alone = self._arrays(), self._alone
+        if own is None or alone is None or not alone.apply(self._store.updates(gradients), own):
             return False
         for name in gradients:
             mark_changed(self._parameters[name])
@@ -63,15 +63,15 @@ class StepsInPlace:
         Returns:
             Whether it was made; False: ``update`` was not called.
         """
-        own = self._arrays()
-        if own is None:
+        own, alone = self._arrays(), self._alone
+        if own is None or alone is None:
             return False
 
         def step() -> Mapping[str, Array]:
             update()
             return own.trained
 
-        if self._store.step_by_program(step, own) is None:
+        if alone.by_program(step, own) is None:
             return False
         return self._made(own)
 
@@ -110,7 +110,14 @@ class StepsInPlace:
         return own
 
     def _made_own(self) -> "OwnArrays | None":
+        if self._alone is None:
+            return None
         trained, others = self._trained.arrays(), self._others.arrays()
         if trained is None or others is None:
             return None
-        return self._store.own_arrays(trained, others, adopt=self._on_servers)
+        known = self._store.variables
+        return self._alone.arrays(
+            [(known[name], array) for name, array in trained.items()],
+            [(known[name], array) for name, array in others.items()],
+            adopt=self._on_servers,
+        )

@@ -6,7 +6,7 @@ pushes the gradients and loads what comes back.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigurationError, NonFiniteGradientError
 from ..distribute.strategies.default import get_strategy
@@ -22,6 +22,9 @@ from .torch_names import SHARED, named_parameters
 from .torch_rules import TorchRules, has_stepped, take_scale_out
 from .torch_state import TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
+
+if TYPE_CHECKING:
+    from ..distribute.own_arrays import OwnValues
 
 torch: Any = require("torch", "torch")
 
@@ -121,11 +124,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         )
         self._keeps = kept is not None and _keeps(strategy)
         self._take_state()
-        self._own_state = (
-            self.store.own_values(kept.names(), self._state_of_steps)
-            if kept is not None and self._keeps
-            else None
-        )
+        self._own_state = self._own_values(kept) if kept is not None and self._keeps else None
         self._steps_unkept = 0  # made in place
         self._steps_of_state, self._resumed = 0, self.store.step > 0
         self._copies = HostCopies()
@@ -245,6 +244,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             return {}
         steps, self._steps_unkept = self._steps_unkept + 1, 0
         return self._kept.pushed(self._state.now(), steps)
+
+    def _own_values(self, kept: KeptState) -> "OwnValues | None":
+        """The state, where no other process has it."""
+        alone, known = self.store.alone, self.store.variables
+        if alone is None:
+            return None
+        return alone.values({name: known[name] for name in kept.names()}, self._state_of_steps)
 
     def _state_of_steps(self) -> Mapping[str, Any]:
         """What the steps in place have made of the state, when the store is asked for it."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...core.arrays.dtypes import Array
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
     Frame,
@@ -40,7 +39,7 @@ from .reducer import Reducer
 from .replica_runner import ReplicaRunner
 
 if TYPE_CHECKING:
-    from ..own_arrays import OwnArrays, OwnValues
+    from .steps_alone import StepsAlone
 
 
 class StrategyExtended:
@@ -249,78 +248,9 @@ class StrategyExtended:
         self.call_for_each_replica(step)
         return self.read_all(reads, arrived=True)
 
-    def own_arrays(
-        self,
-        trained: Sequence[tuple[Variable, Array]],  # noqa: ARG002
-        others: Sequence[tuple[Variable, Array]] = (),  # noqa: ARG002
-        *,
-        adopt: bool = True,  # noqa: ARG002
-    ) -> "OwnArrays | None":
-        """Let steps update a program's own arrays in place, where no other process has variables.
-
-        Args:
-            trained: Arrays that steps change, each with the variable whose value it has: on the
-                host, writable, of the variable's shape and dtype.
-            others: The same of what the program alone changes.
-            adopt: For :meth:`apply_in_place`; False: for :meth:`step_by_program`.
-
-        Returns:
-            The arrays; None: other processes have the variables.
-        """
-        return None
-
-    def own_values(
-        self,
-        variables: Mapping[str, Variable],  # noqa: ARG002
-        values: Callable[[], Mapping[str, Array]],  # noqa: ARG002
-    ) -> "OwnValues | None":
-        """Let the program keep values of variables, where no other process has them.
-
-        Args:
-            variables: By name.
-            values: Gives what they are now, by name, whenever they are read, be it for a
-                checkpoint.
-
-        Returns:
-            The values; None: other processes have the variables.
-        """
-        return None
-
-    def apply_in_place(
-        self,
-        updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],  # noqa: ARG002
-        own: "OwnArrays",  # noqa: ARG002
-    ) -> bool:
-        """A step of its own, outside of ``run``, on the program's arrays: apply gradients.
-
-        Args:
-            updates: Optimizers, each with pairs of gradient and variable.
-            own: Of :meth:`own_arrays`.
-
-        Returns:
-            Whether the arrays have been updated; False: nothing was done, and the step is one for
-            :meth:`apply_and_read`.
-        """
-        return False
-
-    def step_by_program(
-        self,
-        update: Callable[[], Mapping[str, Array]],  # noqa: ARG002
-        own: "OwnArrays | OwnValues",  # noqa: ARG002
-    ) -> bool | None:
-        """A step of its own, outside of ``run``, by an optimizer of the program.
-
-        Args:
-            update: Makes the step, and returns the new values by the names of their variables; with
-                NaN or infinity in them the step is refused, and arrays are what they were.
-            own: Of :meth:`own_values`, or of :meth:`own_arrays` without ``adopt``.
-
-        Returns:
-            Whether the step counts; False: it was refused; None: ``update`` was not called.
-
-        Raises:
-            NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
-        """
+    @property
+    def alone(self) -> "StepsAlone | None":
+        """Steps on a program's own arrays; None: other processes have the variables, too."""
         return None
 
     def note_write(self) -> None:

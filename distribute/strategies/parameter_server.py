@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...client.ps.push_plans import Write
 from ...cluster.placement.balance import Placement, greedy_by_bytes
@@ -18,7 +18,6 @@ from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import NonFiniteGradientError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Operation
@@ -37,10 +36,8 @@ from .extended import StrategyExtended
 from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
 from .server_step import Gradients, ServerStep
+from .steps_alone import StepsAlone
 from .strategy import Strategy
-
-if TYPE_CHECKING:
-    from ..own_arrays import OwnArrays, OwnValues
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +157,9 @@ class ParameterServerExtended(StrategyExtended):
         self._step = ServerStep(runtime, prefetch=prefetch)
         self._prefetch = prefetch
         self._finite_deltas = FiniteUpdates(runtime, DELTAS)
+        self._alone = StepsAlone(
+            strategy, runtime, self._step, self._lock, define=self._define, bind=self._bind
+        )
         self._refused = False  # the deltas of the step
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
@@ -345,9 +345,9 @@ class ParameterServerExtended(StrategyExtended):
             if self._undefined:
                 self._define()
             step = self._step
-            here = self.runtime.in_process
-            if here is not None and self._apply_in_process(updates, _changed(averages), reads):
-                return list(here.read(reads))
+            values = self._alone.apply_and_read(updates, reads, _changed(averages))
+            if values is not None:
+                return values
             step.begin()
             self._refused = False
             try:
@@ -361,88 +361,10 @@ class ParameterServerExtended(StrategyExtended):
             step.end(push=True)
             return step.read_all(names, arrived=True)
 
-    def own_arrays(
-        self,
-        trained: Sequence[tuple[Variable, Array]],
-        others: Sequence[tuple[Variable, Array]] = (),
-        *,
-        adopt: bool = True,
-    ) -> "OwnArrays | None":
-        """See :meth:`StrategyExtended.own_arrays`."""
-        here = self.runtime.in_process
-        if here is None or self._prefetch:
-            return None
-        from ..own_arrays import OwnArrays
-
-        with self._lock:
-            self._define()
-            if here.places([v for v, _ in (*trained, *others)]) is None:
-                return None
-            return OwnArrays(here, trained, others, adopt=adopt)
-
-    def own_values(
-        self, variables: Mapping[str, Variable], values: Callable[[], Mapping[str, Array]]
-    ) -> "OwnValues | None":
-        """See :meth:`StrategyExtended.own_values`."""
-        here = self.runtime.in_process
-        if here is None or self._prefetch:
-            return None
-        from ..own_arrays import OwnValues
-
-        with self._lock:
-            self._define()
-            if here.places(list(variables.values())) is None:
-                return None
-            return OwnValues(here, variables, values)
-
-    def step_by_program(
-        self, update: Callable[[], Mapping[str, Array]], own: "OwnArrays | OwnValues"
-    ) -> bool | None:
-        """See :meth:`StrategyExtended.step_by_program`."""
-        self.runtime.job.check()
-        with self._lock:
-            if not (own.are_current and self._step.is_free):
-                return None
-            new = update()
-            try:
-                refused = self._finite_deltas.refuses(new, self.runtime.session.global_step)
-            except NonFiniteGradientError:
-                own.load()
-                raise
-            if refused:
-                own.load()
-                return False
-            own.keep()
-            self._step.count_in_process()
-            return True
-
-    def apply_in_place(
-        self, updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]], own: "OwnArrays"
-    ) -> bool:
-        """See :meth:`StrategyExtended.apply_in_place`."""
-        self.runtime.job.check()
-        with self._lock:
-            if not own.are_current:
-                return False
-            own.keep()
-            if not self._apply_in_process(updates):
-                return False
-            own.load()
-            return True
-
-    def _apply_in_process(
-        self,
-        updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],
-        averages: Sequence[tuple[Variable, MovedAverage]] = (),
-        reads: Sequence[Variable] = (),
-    ) -> bool:
-        """Make a step without the session, if that can be."""
-        here = self.runtime.in_process
-        if here is None or here.places(reads) is None:
-            return False
-        for optimizer, pairs in updates:
-            self._bind(optimizer, [variable for _, variable in pairs])
-        return self._step.apply_in_process(updates, averages)
+    @property
+    def alone(self) -> StepsAlone | None:
+        """Where this process has the only ps, unless a step begins with older values."""
+        return None if self.runtime.in_process is None or self._prefetch else self._alone
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
         """Rows of a variable, as they are now."""

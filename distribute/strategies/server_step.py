@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,9 @@ from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.process import optimizer_steps
 from ...core.wire.steps import Operation
-from ..base.moved_average import MovedAverage
 from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
-from ..variables.variable import Variable
 from .finite_updates import FiniteUpdates
-
-if TYPE_CHECKING:
-    from ..in_process import Updates
 
 Gradients = dict[str, Array | IndexedSlices]
 """By name of the variable."""
@@ -279,47 +274,27 @@ class ServerStep:
         if not self._active:
             self._flush([])
 
-    def apply_in_process(
-        self, updates: "Updates", averages: Sequence[tuple[Variable, MovedAverage]] = ()
-    ) -> bool:
-        """Make a whole step without the session, where this process has the only ps.
-
-        Args:
-            updates: Optimizers, each with pairs of gradient and variable.
-            averages: Moving averages that the step has changed.
-
-        Returns:
-            Whether it was made; False: it is one for the session.
-        """
-        here = self._runtime.in_process
-        if here is None or not self.is_free:
-            return False
-        self._count_anew()
-        increment = 0 if self._counted else 1
-        global_step = here.apply(updates, averages, step_increment=increment)
-        if global_step is None:
-            return False
-        self._made_in_process(global_step, increment)
-        self._finite.note_finite()
-        return True
-
-    def count_in_process(self) -> None:
-        """Count a step that the program has made, where this process has the only ps."""
-        here = self._runtime.in_process
-        assert here is not None  # noqa: S101 - only then
-        self._count_anew()
-        increment = 0 if self._counted else 1
-        self._made_in_process(here.count(increment), increment)
-
     @property
     def is_free(self) -> bool:
         """Whether a step may be made beside the session: it is not used, and changes nothing."""
         return not (self._prefetch or self._active) and self._session.is_plain
 
-    def _made_in_process(self, global_step: int, increment: int) -> None:
+    def increment_alone(self) -> int:
+        """What a step beside the session adds to the global step."""
+        self._count_anew()
+        return 0 if self._counted else 1
+
+    def made_alone(self, global_step: int, increment: int) -> None:
+        """Count a step that was made beside the session, of finite updates.
+
+        Args:
+            global_step: After it.
+            increment: Of :meth:`increment_alone`.
+        """
         self._counted = True
         self._count_anew()
         self._forget()
+        self._finite.note_finite()
         self._session.global_step = self._values_step = global_step
         progress = self._runtime.progress
         progress.steps += increment

@@ -1,9 +1,9 @@
 """Update rules on rows of a growing table.
 
-Rules of ``core/rules/update_rules.py`` run by the kernels that dense tables have. Where a rule corrects
-by the number of updates, that is the row's own here: a row that is made late would otherwise take
-its first steps with the corrections of an old one. Two rules look at whole rows, and exist here
-alone.
+Rules of ``core/rules/update_rules.py`` run by the kernels that dense tables have. Where a rule
+corrects by the number of updates, that is the row's own here: a row that is made late would
+otherwise take its first steps with the corrections of an old one. Two rules look at whole rows, and
+exist here alone.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Watching a task while it starts: it is never silent for long, and never stuck for ever.
 
-Every known wait has its own message and limit (``core/process/waiting.py``). This is for the others: a
-network folder that does not answer, a lock in a library, a defect of ours. A thread samples the
-position of the main thread. After a silence it logs that position; if the task has not moved for
-longer than any wait is silent, it ends the task, which a launcher may restart.
+Every known wait has its own message and limit (``core/process/waiting.py``). This is for the
+others: a network folder that does not answer, a lock in a library, a defect of ours. A thread
+samples the position of the main thread. After a silence it logs that position; if the task has not
+moved for longer than any wait is silent, it ends the task, which a launcher may restart.
 """
 
 import logging

@@ -128,7 +128,7 @@ def test_parts_of_one_step_count_once() -> None:
 
 def own_of(made: Any, **more: Any) -> tuple[dict[str, np.ndarray], Any]:
     mine = {name: value.copy() for name, value in made.pull().items()}
-    own = made.own_arrays(mine, **more)
+    own = made.alone.arrays([(made.variables[n], a) for n, a in mine.items()], **more)
     assert own is not None
     return mine, own
 
@@ -139,7 +139,7 @@ def test_a_programs_arrays_are_updated_in_place_with_what_it_changed_itself() ->
     mine, own = own_of(made)
     memory = {name: array.ctypes.data for name, array in mine.items()}
     for seed in range(5):
-        assert made.step_in_place(arrays(seed), own)
+        assert made.alone.apply(made.updates(arrays(seed)), own)
         theirs = other.exchange(arrays(seed))
         for name, array in mine.items():
             np.testing.assert_array_equal(array, theirs[name], err_msg=name)
@@ -155,17 +155,17 @@ def test_what_others_assign_is_not_overwritten_by_a_programs_arrays() -> None:
     mine, own = own_of(made)
     made.assign({"bias": np.full(5, 9, np.float32)})
     assert not own.are_current
-    assert not made.step_in_place(arrays(1), own)
+    assert not made.alone.apply(made.updates(arrays(1)), own)
     np.testing.assert_array_equal(made.pull()["bias"], np.full(5, 9))
     own.load()
     np.testing.assert_array_equal(mine["bias"], np.full(5, 9))
-    assert made.step_in_place(arrays(1), own)
+    assert made.alone.apply(made.updates(arrays(1)), own)
 
 
 def test_a_large_array_is_the_memory_of_the_ps() -> None:
     made = store(RULES["SGD"])
     mine, own = own_of(made)
-    assert made.step_in_place(arrays(1), own)
+    assert made.alone.apply(made.updates(arrays(1)), own)
     made.assign({"table": np.zeros(LARGE, np.float32)})
     assert not mine["table"].any()
 
@@ -184,8 +184,8 @@ def test_a_step_of_the_program_counts_and_one_with_nan_is_undone() -> None:
         return mine
 
     start = arrays()
-    assert made.step_by_program(halve, own)
-    assert made.step_by_program(ruin, own) is False
+    assert made.alone.by_program(halve, own)
+    assert made.alone.by_program(ruin, own) is False
     assert made.step == 1
     for name, value in made.pull().items():
         np.testing.assert_array_equal(value, start[name] * np.float32(0.5))
@@ -200,14 +200,14 @@ def test_values_elsewhere_are_asked_for_when_they_are_read() -> None:
         asked.append(1)
         return {"bias": elsewhere}
 
-    own = made.own_values(["bias"], values)
+    own = made.alone.values({"bias": made.variables["bias"]}, values)
 
     def update() -> dict[str, np.ndarray]:
         np.add(elsewhere, 1, out=elsewhere)
         return {"bias": elsewhere}
 
     for _ in range(10):
-        assert made.step_by_program(update, own)
+        assert made.alone.by_program(update, own)
     assert not asked
     np.testing.assert_array_equal(made.pull()["bias"], np.full(5, 10))
     made.pull()
@@ -217,5 +217,4 @@ def test_values_elsewhere_are_asked_for_when_they_are_read() -> None:
 
 def test_no_array_is_a_programs_own_where_other_processes_have_it() -> None:
     for made in (store(RULES["SGD"], in_process=False), store(RULES["SGD"], prefetch=True)):
-        assert made.own_arrays(arrays()) is None
-        assert made.own_values(["bias"], dict) is None
+        assert made.alone is None
