@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.arrays.dtypes import Array
-from ...core.errors import ConfigurationError
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from ..jax_arrays import on_device
+from .jax_alone import WholeSteps
 from .jax_replicas import OnMesh
 from .jax_rows import RowFeed, RowReader
-from .loop_state import plainly
+from .jax_train_step import kerases_own, train_step_with
 from .optimizer import position_of
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Steps:
         self._averages: list[tuple[int, str]] = []  # those of them that come back
         self._gradients: Any = None
         self._apply: Any = None
+        self._whole: Any = None
+        self._alone: WholeSteps | None = None
         placement = weights.placement
         several = placement is not None and placement.mesh is not None
         self._mesh: OnMesh | None = placement if several else None
@@ -63,6 +65,13 @@ class Steps:
         """Arrays of JAX, of the same memory where they are large."""
         for variable, array in zip(names.values(), self._take(values, list(names)), strict=True):
             variable.assign(array)
+        if names.keys() == self._weights.variables.keys():
+            self._loaded()
+
+    def _loaded(self) -> None:
+        """Note that the model has the values of the store."""
+        if self._alone is not None:
+            self._alone.loaded()
 
     def _take(self, values: Mapping[str, Array], names: Sequence[str]) -> list[Any]:
         """Note what came; returns arrays of JAX for these names."""
@@ -100,12 +109,15 @@ class Steps:
         self._iterations_at = position_of(optimizer, "_iterations")
         self._know_variables()
         self._gradients = self._fed(self._gradients_of, [True] * 4)
-        self._apply = self._wrap()(self._stateless_apply)
+        self._apply = self._wrap()(kerases_own(optimizer))
+        self._whole = self._wrap()(self._whole_of)
+        if self._alone is None and self._may_be_alone():
+            self._alone = WholeSteps(weights)
         model.train_function = model._make_function(self._step)
 
-    def _stateless_apply(self, *args: Any) -> Any:
-        with plainly():
-            return self._weights.optimizer.stateless_apply(*args)
+    def _may_be_alone(self) -> bool:
+        """Whether nothing but the store keeps a step from being the model's own."""
+        return self._weights.worker_reason is not None and not self._readers and self._mesh is None
 
     def _know_variables(self) -> None:
         """Know what is trained from now on, and where it is in Keras' state."""
@@ -196,6 +208,11 @@ class Steps:
         ):
             trainable, others = self._follow(trainable, others)
         every = self._placed(trainable, every)
+        if self._alone is not None:
+            state = (every, others, of_optimizer, metrics)
+            made = self._alone.step(self._whole, state, data, self._shared_of)
+            if made is not None:
+                return made
         logs, gradients, others, metrics = self._gradients(
             (every, others, of_optimizer, metrics), data
         )
@@ -226,6 +243,7 @@ class Steps:
                 named, update=update, changed=changed, state=lambda: updated[-1]
             )
             taken, of_optimizer = self._take(values, self._names()), updated[-1]
+            self._loaded()
         trainable, others = self._parted(taken, others)
         every = self._placed(trainable, every)
         return logs, (every, others, of_optimizer, metrics)
@@ -250,25 +268,25 @@ class Steps:
 
     def _gradients_of(self, state: Any, data: Any) -> Any:
         """The model's ``train_step``, whose optimizer gives the gradients for the weights."""
-        handed: list[Any] = []
-        optimizer = self._weights.optimizer
-
-        def hand_out(of_optimizer: Any, gradients: Any, trainable: Any) -> Any:  # noqa: ARG001
-            handed.append(gradients)
-            return gradients, of_optimizer
-
-        object.__setattr__(optimizer, "stateless_apply", hand_out)
-        try:
-            logs, (gradients, others, _, metrics) = self._model.train_step(state, data)
-        finally:
-            object.__delattr__(optimizer, "stateless_apply")
-        if len(handed) != 1 or gradients is not handed[0]:
-            raise ConfigurationError(
-                f"train_step of {type(self._model).__name__} has to call "
-                "self.optimizer.stateless_apply once and return the weights that it gives; it "
-                f"called it {len(handed)} times"
-            )
+        logs, (gradients, others, _, metrics) = train_step_with(
+            lambda of_optimizer, gradients, _: (gradients, of_optimizer),
+            self._model,
+            self._weights.optimizer,
+            state,
+            data,
+        )
         return logs, list(gradients), others, metrics
+
+    def _whole_of(self, state: Any, data: Any) -> Any:
+        """The model's ``train_step`` as it is."""
+        optimizer = self._weights.optimizer
+        return train_step_with(kerases_own(optimizer), self._model, optimizer, state, data)
+
+    def _shared_of(self, state: Any) -> dict[str, Any]:
+        """What steps change of the shared weights, in a state of Keras, by name."""
+        every, others, _, _ = state
+        found = {name: every[i] for name, i in zip(self._trainable, self._positions, strict=True)}
+        return found | {name: others[i] for i, name in self._pushed}
 
     def _follow(
         self, trainable: Sequence[Any], others: Sequence[Any]
@@ -283,6 +301,7 @@ class Steps:
             self._weights.store.assign(changed)
         values = self._weights.pull()
         self._weights.shared.values.update(values)
+        self._loaded()
         return self._parted(self._take(values, self._names()), others)
 
     def _follow_rate(self, of_optimizer: Sequence[Any]) -> None:

@@ -28,8 +28,10 @@ class KeptByWorker(Protocol):
     def is_other(self, store: ArrayStore) -> bool:
         """Whether another state than this worker's was restored."""
 
-    def pushed(self, optimizer: Any, values: Callable[[], Sequence[Any]] | None) -> Kept | None:
-        """What a step pushes of it; None: not this worker."""
+    def pushed(
+        self, optimizer: Any, values: Callable[[], Sequence[Any]] | None, steps: int = 1
+    ) -> Kept | None:
+        """What so many steps push of it; None: not this worker."""
 
 
 class OptimizerTrainer(Protocol):

@@ -55,12 +55,15 @@ class OwnState:
         """Whether one was restored since."""
         return self._pushes and self._kept.is_other(store.pull)
 
-    def pushed(self, optimizer: Any, values: Callable[[], Sequence[Any]] | None) -> Kept | None:
+    def pushed(
+        self, optimizer: Any, values: Callable[[], Sequence[Any]] | None, steps: int = 1
+    ) -> Kept | None:
         """What a step pushes of it; None: not this worker, or a state of another form.
 
         Args:
             optimizer: Whose state it is now.
             values: Of all its variables, after the step; None: those that they have.
+            steps: That were made since this was called last.
         """
         variables = _entries(optimizer)
         if not self._pushes or self._shapes != {n: tuple(v.shape) for n, v in variables.items()}:
@@ -72,7 +75,7 @@ class OwnState:
             else:
                 every = dict(zip(map(id, optimizer.variables), values(), strict=True))
                 now = {name: every[id(v)] for name, v in variables.items()}
-            return self._kept.pushed(now)
+            return self._kept.pushed(now, steps)
 
         return entries
 

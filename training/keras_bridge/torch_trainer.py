@@ -102,7 +102,10 @@ class TorchOwnState:
         self,
         optimizer: Any,  # noqa: ARG002
         values: Callable[[], Sequence[Any]] | None,  # noqa: ARG002
+        steps: int = 1,
     ) -> Kept | None:
-        """What a step pushes of it; None: not this worker."""
+        """What so many steps push of it; None: not this worker."""
         kept = self._kept
-        return None if kept is None or not self._pushes else lambda: kept.pushed(self._state.now())
+        if kept is None or not self._pushes:
+            return None
+        return lambda: kept.pushed(self._state.now(), steps)

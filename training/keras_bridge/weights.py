@@ -81,6 +81,7 @@ class SharedWeights:
         began_elsewhere: Whether the job had other values than this worker's model: the chief's, or
             a checkpoint's.
         readers: Of the tables of embeddings, by name.
+        kept_names: Of the variables that keep the state of an optimizer on this worker.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class SharedWeights:
         if self.trainer is not None and self.worker_reason is not None:
             self._own_state = self.trainer.own_state(strategy, name, self.backend.array)
             kept = self._own_state.variables(strategy)
+        self.kept_names = list(kept)
         self.shared.is_sharing = True
         try:
             self.store = ArrayStore(
@@ -352,6 +354,18 @@ class SharedWeights:
         values = self._on_host(arrived)
         self.shared.values.update(values)
         return values
+
+    def values_after(self, steps: int, state: Callable[[], Sequence[Any]]) -> Mapping[str, Array]:
+        """Weights, and the state of an optimizer on this worker, as the store is to have them.
+
+        Args:
+            steps: That were made since this was asked last.
+            state: What the optimizer's variables are.
+        """
+        own = self._own_state
+        kept = None if own is None else own.pushed(self.optimizer, state, steps)
+        weights = {name: self.shared.values[name] for name in self.variables}
+        return weights if kept is None else {**weights, **kept()}
 
     def _moved(
         self, changed: Mapping[str, Array]

@@ -215,6 +215,15 @@ def test_values_elsewhere_are_asked_for_when_they_are_read() -> None:
     assert made.step == 10
 
 
+def test_gradients_are_applied_to_values_that_the_program_has_elsewhere() -> None:
+    made = store(RULES["SGD"])
+    elsewhere = np.zeros(5, np.float32)
+    own = made.alone.values({"bias": made.variables["bias"]}, lambda: {"bias": elsewhere})
+    assert made.alone.by_program(lambda: {"bias": elsewhere}, own)
+    values = made.exchange({"bias": np.ones(5, np.float32)})
+    np.testing.assert_array_equal(values["bias"], np.full(5, -0.1, np.float32))
+
+
 def test_no_array_is_a_programs_own_where_other_processes_have_it() -> None:
     for made in (store(RULES["SGD"], in_process=False), store(RULES["SGD"], prefetch=True)):
         assert made.alone is None
