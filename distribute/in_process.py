@@ -44,6 +44,7 @@ Updates = Sequence[tuple[Any, Sequence[tuple[Any, HeldVariable]]]]
 """Optimizers, each with pairs of gradient and variable."""
 
 _MAX_PLANS = 64
+_ON_HOST = (np.ndarray, IndexedSlices)
 _Update = tuple[LayoutRange, Gradient, UpdateRule]
 
 
@@ -200,9 +201,7 @@ class InProcessSteps:
         current = optimizer.current
         if current.clipnorm is not None or current.global_clipnorm is not None:
             return None
-        gradients = [
-            g if isinstance(g, np.ndarray | IndexedSlices) else to_host(g) for g, _ in pairs
-        ]
+        gradients = [g if isinstance(g, _ON_HOST) else to_host(g) for g, _ in pairs]
         plan = self._plan(optimizer.rule, pairs)
         if plan is None:
             return None

@@ -7,6 +7,7 @@ scaling and clipping; hyperparameters are Python numbers, which do not widen flo
 the updates of the variable, this one included.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -85,7 +86,7 @@ def update_rmsprop(
 def adam_scalars(rule: Adam | AdamW, rate: float, t: int) -> tuple[float, float]:
     """The rate of update ``t``, and what is added to the root of the uncorrected velocity."""
     first, second = _one_minus_power(rule, rule.beta_1, t), _one_minus_power(rule, rule.beta_2, t)
-    root = float(np.sqrt(second))
+    root = math.sqrt(second)
     return rate * root / first, rule.epsilon * (root if rule.corrected_epsilon else 1.0)
 
 

@@ -262,8 +262,9 @@ class Block:
         kernel = None
         if entry.kernel is not None:
             kernel = library.update_kernel(entry.kernel(rule), self.compute_dtype)
-        self.updates[where.first : where.last] += 1
-        self.versions[where.first : where.last] += 1
+        for counts in (self.updates, self.versions):
+            entries = counts[where.first : where.last]
+            entries += 1
         if kernel is None:
             self._apply_formula(where, gradient, rule, info)
             return
@@ -339,9 +340,9 @@ class Block:
         scalars: Array,
     ) -> None:
         value = self.value[where.start : where.stop]
-        rows, width = gradient.rows, self._width(where)
+        rows, width = gradient.rows, 0
         if rows is not None:
-            rows = _aligned(rows)
+            rows, width = _aligned(rows), self._width(where)
         if self.dtype == self.compute_dtype:
             kernel(value, slots, _aligned(gradient.values), rows, width, scalars)
         elif rows is None:

@@ -20,7 +20,7 @@ def to_array(tensor: Any) -> Array:
     """A dense tensor as an array: of the same memory on the host, copied there from a GPU."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         tensor = tensor.cpu()
     if tensor.dtype is torch.bfloat16:  # of which NumPy knows nothing
         tensor = tensor.view(torch.int16)
@@ -69,11 +69,18 @@ class HostCopies:
         Args:
             tensors: By name, dense or sparse.
         """
-        found = dict.fromkeys(tensors)
+        elsewhere = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if not self._on_host(tensor) and tensor.layout is torch.strided
+        }
+        copied = self._copied(elsewhere) if elsewhere else {}
+        return {name: to_gradient(copied.get(name, each)) for name, each in tensors.items()}
+
+    def _copied(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         devices: dict[Any, None] = {}
         for name, tensor in tensors.items():
-            if self._on_host(tensor) or tensor.layout is not torch.strided:
-                continue
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
                 buffer = self._buffers[name] = self._allocate(tensor)
@@ -83,10 +90,7 @@ class HostCopies:
             found[name] = buffer
         for device in devices:
             self._synchronize(device)
-        return {
-            name: to_gradient(tensor if buffer is None else buffer)
-            for (name, tensor), buffer in zip(tensors.items(), found.values(), strict=True)
-        }
+        return found
 
 
 def _on_host(tensor: Any) -> bool:

@@ -30,8 +30,10 @@ def split(work: Callable[[int, int], None], count: int, *, itemsize: int) -> Non
         count: Elements.
         itemsize: Bytes per element.
     """
-    threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
-    if threads < 2 or count * itemsize < _PARALLEL_BYTES:
+    threads = 1
+    if count * itemsize >= _PARALLEL_BYTES:  # what the kernel is asked takes as long as a small one
+        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    if threads < 2:
         work(0, count)
         return
     step = (count // threads // 16 + 1) * 16

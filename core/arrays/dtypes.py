@@ -146,8 +146,13 @@ _LARGEST: dict[DType, float] = {
 }
 
 
+_FEW_BYTES = 16 * 1024
+
+
 def same_values(left: Array, right: Array) -> bool:
-    """Whether two arrays have one shape and equal elements; no temporary memory of their size.
+    """Whether two arrays have one shape and equal elements; no temporary memory of a large size.
+
+    NaN is equal to itself in small arrays of the same bytes.
 
     Args:
         left: array of any shape.
@@ -155,6 +160,10 @@ def same_values(left: Array, right: Array) -> bool:
     """
     if left.shape != right.shape:
         return False
+    # NumPy takes longer to begin than the bytes of a small array take.
+    few = left.nbytes <= _FEW_BYTES and left.dtype == right.dtype
+    if few and left.tobytes() == right.tobytes():
+        return True
     contiguous = left.flags.c_contiguous and right.flags.c_contiguous
     if left.size <= _TILE or not contiguous:
         return bool(np.array_equal(left, right))

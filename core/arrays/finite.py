@@ -1,5 +1,6 @@
 """Finding NaN and infinity in one pass over the data."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,11 +18,11 @@ def all_finite(array: Array) -> bool:
     """
     if not is_float(array.dtype) or array.size == 0:
         return True
-    flat = array.reshape(-1)
+    flat = array if array.ndim == 1 else array.reshape(-1)
     if array.dtype.itemsize < 4:
         return bool(np.isfinite(flat.astype(np.float32)).all())
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(flat, flat)):
+        if math.isfinite(np.dot(flat, flat)):
             return True
     return bool(np.isfinite(flat).all())
 

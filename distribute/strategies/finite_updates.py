@@ -87,8 +87,10 @@ class FiniteUpdates:
 
 
 def _on_host(updates: Mapping[str, Any]) -> Mapping[str, Array]:
-    arrays = updates
-    if IndexedSlices in set(map(type, updates.values())):
+    arrays, kinds = updates, set(map(type, updates.values()))
+    if kinds == {np.ndarray}:
+        return arrays
+    if IndexedSlices in kinds:
         arrays = {
             name: update.values if isinstance(update, IndexedSlices) else update
             for name, update in updates.items()

@@ -152,7 +152,8 @@ class Steps(EagerSteps):
         compute = model._autoconvert_optionals(compute)
 
         def step(data: Any) -> Any:
-            self.follow()
+            if not self._compares_what_it_pushes:
+                self.follow()
             logs, gradients = compute(data)
             self.push(gradients, list(self._trainable.values()))
             return logs
@@ -168,6 +169,11 @@ class Steps(EagerSteps):
             return logs
 
         model.train_function = function
+
+    @property
+    def _compares_what_it_pushes(self) -> bool:
+        """Whether the push gives all that was assigned, be it in the step or before it."""
+        return self._weights.worker_reason is None and self._weights.can_assign
 
     def new_reader(self, layer: Any, table: Variable) -> RowReader:
         """By the table, and the layer's weight."""

@@ -145,6 +145,14 @@ def test_rows_of_a_shape(
     assert (num_rows(shape), row_shape(shape), size_of(shape)) == (rows, row, size)
 
 
+def test_small_arrays_of_the_same_bytes_and_of_equal_numbers_have_the_same_values() -> None:
+    zeros, nan = np.zeros(3, np.float32), np.full(3, np.nan, np.float32)
+    assert same_values(zeros, -zeros)
+    assert same_values(zeros, np.zeros(3, np.float64))
+    assert same_values(nan, nan.copy())
+    assert not same_values(nan, zeros)
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 4), (500, 700)])
 @pytest.mark.parametrize("step", [1, 2])
 def test_arrays_of_the_same_values_differ_wherever_one_element_does(
