@@ -268,7 +268,11 @@ class TrainState:
             self._arrays = [made[name] for name in self._names]
             self._values = {**self._values, **on_host}
 
-        return steps.step(update, commit) is not None
+        before = own.state
+        counts = steps.step(update, commit)
+        if counts is False:  # it may have NaN now
+            own.state = before
+        return counts is not None
 
     def _count_one(self) -> None:
         if self._count is not None:

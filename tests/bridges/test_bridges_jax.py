@@ -275,3 +275,18 @@ def test_gradients_of_another_model_are_refused_by_name() -> None:
         state.apply_gradients({"v": jnp.zeros(3)})
     with pytest.raises(wl.errors.ShapeMismatchError, match="'w'"):
         state.apply_gradients({"w": jnp.zeros(4)})
+
+
+def test_a_step_with_nan_leaves_the_optimizers_state_on_the_worker_as_it_was() -> None:
+    """Where no other process has the parameters: the next step goes on from the last good one."""
+    strategies = [wl.distribute.ParameterServerStrategy() for _ in range(2)]
+    states = [
+        wl.training.jax.TrainState(params(), optax.adam(0.1), each, deltas="always")
+        for each in strategies
+    ]
+    for state in states:
+        curve(state, 2)
+    _, gradients = loss_and_gradients(states[0].params, X * np.nan, Y)
+    states[0].apply_gradients(gradients)
+    assert strategies[0].global_step == 2
+    assert curve(states[0], 3) == curve(states[1], 3)
