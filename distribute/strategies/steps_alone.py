@@ -184,7 +184,7 @@ class StepsAlone:
         if is_running(self._strategy):
             return False
         require_own(self._strategy, "this store")
-        self._runtime.check()
+        self._runtime.job.check()
         return True
 
     def _has_applied(
