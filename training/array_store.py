@@ -347,6 +347,7 @@ class ArrayStore(Shown):
         rows: Mapping[str, IndexedSlices] | None = None,
         kept: Kept | None = None,
         averages: Mapping[str, MovedAverage] | None = None,
+        reduced: bool = False,
     ) -> Any:
         """A step of its own, outside of ``run``: push, and return the values that come back.
 
@@ -360,6 +361,7 @@ class ArrayStore(Shown):
             rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given.
             kept: With ``update``, as :meth:`push_by` takes it.
             averages: As :meth:`push_averages` takes them; in sync those of a worker.
+            reduced: Whether gradients are those of :meth:`reduce`.
 
         Returns:
             The tree of values after the step.
@@ -374,9 +376,9 @@ class ArrayStore(Shown):
         several = len(extended.replica_devices) > 1
         if several and not self._of_worker:
             raise self._not_in_run("exchange")
-        if several or (averages and self.strategy.extended.num_replicas_in_sync > 1):
+        if several or reduced or (averages and self.strategy.extended.num_replicas_in_sync > 1):
             self._exchange_of_worker(
-                gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}
+                gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}, reduced
             )
             return self._tree(extended.read_all(self._all, arrived=True))
         moves = self._moves(averages or {})
@@ -399,6 +401,21 @@ class ArrayStore(Shown):
 
         self.strategy.run(step)
         return self._tree(extended.read_all(self._all, arrived=True))
+
+    def reduce(self, gradients: Mapping[str, Any]) -> dict[str, Any]:
+        """Gradients of a worker as one of all workers in sync: averaged, or added up.
+
+        For what has to see them before :meth:`exchange`; outside of ``run``, on every worker.
+
+        Args:
+            gradients: By name: arrays or IndexedSlices.
+
+        Raises:
+            RuntimeError: With several replicas in this process, unless the store is ``of_worker``.
+        """
+        if len(self.strategy.extended.replica_devices) > 1 and not self._of_worker:
+            raise self._not_in_run("reduce")
+        return self._over_workers(gradients, {})[0]
 
     @property
     def alone(self) -> "StepsAlone | None":
@@ -468,6 +485,7 @@ class ArrayStore(Shown):
         rows: Mapping[str, IndexedSlices],
         kept: Kept | None,
         averages: Mapping[str, MovedAverage],
+        are_reduced: bool,
     ) -> None:
         """A step of which all is done once, in a merge of the replicas."""
         strategy = self.strategy
@@ -476,7 +494,9 @@ class ArrayStore(Shown):
         def merged(_: Strategy) -> None:
             # Counters are the same on all workers, which make their steps together.
             means = {n: each.after for n, each in averages.items() if each.decay}
-            reduced, means = self._over_workers({**named, **rows}, means)
+            pushes = {**named, **rows}
+            summed, means = self._over_workers({} if are_reduced else pushes, means)
+            reduced = pushes if are_reduced else summed
             pushed = rows.keys() if update is not None else reduced.keys()
             if update is not None:
                 self._push_made(update({name: reduced[name] for name in named}), kept)

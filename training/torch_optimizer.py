@@ -17,6 +17,7 @@ from .kept_state import KeptState
 from .own_optimizer import Deltas
 from .torch_buffers import Buffers
 from .torch_changes import ProgramChanges, refuse_changes_in_forward
+from .torch_gradients import GradientsInSync
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
 from .torch_rules import TorchRules, has_stepped, take_scale_out
@@ -131,6 +132,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._values: Mapping[str, Any] = {}
         self._stepped = Targets(self._parameters | self._buffers.averages)
         self._changes = ProgramChanges(self.store, self._parameters, self._stepped)
+        in_sync = strategy.extended.num_replicas_in_sync > 1
+        self._in_sync = GradientsInSync(self.store, self._parameters) if in_sync else None
         self._everything = Targets(everything)
         self._in_place = StepsInPlace(
             self.store, self._parameters, self._buffers.tensors, on_servers=not on_worker
@@ -156,6 +159,27 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     # -- steps -------------------------------------------------------------------------------
 
+    def synchronize(self) -> None:
+        """Average gradients over the workers in sync now, instead of in ``step``.
+
+        For what needs the gradients of the whole batch, such as clipping by their norm::
+
+            loss.backward()
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+
+        Each worker has to call it, after the last ``backward`` of a step. It does nothing where no
+        other worker's gradients are averaged with these.
+
+        Raises:
+            ConfigurationError: Gradients are added up (``mean=False``), and ``backward`` was called
+                after the last ``synchronize`` of this step.
+            WindlassError: What the other workers, or the links to them, raise.
+        """
+        if self._in_sync is not None:
+            self._in_sync.reduce(self._gradients())
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Push the gradients, and load the values that come back.
 
@@ -163,6 +187,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             What ``closure`` returned; None without one.
 
         Raises:
+            ConfigurationError: The program has changed gradients of a worker in sync, without
+                :meth:`synchronize`.
             NonFiniteGradientError: A gradient was NaN or infinite many steps in a row.
             ShapeMismatchError: A parameter has another shape than when it was wrapped.
             WindlassError: What the session with the servers raises.
@@ -171,12 +197,15 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        reduced = self._in_sync is not None and self._in_sync.begin_step()
         if not take_scale_out(self, self._parameters, self.store.strategy):
             return loss
         if self.worker_reason is None:
             self._rules.follow()
             gradients = self._rules.with_decay(
-                self._gradients(), self._parameters, share=self._share_of_decay()
+                self._gradients(),
+                self._parameters,
+                share=1.0 if reduced else self._share_of_decay(),
             )
             self._steps_of_state += self._rules.have_state
             if self._in_place.step(gradients):
@@ -196,7 +225,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         moved = self._buffers.moved(self._values)
         changed = self._buffers.changed() or None
         if self.worker_reason is None:
-            values = self.store.exchange(gradients, assigned=changed, averages=moved)
+            values = self.store.exchange(
+                gradients, assigned=changed, averages=moved, reduced=reduced
+            )
         else:
             try:
                 values = self.store.exchange(
@@ -205,6 +236,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     assigned=changed,
                     averages=moved,
                     kept=self._pushed_state if self._keeps else None,
+                    reduced=reduced,
                 )
             except NonFiniteGradientError:  # what was refused is in the parameters by now
                 self._stepped.load(self._values)
