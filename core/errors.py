@@ -146,7 +146,7 @@ class JobDoneError(WindlassError):
 
 
 class IncompatibleError(WindlassError):
-    """Two tasks cannot work together."""
+    """Two tasks cannot work together; workers in sync have other values than each other."""
 
     exit_code = ExitCode.INCOMPATIBLE
 

@@ -99,4 +99,4 @@ class CountedStepsExtended(StrategyExtended):
 
     def note_write(self) -> None:
         """A variable that the replicas share is being changed."""
-        self.steps.note_write()
+        self.steps.note_write(by_hand=not is_running(self._strategy))

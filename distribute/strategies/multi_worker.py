@@ -205,6 +205,8 @@ class MultiWorkerExtended(MirroredExtended):
         if said:
             self._job = job
             self.steps.join(job, self.group, said.removeprefix(_SAVES))
+        elif self.group.size > 1:
+            self.steps.join_workers(self.group)
 
     def close(self) -> None:
         """Leave the ring; before it, take what the job saves at its end."""

@@ -6,6 +6,9 @@ workers after the same step; so all have to know what the first one is about to 
 *look*, one small all-reduce after a step: whether to copy the variables now, who was asked to stop,
 and how many steps the next look is away. There are about two looks a second, or one for each step
 that takes longer: a step of a quarter of a millisecond gets under half a percent slower.
+
+Between steps each worker changes its own copies, so all have to make the same changes. A look
+compares how many each has made: what the chief alone has loaded would train two models in silence.
 """
 
 import logging
@@ -20,6 +23,7 @@ from ...core.arrays.dtypes import Array
 from ...core.checkpoint import CheckpointReader
 from ...core.errors import (
     CheckpointError,
+    IncompatibleError,
     JobStoppedError,
     PeerLostError,
     StorageError,
@@ -105,6 +109,7 @@ class SynchronousSteps:
         self._next_look = _NEVER
         self._interval = 1
         self._looked_at = 0.0
+        self._by_hand = 0  # changes between steps
 
     # -- the job -----------------------------------------------------------------------------
 
@@ -133,10 +138,15 @@ class SynchronousSteps:
                 ) from error
             self.global_step = self._first_step = self._reader.manifest.global_step
             self._show()
-        self._job, self._workers = job, workers
+        self._job = job
+        self.join_workers(workers)
+        job.adopt(self)
+
+    def join_workers(self, workers: Workers) -> None:
+        """Look at the steps of these from the next one on."""
+        self._workers = workers
         self._next_look = self.global_step + 1
         self._looked_at = self._clock()
-        job.adopt(self)
 
     def add(self, variable: Variable) -> None:
         """Keep a new variable, and give it what the checkpoint has for its name.
@@ -155,9 +165,10 @@ class SynchronousSteps:
                 variable.name,
             )
         if self._reader is not None:
-            changed = self._has_changed
+            before = self._has_changed, self._by_hand
             found = restore_variables(self._reader, {variable.name: variable}, {})
-            self._has_changed = changed  # restoring in the first step makes it no step
+            # Restoring in the first step makes it no step.
+            self._has_changed, self._by_hand = before
             (self._restored if found else self._new).append(variable.name)
 
     def tell_restored(self) -> None:
@@ -200,14 +211,20 @@ class SynchronousSteps:
         if not self._is_part:
             self._is_running, self._has_changed = True, False
 
-    def note_write(self) -> None:
-        """What the replicas have in common changes."""
+    def note_write(self, *, by_hand: bool = False) -> None:
+        """What the replicas have in common changes.
+
+        Args:
+            by_hand: The program changes it between two steps.
+        """
         self._has_changed = True
+        self._by_hand += by_hand
 
     def end(self) -> None:
         """A step has ended without an error.
 
         Raises:
+            IncompatibleError: Workers have not made the same changes between steps.
             JobStoppedError: This task, or the whole job, was asked to stop.
             PeerLostError: Another worker was asked to stop.
         """
@@ -234,17 +251,22 @@ class SynchronousSteps:
         return self.global_step > self._first_step
 
     def _look(self) -> None:
-        """Find out what the first worker wants of all, and who was asked to stop."""
+        """Find out what the first worker wants of all, who was asked to stop, and who has changed
+        variables.
+        """
         job, workers = self._job, self._workers
+        count = len(workers.members)
+        mine = np.zeros(2 + 2 * count, np.int64)
+        if self._writes:
+            mine[:2] = job is not None and job.wanted, self._steps_until_next_look()
+        mine[2 + workers.rank] = job is not None and job.stop is not None
+        mine[2 + count + workers.rank] = self._by_hand
+        wanted, interval, *rest = workers.all_reduce(mine).tolist()
+        self._next_look = self.global_step + interval
+        _require_same_changes(workers, rest[count:], self.global_step)
         if job is None:
             return
-        said = np.zeros(2 + len(workers.members), np.int64)
-        if self._writes:
-            said[0], said[1] = job.wanted, self._steps_until_next_look()
-        said[2 + workers.rank] = job.stop is not None
-        wanted, interval, *stops = workers.all_reduce(said).tolist()
-        self._next_look = self.global_step + interval
-        asked = [member for member, stop in zip(workers.members, stops, strict=True) if stop]
+        asked = [member for member, stop in zip(workers.members, rest, strict=False) if stop]
         if asked:
             job.give_last(self._snapshot())
             raise job.stop or _stop_error(workers.members, workers.rank, asked, self.global_step)
@@ -307,6 +329,31 @@ def _is_shared(variable: Variable) -> bool:
 def _has_no_value(variable: Variable) -> bool:
     is_on_read = isinstance(variable, SyncOnReadVariable)
     return is_on_read and variable.aggregation is VariableAggregation.NONE
+
+
+def _require_same_changes(workers: Workers, changes: Sequence[int], step: int) -> None:
+    """Refuse workers of which some have changed variables that others have not.
+
+    Args:
+        workers: Those in sync.
+        changes: How many each has made between steps so far, by rank.
+        step: The one after which they were counted.
+
+    Raises:
+        IncompatibleError: They have not made as many.
+    """
+    if len(set(changes)) == 1:
+        return
+    shown = ", ".join(
+        f"{member} {count}" for member, count in zip(workers.members, changes, strict=True)
+    )
+    raise IncompatibleError(
+        f"workers in sync have not changed the same variables between their steps (assignments by "
+        f"step {step}: {shown}), so each trains other values than the next. What loads or assigns "
+        "weights has to do so on every worker: call load_weights, load_state_dict, restore or "
+        "assign outside of `if strategy.should_save:` and the like",
+        task=workers.members[workers.rank],
+    )
 
 
 def _stop_error(

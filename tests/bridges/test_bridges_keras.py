@@ -202,6 +202,31 @@ def test_a_frozen_layer_stays_and_trains_when_the_model_is_compiled_again(keras:
         model.fit(X, Y, verbose=0)
 
 
+def test_a_model_compiled_again_tells_that_servers_go_on_with_moments(
+    keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(1e-2, 10, 0.5)
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: keras.optimizers.Adam(1e-2), "the moments that its Adam"),
+        (lambda: keras.optimizers.SGD(schedule), "the step of the schedule that its SGD"),
+        (lambda: keras.optimizers.SGD(1e-2), ""),
+    ]
+    for make, words in cases:
+        model = distributed(compiled(keras, make()), wl.distribute.ParameterServerStrategy())
+        model.compile(make(), "mse")  # before the first step
+        model.fit(X, Y, verbose=0)
+        model.compile(model.optimizer, "mse")  # with its state
+        model.fit(X, Y, verbose=0)
+        assert "compiled again" not in caplog.text
+        model.compile(make(), "mse")
+        model.fit(X, Y, verbose=0)
+        every = [record.getMessage() for record in caplog.records]
+        told = [each for each in every if "compiled again" in each]
+        assert len(told) == bool(words)
+        assert all(words in each and "clone_model" in each for each in told)
+        caplog.clear()
+
+
 def test_weights_that_the_chief_loads_are_everybodys(keras: Any) -> None:
     """Before ``evaluate``, and by a callback within ``fit``."""
     model = distributed(compiled(keras, keras.optimizers.SGD(0.0)))

@@ -135,6 +135,25 @@ def test_a_loop_has_the_losses_of_keras_alone(
     assert strategy.global_step == STEPS
 
 
+def test_averages_that_a_loop_on_jax_keeps_to_itself_are_told_once(
+    keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    if keras.backend.backend() != "jax":
+        pytest.skip("elsewhere they are in variables, and shared")
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization()])
+        model.add(keras.layers.Dense(4))
+        optimizer = keras.optimizers.SGD(0.1)
+    step = step_of(keras, model, optimizer)
+    for x, y in zip(X[:3], Y[:3], strict=True):
+        step(x, y)
+    every = [record.getMessage() for record in caplog.records]
+    (told,) = [each for each in every if "moving averages" in each]
+    assert "moving_mean' and 1 more" in told
+    assert "compile and fit" in told
+
+
 def test_a_model_without_an_input_shape_is_shared_when_a_batch_has_built_it(keras: Any) -> None:
     if keras.backend.backend() == "jax":
         pytest.skip("its guide builds the optimizer, which needs the weights, before the loop")

@@ -18,6 +18,7 @@ from windlass.collectives.group import CollectiveGroup
 from windlass.core.arrays.dtypes import BFLOAT16
 from windlass.core.errors import (
     CollectiveTimeoutError,
+    IncompatibleError,
     JoinTimeoutError,
     OtherJobError,
     WindlassError,
@@ -247,3 +248,32 @@ def test_a_barrier_of_workers_in_sync_names_who_does_not_come() -> None:
         return "nobody"
 
     assert together(work)[0] == "/job:worker/task:1"
+
+
+def test_a_change_of_one_worker_between_steps_is_an_error_that_names_it_on_all() -> None:
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> str:
+        with strategy.scope():
+            w = wl.Variable(np.zeros(2, np.float32))
+            seen = wl.Variable(
+                0.0,
+                synchronization=wl.VariableSynchronization.ON_READ,
+                aggregation=wl.VariableAggregation.SUM,
+            )
+            optimizer = wl.optimizers.SGD(0.1)
+
+        def train(steps: int) -> None:
+            for _ in range(steps):
+                strategy.run(lambda: optimizer.apply_gradients([(np.ones(2, np.float32), w)]))
+
+        for _ in range(2):
+            train(1)
+            w.assign(np.ones(2, np.float32))
+        if rank == 0:
+            seen.assign(1.0)  # a metric, which is each worker's
+            w.assign(np.ones(2, np.float32))
+        with pytest.raises(IncompatibleError) as caught:
+            train(10)
+        return str(caught.value)
+
+    for message in together(work):
+        assert "/job:worker/task:0 3, /job:worker/task:1 2" in message

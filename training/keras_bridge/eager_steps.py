@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array, same_values
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import ConfigurationError, NonFiniteGradientError
+from ...core.errors import NonFiniteGradientError
 from ...distribute.base.contexts import is_running
 from .frameworks import keras
 from .loop_state import plainly
@@ -43,7 +43,6 @@ class EagerSteps(ABC):
         self._trainable: dict[str, Any] = {}
         self._pushed: list[str] = []
         self._loaded: dict[str, Any] = {}  # in every step
-        self._overwritten = 0  # changes of this worker, before steps in turn
 
     # -- of the framework --------------------------------------------------------------------
 
@@ -131,30 +130,9 @@ class EagerSteps(ABC):
                 if self.on_host(variable) or self.mark(variable) != self._marks[name]
             }
         )
-        self.require_kept(changed)
+        self._weights.require_kept(changed)
         if changed:
             self._weights.follow(changed)
-
-    def require_kept(self, changed: Mapping[str, Array]) -> None:
-        """Refuse a program that changes weights again and again where its changes do not count.
-
-        Args:
-            changed: What was changed since the last step, by name.
-
-        Raises:
-            ConfigurationError: Another asynchronous worker than the chief has changed weights
-                before two steps in turn.
-        """
-        self._overwritten = self._overwritten + 1 if changed and not self._weights.can_assign else 0
-        if self._overwritten > 1:
-            name = next(iter(changed))
-            raise ConfigurationError(
-                f"this program changes {name!r} between steps, as clipping does, on a worker that "
-                "is not the chief, and of asynchronous workers the chief's changes alone count. "
-                "Write it as a constraint, which an optimizer of Keras keeps in every step "
-                "(kernel_constraint=... of the layer), or train in sync",
-                variable=name,
-            )
 
     def make_test_function(self) -> None:
         """Keras' own."""

@@ -6,6 +6,7 @@ optimizer's state goes round through the program, as ever; of one that runs on t
 number of iterations counts.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 jax: Any = require("jax", "keras")
 io_callback: Any = require("jax.experimental", "keras").io_callback
 
+log = logging.getLogger(__name__)
+
 _COPIED_AT_ONCE = 100_000  # bytes; what is larger JAX copies in a thread of its own
 
 
@@ -41,6 +44,7 @@ class LoopSteps(EagerSteps):
         super().__init__(weights)
         self._arrays = weights.shared.marks  # of which variables were given these
         self._has_given = False
+        self._has_told = False
 
     # -- values ------------------------------------------------------------------------------
 
@@ -61,9 +65,11 @@ class LoopSteps(EagerSteps):
 
     def follow(self) -> None:
         """What the program has assigned."""
-        changed = {n: v for n, v in self._trainable.items() if v.value is not self._arrays[n]}
-        if changed:
-            self._weights.follow(self._other_values(changed))
+        assigned = {n: v for n, v in self._trainable.items() if v.value is not self._arrays[n]}
+        changed = self._other_values(assigned)
+        self._weights.require_kept(changed)
+        if assigned:
+            self._weights.follow(changed)
 
     def mark(self, variable: Any) -> object:
         """Of the rate."""
@@ -103,6 +109,7 @@ class LoopSteps(EagerSteps):
         Raises:
             ConfigurationError: Where it cannot be done; says what to write instead.
         """
+        self._tell_of_averages()
         weights, optimizer = self._weights, self._weights.optimizer
         names = [str(weights.name_of(v)) for v in optimizer._trainable_variables]
         given = {name: g for name, g in zip(names, gradients, strict=True) if g is not None}
@@ -131,6 +138,20 @@ class LoopSteps(EagerSteps):
 
         now = list(map(array_of, values))
         return self._out(push, values, deltas, new_state, now), list(new_state)
+
+    def _tell_of_averages(self) -> None:
+        """Averages are in the state that goes round through the program, where none is pushed."""
+        averages = self._weights.averages
+        if averages and not self._has_told:
+            log.warning(
+                "%r and %d more moving averages stay in the state of this program's loop, of this "
+                "worker's batches alone; checkpoints have their first values until the "
+                "program assigns them to the model's variables. With compile and fit they are "
+                "shared: of the batches of all workers",
+                next(iter(averages)),
+                len(averages) - 1,
+            )
+        self._has_told = True
 
     def _on_servers(
         self,
@@ -171,7 +192,7 @@ class LoopSteps(EagerSteps):
             known = self._weights.shared.given
             arrays = zip(names, map(np.asarray, now), strict=True)
             changed = {name: a for name, a in arrays if not same_values(a, known[name])}
-            self.require_kept(changed)
+            self._weights.require_kept(changed)
             if changed and self._weights.can_assign:
                 self._weights.store.assign(changed)
         self._has_given = True

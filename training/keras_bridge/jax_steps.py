@@ -207,6 +207,8 @@ class Steps:
             for name, array in zip(self._trainable, trainable, strict=True)
         ):
             trainable, others = self._follow(trainable, others)
+        else:
+            weights.require_kept({})
         every = self._placed(trainable, every)
         if self._alone is not None:
             state = (every, others, of_optimizer, metrics)
@@ -294,10 +296,11 @@ class Steps:
         """Weights and other state of a step whose weights are not those of the last one's end."""
         given = dict(zip(self._trainable, trainable, strict=True))
         changed = self._changed(given)
+        self._weights.require_kept(changed)
         if not changed:
             self._arrays.update(given)  # Keras has copied them
             return trainable, others
-        if self._weights.is_chief:
+        if self._weights.can_assign:
             self._weights.store.assign(changed)
         values = self._weights.pull()
         self._weights.shared.values.update(values)

@@ -40,10 +40,12 @@ class OptimizerTrainer(Protocol):
     Attributes:
         worker_reason: Why it runs on this worker; None: it runs on the servers.
         settings: What must stay as it was for the state on the servers to go on.
+        server_state: What the servers keep besides the weights, for people; empty: nothing.
     """
 
     worker_reason: str | None
     settings: Mapping[str, Any]
+    server_state: str
 
     def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
         """The rule of each of these variables of Keras, by name; none on the worker."""
@@ -75,6 +77,7 @@ class KerasTrainer:
         place = place_optimizer(optimizer, trained, deltas, shared)
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
         self._rule = place.optimizer() if isinstance(place, OnServer) else None
+        self.server_state = "" if self._rule is None else _state_of(optimizer, self._rule)
 
     def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
         """One rule for all."""
@@ -88,6 +91,15 @@ class KerasTrainer:
     def own_state(self, strategy: Strategy, prefix: str, array: Callable[[Any], Array]) -> OwnState:
         """The optimizer's variables."""
         return OwnState(self._optimizer, self._trained, strategy, prefix, array)
+
+
+def _state_of(optimizer: Any, rule: Optimizer) -> str:
+    """What servers keep for an optimizer besides weights, for people."""
+    scheduled = isinstance(
+        getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
+    )
+    parts = ["moments"] * bool(rule.rule.slot_start()) + ["step of the schedule"] * scheduled
+    return " and the ".join(parts)
 
 
 def place_optimizer(

@@ -32,6 +32,7 @@ class TorchTrainer:
     """
 
     settings: Mapping[str, Any] = {}
+    server_state = ""  # a model of Keras is compiled with an optimizer of Keras
 
     def __init__(
         self,

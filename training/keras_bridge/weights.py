@@ -5,6 +5,7 @@ values count. How a step is made to hand its gradients out is ``jax_steps``, ``t
 ``tensorflow_steps``.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -30,6 +31,8 @@ from .optimizer import KeptByWorker, KerasTrainer, OptimizerTrainer, require_fre
 from .replicas import Placement
 from .shared_variables import SharedVariables, shared_variables
 from .worker_seeds import give_own_seeds
+
+log = logging.getLogger(__name__)
 
 
 class Steps(Protocol):
@@ -104,6 +107,7 @@ class SharedWeights:
         self._in_sync = workers_in_sync(strategy) > 1
         self.can_assign = self.is_chief or self._in_sync
         self.steps = 0
+        self._overwritten = 0  # changes of this worker, before steps in turn
         self._prefix = f"{name}/" if name else ""
         self._on_gpus = any(map(is_gpu, strategy.extended.replica_devices))
         _require_weights(model)
@@ -262,6 +266,27 @@ class SharedWeights:
         self.shared.values.update(values)
         self.backend.load({name: self.variables[name] for name in values}, values)
 
+    def require_kept(self, changed: Mapping[str, Array]) -> None:
+        """Refuse a program that changes weights again and again where its changes do not count.
+
+        Args:
+            changed: What was changed since the last step, by name.
+
+        Raises:
+            ConfigurationError: Another asynchronous worker than the chief has changed weights
+                before two steps in turn.
+        """
+        self._overwritten = self._overwritten + 1 if changed and not self.can_assign else 0
+        if self._overwritten > 1:
+            name = next(iter(changed))
+            raise ConfigurationError(
+                f"this program changes {name!r} between steps, as clipping does, on a worker that "
+                "is not the chief, and of asynchronous workers the chief's changes alone count. "
+                "Write it as a constraint, which an optimizer of Keras keeps in every step "
+                "(kernel_constraint=... of the layer), or train in sync",
+                variable=name,
+            )
+
     # -- steps -------------------------------------------------------------------------------
 
     def trained_names(self) -> list[str]:
@@ -297,6 +322,8 @@ class SharedWeights:
     def take_optimizer(self) -> None:
         """Train with the optimizer that the model was compiled with last.
 
+        The servers go on with the state of the one before it, and a warning says so.
+
         Raises:
             ConfigurationError: The servers have a state of another one.
         """
@@ -312,7 +339,21 @@ class SharedWeights:
             )
         if self.worker_reason is None and not self.steps:
             require_fresh(optimizer)
+        if self.steps and optimizer is not self.optimizer and self.trainer is not None:
+            self._tell_of_state(self.trainer.server_state)
         self.optimizer = optimizer
+
+    def _tell_of_state(self, state: str) -> None:
+        if state and self.is_chief:
+            log.warning(
+                "%r was compiled again: the servers go on with the %s that its %s has by now, "
+                "where Keras alone would begin anew. To begin anew train a copy: "
+                "keras.models.clone_model(model) in the scope, with "
+                "set_weights(model.get_weights())",
+                self.model.name,
+                state,
+                type(self.optimizer).__name__,
+            )
 
     def exchange(
         self,

@@ -17,6 +17,7 @@ from windlass.cluster.spec import ClusterSpec
 from windlass.core.checkpoint import latest_checkpoint
 from windlass.core.errors import (
     CheckpointError,
+    IncompatibleError,
     JobStoppedError,
     PeerLostError,
     ShapeMismatchError,
@@ -58,7 +59,8 @@ class Others:
 
     def all_reduce(self, values: Array) -> Array:
         self.looks += 1
-        total: Array = values + np.array(self.says)
+        total: Array = values.copy()
+        total[: len(self.says)] += self.says
         return total
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
@@ -168,6 +170,28 @@ def test_all_look_after_the_first_step_then_twice_a_second_and_at_most_200_steps
 
 def test_the_first_worker_says_when_the_next_look_is() -> None:
     assert looks_of(Others(rank=1, says=(0, 7, 0, 0, 0)), [1.0] * 20) == [1, 8, 15]
+
+
+@pytest.mark.parametrize("has_job", [True, False], ids=["of a job", "of no job"])
+def test_workers_that_do_not_change_the_same_between_steps_end_with_their_names(
+    has_job: bool,
+) -> None:
+    def make_step(*, mine: int, others: tuple[int, int]) -> None:
+        workers, steps = Others(says=(0, 0, 0, 0, 0, 0, *others)), SynchronousSteps()
+        if has_job:
+            steps.join(JobSnapshots(), workers, "")
+        else:
+            steps.join_workers(workers)
+        for _ in range(mine):
+            steps.note_write(by_hand=True)
+        steps.begin()
+        steps.note_write()
+        steps.end()
+
+    make_step(mine=2, others=(2, 2))
+    words = "/job:worker/task:0 2, /job:worker/task:1 0, /job:worker/task:2 0.*every worker"
+    with pytest.raises(IncompatibleError, match=words):
+        make_step(mine=2, others=(0, 0))
 
 
 # -- requests to stop ------------------------------------------------------------------------

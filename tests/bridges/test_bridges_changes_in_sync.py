@@ -1,0 +1,89 @@
+"""What one worker in sync alone has loaded ends the job, on every framework."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled
+
+pytestmark = pytest.mark.bridges
+
+TORCH = """
+import torch
+module = torch.nn.Linear(8, 1)
+for deltas in ("allow", "always"):
+    optimizer = wl.training.torch.DistributedOptimizer(
+        torch.optim.Adam(module.parameters()), strategy, module=module, deltas=deltas, name=deltas
+    )
+
+def load():
+    module.load_state_dict({name: value / 2 for name, value in module.state_dict().items()})
+
+def train():
+    optimizer.zero_grad()
+    module(torch.tensor(x)).square().mean().backward()
+    optimizer.step()
+"""
+
+KERAS = """
+import keras
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+
+def load():
+    model.set_weights([weight / 2 for weight in model.get_weights()])
+
+def train():
+    model.train_on_batch(x, x[:, :1])
+"""
+
+PROGRAM = """
+import numpy as np
+import windlass as wl
+strategy = wl.distribute.MultiWorkerMirroredStrategy()
+x = np.ones((4, 8), np.float32)
+{framework}
+for _ in range(3):
+    train()
+    load()
+train()
+print("alike", flush=True)
+if strategy.should_save:
+    load()
+for _ in range(500):
+    train()
+print("in silence", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "body", "below"),
+    [
+        pytest.param("torch", TORCH, "jax", id="torch"),
+        pytest.param("keras", KERAS, "jax", id="keras-jax"),
+        pytest.param("keras", KERAS, "torch", id="keras-torch"),
+        pytest.param("keras", KERAS, "tensorflow", id="keras-tensorflow"),
+    ],
+)
+def test_weights_that_the_chief_alone_loads_end_workers_in_sync(
+    framework: str, body: str, below: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(framework)
+    pytest.importorskip(below)
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM.replace("{framework}", body))
+    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0"]
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, *local, program],
+        timeout_s=scaled(120),
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": below},
+    )
+    assert code != 0, output
+    assert output.count("alike") == 2, output + errors
+    assert "in silence" not in output
+    assert "have not changed the same variables" in output + errors
+    assert "every worker" in output + errors
