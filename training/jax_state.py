@@ -24,7 +24,7 @@ from .jax_on_device import StepsOnDevice
 from .jax_tree import ParameterTree, is_floating
 from .optax_reading import place_transformation
 from .optax_worker import WorkerOptimizer
-from .own_optimizer import Deltas, choose_place
+from .own_optimizer import Deltas, choose_place, tell_of_half_precision
 from .rule_table import OnServer, OnWorker, Place
 from .update_count import UpdateCount
 
@@ -98,13 +98,16 @@ class TrainState:
             averages, momentum, prefix=f"{name}/" if name else "", taken=self._tree.first
         )
         self._names = list(self._tree.first)
+        rule = place.optimizer() if isinstance(place, OnServer) else None
+        if rule is not None:
+            tell_of_half_precision(self._tree.first, "this optax transformation")
         self.store = ArrayStore(
             {
                 **self._tree.first,
                 **moving.first,
                 **({} if self._count is None else self._count.first),
             },
-            place.optimizer() if isinstance(place, OnServer) else None,
+            rule,
             strategy,
             mean=mean,
             tables=None if own is None else own.kept.variables(strategy),

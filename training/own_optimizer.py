@@ -1,8 +1,10 @@
 """What happens if an optimizer has no rule: deltas, or an error."""
 
 import logging
+from collections.abc import Mapping
 from typing import Literal, get_args
 
+from ..core.arrays.dtypes import Array, is_float
 from ..core.errors import ConfigurationError
 from .rule_table import OnServer, OnWorker, Place
 
@@ -39,3 +41,23 @@ def choose_place(place: Place, deltas: Deltas, name: str) -> Place:
         )
     log.info("%s runs on this worker: it %s. Its changes are pushed as deltas", name, place.reason)
     return place
+
+
+def tell_of_half_precision(arrays: Mapping[str, Array], kind: str) -> None:
+    """Say that servers update half-precision arrays in float32.
+
+    Args:
+        arrays: That an optimizer updates on the servers, by name.
+        kind: Of the optimizer, for people.
+    """
+    half = [n for n, a in arrays.items() if is_float(a.dtype) and a.dtype.itemsize < 4]
+    if half:
+        log.warning(
+            "%r is %s: on the servers %s computes in float32 and keeps its moments in it, so the "
+            'curve is not quite the one that it has alone; deltas="always" keeps it on the '
+            "worker, where it computes in %s as alone",
+            half[0],
+            arrays[half[0]].dtype.name,
+            kind,
+            arrays[half[0]].dtype.name,
+        )

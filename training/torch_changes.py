@@ -32,11 +32,14 @@ class ProgramChanges:
         self._counts = extended.num_replicas_in_sync > 1 or bool(extended.should_checkpoint)
         self._overwritten = 0  # before steps in turn
 
-    def follow(self, given: Mapping[str, Array]) -> None:
+    def follow(self, given: Mapping[str, Array]) -> Mapping[str, Array]:
         """Have the store take what the program has changed, before a step.
 
         Args:
             given: The values that were loaded last, by name.
+
+        Returns:
+            What it has taken, by name.
 
         Raises:
             ConfigurationError: Another asynchronous worker than the chief has changed parameters
@@ -44,9 +47,10 @@ class ProgramChanges:
         """
         changed = self._targets.changed(self._names, given)
         if self._counts:
-            if changed:
-                self._store.assign({name: np.array(value) for name, value in changed.items()})
-            return
+            taken = {name: np.array(value) for name, value in changed.items()}
+            if taken:
+                self._store.assign(taken)
+            return taken
         self._overwritten = self._overwritten + 1 if changed else 0
         if self._overwritten > 1:
             name = next(iter(changed))
@@ -57,6 +61,7 @@ class ProgramChanges:
                 "with its own, or train in sync",
                 variable=name,
             )
+        return {}
 
 
 def refuse_changes_in_forward(module: Any, workers: int) -> None:

@@ -38,6 +38,11 @@ class StepsInPlace:
         self._own: OwnArrays | None = None
         self._changed_here = False  # since :meth:`loaded`
 
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether what the program changes is in the variables by itself."""
+        return self._own is not None
+
     def step(self, gradients: Mapping[str, Any]) -> bool:
         """Make a step, if that can be done here.
 

@@ -14,13 +14,14 @@ from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore
 from .extras import require
 from .kept_state import KeptState
-from .own_optimizer import Deltas
+from .own_optimizer import Deltas, tell_of_half_precision
 from .torch_buffers import Buffers
 from .torch_changes import ProgramChanges, refuse_changes_in_forward
 from .torch_gradients import GradientsInSync
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
 from .torch_rules import TorchRules, has_stepped, take_scale_out
+from .torch_server_state import StateOnServers
 from .torch_state import TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
@@ -94,7 +95,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._complete = False
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._complete = True
-        self._share()
+        self.param_groups = optimizer.param_groups
         self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
         self._buffers = Buffers(module, name, in_sync=strategy.extended.num_replicas_in_sync > 1)
@@ -110,14 +111,18 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 "wl.training.torch.write_checkpoint, or keep it on the worker with "
                 'deltas="always"'
             )
+        self._show_no_state()
         everything = self._parameters | self._buffers.tensors
+        first = {each: to_array(tensor) for each, tensor in everything.items()}
+        if self.worker_reason is None:
+            tell_of_half_precision({each: first[each] for each in self._parameters}, self._kind)
         on_worker = self.worker_reason is not None
         self._state = TorchState(optimizer, self._parameters) if on_worker else None
         kept = self._kept = None
         if self._state is not None and self._state.entries:
             kept = self._kept = KeptState(self._state.entries, kind=self._kind, prefix=name)
         self.store = ArrayStore(
-            {each: to_array(tensor) for each, tensor in everything.items()},
+            first,
             self._rules.optimizers(names),
             strategy,
             mean=mean,
@@ -138,12 +143,27 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._in_place = StepsInPlace(
             self.store, self._parameters, self._buffers.tensors, on_servers=not on_worker
         )
-        self.refresh()
+        self._load()
 
     # -- values ------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Load parameters and buffers as they are now, with what other workers have pushed."""
+        """Load parameters and buffers as they are now, with what other workers have pushed.
+
+        What the program has changed in parameters since the last step counts as before a step.
+        """
+        if not self._in_place.keeps_changes:
+            self._give_changes()
+        self._load()
+
+    def _give_changes(self) -> None:
+        if self.worker_reason is None or self._in_sync is not None:
+            self._changes.follow(self._values)
+            return
+        changed = self._stepped.changed(self._parameters, self._values)
+        self.store.push_delta({n: array - self._values[n] for n, array in changed.items()})
+
+    def _load(self) -> None:
         self._values = self.store.pull()
         self._everything.load(self._values)
         self._buffers.mark()
@@ -155,7 +175,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Overwrite the values of all workers with this one's parameters and buffers."""
         everything = self._parameters | self._buffers.tensors
         self.store.assign({name: to_array(tensor) for name, tensor in everything.items()})
-        self.refresh()
+        self._load()
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -220,8 +240,10 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         after_own = self._in_place.values()
         if after_own is not None:
             self._values = after_own
-        elif self.worker_reason is None:
-            self._changes.follow(self._values)
+        elif self.worker_reason is None or self._in_sync is not None:
+            taken = self._changes.follow(self._values)
+            if taken:
+                self._values = {**self._values, **taken}
         moved = self._buffers.moved(self._values)
         changed = self._buffers.changed() or None
         if self.worker_reason is None:
@@ -264,7 +286,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     parameter = self._parameters[name]
                     parameter.grad = from_gradient(gradient, parameter)
         self._optimizer.step()
-        return {name: to_array(self._parameters[name]) - self._values[name] for name in gradients}
+        others = [name for name in self._parameters if name not in gradients]
+        changed = self._stepped.changed(others, self._values)  # by the program
+        return {
+            name: to_array(self._parameters[name]) - self._values[name]
+            for name in (*gradients, *changed)
+        }
 
     def _take_state(self) -> None:
         """Go on with the state that the job has, if it has one."""
@@ -295,9 +322,21 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def _kind(self) -> str:
         return type(self._optimizer).__name__
 
-    def _share(self) -> None:
-        """Have one state and one list of groups with the optimizer that was given."""
-        self.param_groups, self.state = self._optimizer.param_groups, self._optimizer.state
+    @property
+    def state(self) -> Any:
+        """That of the optimizer; of one that runs on the servers none, and changes are an error."""
+        return self._optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        if self._complete:  # else torch begins one
+            if isinstance(self.state, StateOnServers):
+                self.state.clear()  # refuses
+            self._optimizer.state = state
+
+    def _show_no_state(self) -> None:
+        if self.worker_reason is None and self._rules.have_state:
+            self._optimizer.state = StateOnServers(self._kind)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: the servers are told of all parameters at once.
@@ -345,7 +384,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """
         self._require_state(state_dict)
         self._optimizer.load_state_dict(state_dict)
-        self._share()
+        self.param_groups = self._optimizer.param_groups
+        self._show_no_state()
 
     def _require_state(self, state_dict: Mapping[str, Any]) -> None:
         """Refuse a state that cannot be loaded, or is missing."""

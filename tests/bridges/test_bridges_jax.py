@@ -176,6 +176,38 @@ def test_two_workers_and_two_servers_learn_together() -> None:
     assert losses[0] == losses[1] < 0.5 * curve_alone(optax.adam(5e-3), 1)[0]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "make", "deltas", "tells"),
+    [
+        pytest.param("bfloat16", lambda: optax.adam(1e-2), "allow", True, id="moments"),
+        pytest.param("float16", lambda: optax.adam(1e-2), "allow", True, id="float16"),
+        pytest.param("bfloat16", lambda: optax.adam(1e-2), "always", False, id="on the worker"),
+        pytest.param("bfloat16", lambda: optax.sgd(1e-2), "allow", True, id="no moments"),
+        pytest.param("float32", lambda: optax.adam(1e-2), "allow", False, id="float32"),
+    ],
+)
+def test_half_precision_has_the_curve_of_optax_or_a_warning(
+    dtype: str, make: Any, deltas: Any, tells: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = {"w": jax.numpy.linspace(-1, 1, 8).astype(dtype)}
+    state = wl.training.jax.TrainState(
+        value, make(), wl.distribute.ParameterServerStrategy(), deltas=deltas
+    )
+    optimizer, gradients = make(), jax.grad(lambda p: (p["w"] ** 3 - p["w"]).sum())
+    opt_state = optimizer.init(value)
+    for _ in range(20):
+        updates, opt_state = optimizer.update(gradients(value), opt_state, value)
+        value = optax.apply_updates(value, updates)
+        state.apply_gradients(gradients(state.params))
+    told = [each.getMessage() for each in caplog.records if "float32" in each.getMessage()]
+    assert len(told) == tells
+    if tells:
+        assert 'deltas="always"' in told[0]
+    else:
+        found = np.asarray(state.params["w"], np.float32)
+        np.testing.assert_allclose(found, np.asarray(value["w"], np.float32), rtol=1e-5)
+
+
 @pytest.mark.parametrize("deltas", ["allow", "always"])
 def test_a_program_may_donate_parameters_and_gradients(deltas: Any) -> None:
     strategy = wl.distribute.ParameterServerStrategy()

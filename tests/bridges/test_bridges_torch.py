@@ -514,3 +514,24 @@ def test_parameters_without_a_module_have_numbers_or_the_names_torch_was_given()
     numbered = wl.training.torch.DistributedOptimizer(adam(net().parameters()), strategy, name="b")
     assert set(named.store.names) == {"a/0.weight", "a/0.bias", "a/2.weight", "a/2.bias"}
     assert set(numbered.store.names) == {f"b/parameter_{i}" for i in range(4)}
+
+
+def test_moments_of_half_precision_are_told_to_be_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cases: list[tuple[Any, Any, bool]] = [
+        (torch.optim.Adam, "allow", True),
+        (torch.optim.Adam, "always", False),
+        (torch.optim.SGD, "allow", True),
+    ]
+    for make, deltas, tells in cases:
+        module = torch.nn.Linear(3, 1).to(torch.bfloat16)
+        wl.training.torch.DistributedOptimizer(
+            make(module.parameters(), 1e-2),
+            wl.distribute.ParameterServerStrategy(),
+            module=module,
+            deltas=deltas,
+        )
+        told = [each.getMessage() for each in caplog.records if "float32" in each.getMessage()]
+        assert len(told) == tells, make
+        caplog.clear()

@@ -1,5 +1,6 @@
 """PyTorch: what a program does to parameters and optimizers between steps is kept, or refused."""
 
+import collections
 import copy
 import os
 from collections.abc import Callable
@@ -72,6 +73,33 @@ def test_what_a_program_does_to_parameters_counts_under_servers(change: Change) 
         found = next(iter(cluster.run(program).values()))
     alone = net()
     train(alone, adam(alone.parameters()), 30, change)
+    for mine, theirs in zip(found, values(alone), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("deltas", ["allow", "always"])
+def test_what_a_program_does_to_parameters_without_a_gradient_counts(deltas: Any) -> None:
+    def shrink(module: Any, step: int) -> None:
+        module[2].bias.requires_grad_(False)
+        with torch.no_grad():
+            module[2].bias.mul_(0.9)
+
+    def program() -> list[Any]:
+        module = net()
+        optimizer = wl.training.torch.DistributedOptimizer(
+            adam(module.parameters()),
+            wl.distribute.ParameterServerStrategy(),
+            module=module,
+            deltas=deltas,
+        )
+        train(module, optimizer, 20, shrink)
+        optimizer.refresh()
+        return values(module)
+
+    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+        found = next(iter(cluster.run(program).values()))
+    alone = net()
+    train(alone, adam(alone.parameters()), 20, shrink)
     for mine, theirs in zip(found, values(alone), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
@@ -182,6 +210,40 @@ def test_a_state_that_servers_have_is_not_brought_back_in_silence() -> None:
     first = optimizer.state_dict()
     train(module, optimizer, 3)
     optimizer.load_state_dict(first)  # which has none
+
+
+def test_moments_that_servers_have_are_not_cleared_or_replaced_in_silence() -> None:
+    def wrapped(make: Any = adam, **options: Any) -> tuple[Any, Any, Any]:
+        module = net()
+        inner = make(module.parameters())
+        optimizer = wl.training.torch.DistributedOptimizer(
+            inner, wl.distribute.ParameterServerStrategy(), module=module, **options
+        )
+        train(module, optimizer, 3)
+        return module[0].weight, inner, optimizer
+
+    weight, inner, optimizer = wrapped()
+    for _ in range(2):
+        acts: list[Callable[[], Any]] = [
+            optimizer.state.clear,
+            inner.state.clear,
+            lambda: optimizer.state[weight].update(step=0),
+            lambda: optimizer.state[weight]["exp_avg"],
+            lambda: optimizer.state.pop(weight),
+            lambda: optimizer.state.__setitem__(weight, {}),
+            lambda: setattr(optimizer, "state", collections.defaultdict(dict)),
+        ]
+        for act in acts:
+            with pytest.raises(wl.errors.ConfigurationError, match='deltas="always"'):
+                act()
+        assert len(optimizer.state[weight]) == 0
+        optimizer.load_state_dict(optimizer.state_dict())
+    wrapped(lambda p: torch.optim.SGD(p, 0.1))[2].state.clear()  # which has none
+
+    weight, inner, optimizer = wrapped(deltas="always")
+    optimizer.state = collections.defaultdict(dict)
+    assert inner.state is optimizer.state
+    assert not inner.state[weight]
 
 
 def test_a_shared_optimizer_is_not_copied() -> None:
