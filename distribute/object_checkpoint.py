@@ -17,6 +17,8 @@ from .base.values import DistributedValues
 from .object_tree import ObjectTree, walk_objects
 from .saved_variables import capture, restore_variables, saved_value, write_variables
 
+_VALUES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
+
 
 class LoadStatus:
     """What a restored checkpoint and the objects have in common. As ``tf.train``'s.
@@ -72,21 +74,48 @@ class ObjectCheckpoint:
     on parameter servers are in the job's own checkpoints only. Synchronous workers save and restore
     together, and the first one writes; in a parameter-server job the chief does.
 
+    The objects are attributes of the checkpoint, and one that is assigned is saved, too.
+
     Args:
-        root: An object whose attributes are the first part of keys; None if there is none.
+        root: An object whose attributes are the first part of keys, or another checkpoint; None if
+            there is none.
         objects: Other objects by name, e.g. ``model=model``.
 
     Raises:
-        ValueError: ``root`` has an attribute of the same name as one of ``objects``; or variables
-            belong to several strategies, which is noticed when the checkpoint is used.
+        ValueError: ``root`` has an attribute of the same name as one of ``objects``; an object is a
+            number, text or array, which holds no variable; or variables belong to several
+            strategies, which is noticed when the checkpoint is used.
     """
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
-        taken = sorted(set(getattr(root, "__dict__", {})) & set(objects))
+        taken = sorted(set(_attributes(root)) & set(objects))
         if taken:
             raise ValueError(f"root has an attribute {taken[0]!r}, too; give it another name")
+        for name, each in objects.items():
+            if isinstance(each, _VALUES):
+                raise ValueError(
+                    f"{name}={each!r} is a {type(each).__name__}, and a checkpoint has variables "
+                    "and objects that hold some; make it a wl.Variable"
+                )
         self._root, self._objects = root, dict(objects)
         self._saves = 0
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_objects"][name]
+        except KeyError:
+            raise AttributeError(f"this checkpoint has no object {name!r}", name=name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        else:
+            self._objects[name] = value
+
+    @property
+    def checkpointed(self) -> dict[str, Any]:
+        """The objects, and attributes of ``root``, by the first part of their keys."""
+        return {**_attributes(self._root), **self._objects}
 
     @property
     def save_counter(self) -> int:
@@ -163,10 +192,7 @@ class ObjectCheckpoint:
 
     def _to_save(self) -> tuple[ObjectTree, Any]:
         """The variables and objects to save, and the strategy that they belong to."""
-        children: Mapping[str, Any] = self._objects
-        if self._root is not None:
-            children = {**getattr(self._root, "__dict__", {"root": self._root}), **children}
-        tree = walk_objects(children)
+        tree = walk_objects(self.checkpointed)
         default: Any = default_strategy()
         strategies = {id(v.strategy): v.strategy for v in tree.variables.values()}
         strategies.pop(id(default), None)
@@ -183,6 +209,16 @@ class ObjectCheckpoint:
     def writes(self) -> bool:
         """Whether this task is the one that writes."""
         return bool(self._to_save()[1].should_save)
+
+
+def _attributes(root: Any) -> Mapping[str, Any]:
+    """What of ``root`` is the first part of keys."""
+    if root is None:
+        return {}
+    if isinstance(root, ObjectCheckpoint):
+        return root.checkpointed
+    found: Mapping[str, Any] = getattr(root, "__dict__", {"root": root})
+    return found
 
 
 def _some(keys: list[str]) -> str:

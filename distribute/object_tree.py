@@ -83,6 +83,9 @@ def _children(found: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(found, list | tuple):
         return [(str(number), value) for number, value in enumerate(found)]
     ours = type(found).__module__.startswith(_OURS)
+    checkpointed = getattr(found, "checkpointed", None) if ours else None
+    if isinstance(checkpointed, Mapping):  # another checkpoint
+        return _by_name(checkpointed)
     if isinstance(found, type) or (ours and not hasattr(found, "reset_state")):
         return []
     return _by_name(getattr(found, "__dict__", {}))

@@ -15,7 +15,7 @@ from ...core.public_face import provided
 from .communication import CommunicationOptions
 from .devices import in_task
 from .interface import StrategyInterface
-from .reductions import ReduceOp
+from .reductions import ReduceOp, axis_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,14 +333,16 @@ class ReplicaContext:
 
         Raises:
             RuntimeError: This is not the current replica.
-            ValueError: A scalar, or shapes that differ elsewhere.
+            TypeError: The axis is a float.
+            ValueError: A scalar, shapes that differ elsewhere, or an axis that is no number.
         """
+        axis = axis_number(axis)
         self._require_current("all_gather")
 
         def merge(strategy: StrategyInterface, tree: Any) -> Any:
             return strategy.extended.gather_to_all(tree, axis, options)
 
-        return self.merge_call(Merging(merge, (int(axis),)), (value,))
+        return self.merge_call(Merging(merge, (axis,)), (value,))
 
     def _require_current(self, method: str) -> None:
         frame = top_frame()

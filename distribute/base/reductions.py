@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,20 @@ def concatenate(values: Sequence[Any], axis: int) -> Any:
     check_gatherable(arrays, axis)
     with beside(arrays[0]):
         return namespace_of(arrays[0]).concatenate(arrays, axis=axis)
+
+
+def axis_number(axis: Any) -> int:
+    """An axis as an integer.
+
+    Raises:
+        TypeError: It is a float.
+        ValueError: It is no number.
+    """
+    try:
+        return index(axis)
+    except TypeError:
+        kind = TypeError if isinstance(axis, float) else ValueError
+        raise kind(f"axis must be an integer, got {axis!r}") from None
 
 
 def check_gatherable(arrays: Sequence[Any], axis: int) -> None:

@@ -3,7 +3,7 @@
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...core.errors import ConfigurationError
@@ -177,7 +177,13 @@ class ClusterCoordinator(Shown):
 
         Raises:
             TypeError: It can be gone through once only, or cannot be sent.
+            ValueError: It is neither a function nor a dataset.
         """
+        if not (callable(dataset_fn) or isinstance(dataset_fn, Iterable)):
+            raise ValueError(
+                "create_per_worker_dataset takes a function that makes a dataset, or a dataset, "
+                f"not {dataset_fn!r}"
+            )
         is_once = isinstance(dataset_fn, Dataset) and dataset_fn.node.once
         if is_once or isinstance(dataset_fn, Iterator):
             raise TypeError(

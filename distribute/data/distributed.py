@@ -150,6 +150,14 @@ class DistributedDataset(Shown):
         """ArraySpec per leaf of one replica's batch; PerReplica with several replicas."""
         return self._source.spec(len(self._extended.replica_devices))
 
+    @property
+    def cardinality(self) -> int:
+        """How many batches the dataset has of which this worker's steps are made.
+
+        ``INFINITE_CARDINALITY`` or ``UNKNOWN_CARDINALITY`` where there is no such number.
+        """
+        return min(dataset.cardinality() for dataset in self._source.datasets)
+
     def __iter__(self) -> "DistributedIterator":
         return DistributedIterator(self._extended, self._source)
 

@@ -1,7 +1,8 @@
 """Options of distributed input, as TensorFlow's."""
 
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import NamedTuple, Self
 
 SHARD_HINT = -1
 """``dataset.shard(SHARD_HINT, SHARD_HINT)``: shard here, under the policy HINT."""
@@ -58,11 +59,17 @@ class Options:
     experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions)
 
 
-@dataclass(frozen=True)
-class InputOptions:
-    """As ``tf.distribute.InputOptions``. None stands for the default of an option.
+class _InputFields(NamedTuple):
+    experimental_fetch_to_device: bool
+    experimental_replication_mode: InputReplicationMode
+    experimental_place_dataset_on_device: bool
+    experimental_per_replica_buffer_size: int
 
-    Attributes:
+
+class InputOptions(_InputFields):
+    """As ``tf.distribute.InputOptions``, a named tuple. None stands for the default of an option.
+
+    Args:
         experimental_fetch_to_device: Copy batches to the replicas' devices ahead of use; by default
             True.
         experimental_replication_mode: One pipeline per worker (the default), or per replica
@@ -78,30 +85,38 @@ class InputOptions:
         ValueError: Two names of one option contradict each other, or the buffer size is negative.
     """
 
-    experimental_fetch_to_device: bool | None = None
-    experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
-    experimental_place_dataset_on_device: bool = False
-    experimental_per_replica_buffer_size: int = 1
-    experimental_prefetch_to_device: InitVar[bool | None] = None
+    __slots__ = ()
 
-    def __post_init__(self, experimental_prefetch_to_device: bool | None) -> None:
-        older, fetch = experimental_prefetch_to_device, self.experimental_fetch_to_device
+    def __new__(
+        cls,
+        experimental_fetch_to_device: bool | None = None,
+        experimental_replication_mode: InputReplicationMode | None = None,
+        experimental_place_dataset_on_device: bool | None = None,
+        experimental_per_replica_buffer_size: int | None = None,
+        experimental_prefetch_to_device: bool | None = None,
+    ) -> Self:
+        """See the class."""
+        older, fetch = experimental_prefetch_to_device, experimental_fetch_to_device
         if older is not None and fetch is not None and older is not fetch:
             raise ValueError(
                 f"experimental_fetch_to_device={fetch} and experimental_prefetch_to_device={older} "
                 "are two names of one option; give the first one"
             )
-        fetch = next((given for given in (fetch, older) if given is not None), True)
-        self._set("experimental_fetch_to_device", fetch)
-        self._set("experimental_prefetch_to_device", fetch)
-        for option in fields(self):
-            if getattr(self, option.name) is None:
-                self._set(option.name, option.default)
-        if self.experimental_per_replica_buffer_size < 0:
-            raise ValueError(
-                "experimental_per_replica_buffer_size must be >= 0, got "
-                f"{self.experimental_per_replica_buffer_size}"
-            )
+        mode, size = experimental_replication_mode, experimental_per_replica_buffer_size
+        if size is not None and size < 0:
+            raise ValueError(f"experimental_per_replica_buffer_size must be >= 0, got {size}")
+        return super().__new__(
+            cls,
+            next((given for given in (fetch, older) if given is not None), True),
+            InputReplicationMode.PER_WORKER if mode is None else mode,
+            bool(experimental_place_dataset_on_device),
+            1 if size is None else size,
+        )
+
+    @property
+    def experimental_prefetch_to_device(self) -> bool:
+        """``experimental_fetch_to_device``, as TensorFlow 2.4 spelled it."""
+        return self.experimental_fetch_to_device
 
     def check_placement(self) -> None:
         """Whether ``distribute_datasets_from_function`` takes them, as TensorFlow's does.
@@ -121,9 +136,6 @@ class InputOptions:
                 "`experimental_place_dataset_on_device` can not be set to True when "
                 "experimental_fetch_to_device is True and replication mode is set to `PER_REPLICA`"
             )
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)

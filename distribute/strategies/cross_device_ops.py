@@ -34,7 +34,7 @@ def devices_of(destinations: Any) -> tuple[str, ...]:
     """The devices a destination names: a variable, a distributed value, or a device's name.
 
     Raises:
-        TypeError: It names none.
+        ValueError: It names none.
     """
     if isinstance(destinations, str):
         return (canonical(destinations),)
@@ -46,7 +46,7 @@ def devices_of(destinations: Any) -> tuple[str, ...]:
         return _devices_of_values(destinations)
     if hasattr(destinations, "__array__") or isinstance(destinations, int | float):
         return (device_of(as_array(destinations)),)
-    raise TypeError(
+    raise ValueError(
         "destinations must be a variable, a distributed value or a device's name, got "
         f"{type(destinations).__name__}"
     )

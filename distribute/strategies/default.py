@@ -4,7 +4,10 @@ from typing import Any, Self, cast
 
 from ..base import contexts
 from ..base.contexts import top_frame
-from ..base.devices import HOST
+from ..base.devices import HOST, current_device, list_logical_devices
+from ..variables.local import LocalVariable
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
 from .extended import StrategyExtended
 from .strategy import Scope, Strategy
 
@@ -40,6 +43,12 @@ class _DefaultExtended(StrategyExtended):
             RuntimeError: Always.
         """
         raise RuntimeError("parameter_devices() method unsupported by default strategy.")
+
+    def create_variable(self, spec: VariableSpec) -> Variable:
+        """A variable on the device of the innermost ``wl.device``; the CPU if it is not here."""
+        device = current_device()
+        here = device if device in list_logical_devices() else HOST
+        return LocalVariable(spec, self._strategy, here, spec.name)
 
     def unique_name(self, wished: str) -> str:
         """The name itself: programs without a strategy may use one twice."""

@@ -1,6 +1,6 @@
 """OneDeviceStrategy: everything on one device, to try a program without distribution."""
 
-from ..base.devices import check_exists
+from ..base.devices import check_exists, compute_devices
 from ..runtime import TaskProgress
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
@@ -13,16 +13,18 @@ class OneDeviceStrategy(Strategy):
     """As ``tf.distribute.OneDeviceStrategy``.
 
     Args:
-        device: E.g. ``"/cpu:0"`` or ``"/gpu:0"``.
+        device: E.g. ``"/cpu:0"`` or ``"/gpu:0"``; None or empty: the first GPU, or the CPU without
+            one.
 
     Raises:
         ValueError: There is no such device here.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str | None) -> None:
         runtime = runtime_of_job()
         progress = runtime.progress if runtime is not None else None
-        self._one_device = _OneDeviceExtended(self, check_exists(device), progress)
+        chosen = compute_devices()[0] if device is None or device == "" else check_exists(device)
+        self._one_device = _OneDeviceExtended(self, chosen, progress)
         super().__init__(self._one_device)
         self._one_device.join_job(runtime)
 

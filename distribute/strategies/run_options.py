@@ -1,11 +1,9 @@
 """RunOptions: what TensorFlow's ``strategy.run(options=…)`` takes. Of use on TPUs alone."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """As ``tf.distribute.RunOptions``. Accepted without effect: shapes are never fixed ahead.
 
     Attributes:

@@ -18,7 +18,7 @@ from ..base.contexts import (
     top_frame,
 )
 from ..base.devices import HOST
-from ..base.reductions import ReduceOp
+from ..base.reductions import ReduceOp, axis_number
 from ..base.values import (
     DistributedValues,
     PerReplica,
@@ -226,9 +226,12 @@ class Strategy(Shown):
 
         Raises:
             RuntimeError: In replica context.
-            ValueError: Scalars, an axis past the rank, or shapes that differ elsewhere.
+            TypeError: The axis is a float.
+            ValueError: Scalars, an axis that is no number or past the rank, or shapes that differ
+                elsewhere.
             NotImplementedError: IndexedSlices.
         """
+        axis = axis_number(axis)
         require_own_cross_replica(self, "gather")
         count = len(self._extended.replica_devices)
 

@@ -13,10 +13,13 @@ def in_dtype(given: Any, dtype: DType, name: str) -> Any:
 
     Raises:
         ShapeMismatchError: Floats for an integer variable, or integers its dtype does not hold.
-        TypeError: No numbers, or complex ones.
+        TypeError: Text, or complex numbers.
+        ValueError: No array of numbers, such as None.
     """
     if given.dtype == dtype:
         return given
+    if given.dtype.kind == "O":
+        raise ValueError(f"the value for {name!r} is no array of numbers: {given}")
     if given.dtype not in DTYPES:
         raise TypeError(
             f"the value for {name!r} is {given.dtype.name}, the variable is {dtype.name}"

@@ -250,3 +250,85 @@ def test_one_task_of_a_sparse_job_is_not_alone(side: Side, monkeypatch: pytest.M
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": tasks}, "task": task}))
         found.append(side.distribute.cluster_resolver.TFConfigClusterResolver().master())
     return found
+
+
+# -- devices -----------------------------------------------------------------------------------
+
+TASK = "/job:localhost/replica:0/task:0"
+
+
+@pytest.mark.parametrize(
+    "device", ["/cpu:1", "/device:CPU:2", "CPU:3", f"{TASK}/device:CPU:1", None, "", "/cpu:77"]
+)
+@alike()
+def test_a_variable_of_no_strategy_is_where_the_program_says(side: Side, device: Any) -> Any:
+    with side.root.device(device):
+        variable = side.root.Variable([1.0, 2.0])
+    variable.assign_add([1.0, 1.0])
+    return [variable.device, variable.read_value()]
+
+
+@alike(gives=[f"{TASK}/device:CPU:{number}" for number in (2, 1, 0, 0)])
+def test_contexts_of_devices_nest(side: Side) -> Any:
+    with side.root.device("/cpu:1"):
+        with side.root.device("/cpu:2"):
+            first = side.root.Variable(1.0)
+        second = side.root.Variable(1.0)
+        with side.root.device(None):
+            third = side.root.Variable(1.0)
+    return [each.device for each in (first, second, third, side.root.Variable(1.0))]
+
+
+@pytest.mark.parametrize("kind", ["Mirrored", "OneDevice"])
+@alike()
+def test_strategies_put_variables_where_their_replicas_are(side: Side, kind: str) -> Any:
+    strategy = side.strategy(kind, 2)
+    with strategy.scope(), side.root.device("/cpu:1"):
+        variable = side.root.Variable(1.0)
+    return [each.device for each in getattr(variable, "values", [variable])]
+
+
+@pytest.mark.parametrize("device", [None, "", "/cpu:1"], ids=repr)
+@alike()
+def test_one_device_may_be_the_default_one(side: Side, device: Any) -> Any:
+    strategy = side.distribute.OneDeviceStrategy(device)
+    with strategy.scope():
+        variable = side.root.Variable(1.0)
+    return [variable.device, strategy.run(lambda: side.array([1.0]))]
+
+
+@differ(theirs=1, ours=4)
+def test_central_storage_computes_on_every_cpu_device_by_default(side: Side) -> Any:
+    """Logical devices are made to try several replicas, as MirroredStrategy takes them, too."""
+    return side.distribute.experimental.CentralStorageStrategy().num_replicas_in_sync
+
+
+# -- arguments that are of another kind --------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [None, "a", 0.5], ids=repr)
+@pytest.mark.parametrize("where", ["gather", "all_gather"])
+@alike()
+def test_values_are_gathered_along_an_integer(side: Side, where: str, axis: Any) -> Any:
+    strategy = mirrored(side)
+    if where == "gather":
+        return strategy.gather(distributed(side, strategy, [1.0], [2.0]), axis=axis)
+    context = side.distribute.get_replica_context
+    return strategy.run(lambda: context().all_gather(side.array([1.0]), axis=axis))
+
+
+@pytest.mark.parametrize("destinations", [None, ["/cpu:0", "/cpu:1"], 1j], ids=repr)
+@pytest.mark.parametrize("call", ["reduce", "broadcast"])
+@alike(gives="ValueError")
+def test_destinations_are_devices_or_values(side: Side, call: str, destinations: Any) -> Any:
+    ops = side.distribute.ReductionToOneDevice()
+    if call == "broadcast":
+        return ops.broadcast(side.array(1.0), destinations)
+    value = distributed(side, mirrored(side), [1.0], [2.0])
+    return ops.reduce(side.distribute.ReduceOp.SUM, value, destinations)
+
+
+@pytest.mark.parametrize("value", [None, [None, None], [[1.0], [1.0, 2.0]]], ids=repr)
+@alike(gives="ValueError")
+def test_a_variable_is_assigned_numbers(side: Side, value: Any) -> Any:
+    side.root.Variable([1.0, 2.0]).assign(value)

@@ -248,3 +248,39 @@ def test_a_distributed_dataset_is_reduced_alike(side: Side) -> Any:
     return data.reduce(
         side.array(0, "int64"), lambda state, x: state + strategy.reduce("SUM", x, axis=0)
     )
+
+
+SIZED: dict[str, Callable[[Side], Any]] = {
+    "even": lambda side: side.numbers(8, 4),
+    "with a rest": lambda side: side.numbers(10, 4),
+    "without end": lambda side: side.numbers(8, 4).repeat(),
+    "filtered": lambda side: side.numbers(8, 4).filter(lambda batch: True),
+}
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+@pytest.mark.parametrize("size", SIZED)
+@alike()
+def test_a_distributed_dataset_knows_its_cardinality(
+    side: Side, size: str, by_function: bool
+) -> Any:
+    strategy = side.strategy("Mirrored", 2)
+    if by_function:
+        dataset = strategy.distribute_datasets_from_function(lambda _: SIZED[size](side))
+    else:
+        dataset = strategy.experimental_distribute_dataset(SIZED[size](side))
+    return int(dataset.cardinality)
+
+
+@pytest.mark.parametrize("elements", [8, 10, 9, 0], ids=str)
+@alike()
+def test_an_iterator_gives_optional_values_alike(side: Side, elements: int) -> Any:
+    strategy = side.strategy("Mirrored", 2)
+    iterator = iter(strategy.experimental_distribute_dataset(side.numbers(elements, 4)))
+    found: list[Any] = []
+    for _ in range(4):
+        optional = iterator.get_next_as_optional()
+        found.append(bool(optional.has_value()))
+        if found[-1]:
+            found.append(strategy.run(lambda batch: batch, args=(optional.get_value(),)))
+    return [*found, optional.get_value()]

@@ -1,5 +1,6 @@
 """Losses, options and operations between devices are those of TensorFlow."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -131,3 +132,21 @@ def test_input_options_are_taken_alike(side: Side, mode: str, arguments: dict[st
 def test_a_negative_buffer_size_is_refused(side: Side) -> None:
     """TensorFlow takes it, and prepares as much ahead as it sees fit."""
     side.distribute.InputOptions(experimental_per_replica_buffer_size=-1)
+
+
+TUPLES: dict[str, Callable[[Any], Any]] = {
+    "is a tuple": lambda given: isinstance(given, tuple),
+    "fields": lambda given: list(given._fields),
+    "values": lambda given: [value for value in given if not hasattr(value, "name")],
+    "replaced": lambda given: given._replace(**{given._fields[0]: False})[0],
+    "as a dictionary": lambda given: list(given._asdict()),
+    "equal": lambda given: given == type(given)(),
+    "changed": lambda given: setattr(given, given._fields[0], False),
+}
+
+
+@pytest.mark.parametrize("use", TUPLES)
+@pytest.mark.parametrize("kind", ["RunOptions", "InputOptions"])
+@alike()
+def test_options_are_named_tuples(side: Side, kind: str, use: str) -> Any:
+    return TUPLES[use](getattr(side.distribute, kind)())

@@ -288,3 +288,10 @@ def test_what_cannot_be_sent_is_named(
 
     with pytest.raises(TypeError, match=r"cannot be sent .*uses_a_lock.*cannot pickle '_thread.lo"):
         coordinator.schedule(uses_a_lock)
+
+
+def test_a_dataset_of_each_worker_is_a_function_or_a_dataset(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    with pytest.raises(ValueError, match="a function that makes a dataset"):
+        coordinator.create_per_worker_dataset(3)

@@ -290,7 +290,7 @@ def test_there_may_be_more_or_fewer_devices_than_replicas(ops: CrossDeviceOps) -
 
 @pytest.mark.parametrize("where", [["CPU:0"], None, object()], ids=["list", "none", "object"])
 def test_what_names_no_device_is_no_destination(ops: CrossDeviceOps, where: Any) -> None:
-    with pytest.raises(TypeError, match="destinations must be"):
+    with pytest.raises(ValueError, match="destinations must be"):
         ops.reduce("SUM", PerReplica([1.0, 2.0, 3.0]), where)
 
 
