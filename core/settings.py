@@ -99,6 +99,13 @@ class Settings(BaseModel):
         "one, and the others take it; then a job is told from another by who is at work.",
     )
 
+    supervise: bool = Field(
+        default=False,
+        description="Whether this process is the parent of its task: a task that ends because of "
+        "another one is started again, after a short wait. For a container, whose own end is then "
+        "about its own task alone, and writes the reason where Kubernetes reads it.",
+    )
+
     # -- bounds --------------------------------------------------------------------------------
 
     chunk_bytes: int = Field(

@@ -21,7 +21,7 @@ from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
 from ..net.auth.own_job import with_own_job
-from .process.error_report import ERROR_FILE, ErrorReport
+from .process.error_report import ErrorReport, take_error_report
 from .process.interrupts import handle_signals
 from .process.limits import check_limits
 from .process.program import Program, run_program
@@ -49,7 +49,7 @@ def run_task(
         WindlassError: The task could not start.
     """
     _watch_parent_death()
-    report = ErrorReport(take_environment(ERROR_FILE))
+    report = take_error_report()
     watch = StartWatch(task.task)
     watch.begin()
     try:

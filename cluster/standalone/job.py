@@ -13,7 +13,7 @@ from ..roles import CHIEF, PS, WORKER
 from ..supervision.decisions import Supervision, TaskRun
 from ..supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
 from ..supervision.exits import End
-from ..supervision.policy import Cause, EndingStep, Measure, Policy
+from ..supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
 from .orders import Order, Start, Stop
 from .submission import Submission
 
@@ -40,7 +40,8 @@ def standalone_policy(*, synchronous: bool) -> Policy:
     Args:
         synchronous: It has no ps.
     """
-    return Policy(TaskId(CHIEF, 0), synchronous, _ENDING, restarts={WORKER: MOST_ATTEMPTS})
+    restarts = {WORKER: Restarts(most=MOST_ATTEMPTS)}
+    return Policy(TaskId(CHIEF, 0), synchronous, _ENDING, restarts)
 
 
 class JobState(StrEnum):

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...core.backoff import Backoff
 from ...core.exit_codes import ExitCode, is_retryable, shell_status
 from ...core.task import TaskId
 from ..roles import EVALUATOR, PS
@@ -29,7 +30,7 @@ from .events import (
 )
 from .exits import FOLLOWED, End, Verdict, on_exit, whom_to_blame
 from .hanging import Seen, whom_to_kill
-from .policy import Cause, EndingStep, Measure, Policy
+from .policy import Cause, EndingStep, Measure, Policy, Restarts
 
 LOST = -9
 """The code of a task whose end was not seen, or which could not be ended."""
@@ -77,6 +78,9 @@ class Supervision:
         self._cause: Cause | None = None
         self._since = 0.0  # the time of the cause
         self._taken = 0  # steps
+        self._starting: dict[TaskId, float] = {}  # when tasks that wait are started again
+        self._started: dict[TaskId, float] = {}  # when they were the last time
+        self._backoffs: dict[TaskId, Backoff] = {}
 
     def handle(self, event: Event, now: float) -> list[Order]:
         """Take in an event.
@@ -131,21 +135,21 @@ class Supervision:
         if run.has_ended:
             return []
         run.code, run.ended = end.code, now
-        if end.task.type == PS and end.code in FOLLOWED:
-            # The chief told this ps that the job is over, and its own exit says why.
-            self._end_for(Cause.TOLD, now)
-            return []
         verdict = on_exit(
             end,
             chief=policy.chief,
             stopping=self._is_expected(end),
             synchronous=policy.synchronous,
         )
+        if (rule := self._restarts(event, verdict)) is not None:
+            self._start_later(end.task, rule, now)
+            return []
+        if end.task.type == PS and end.code in FOLLOWED:
+            # The chief told this ps that the job is over, and its own exit says why.
+            self._end_for(Cause.TOLD, now)
+            return []
         if verdict.failed:
             self._failures.append(end)
-        if self._starts_again(event, verdict):
-            run.code, run.ended, run.attempt = None, None, run.attempt + 1
-            return [StartAgain(end.task, run.attempt)]
         if verdict.job_ends and self._end_for(Cause.FAILED, now):
             return [Fails(end)]
         if self._chief.code == 0 and not self._runs_evaluator:
@@ -165,12 +169,42 @@ class Supervision:
         is_over = self._chief.code == 0 and not self._policy.synchronous
         return is_over and end.task.type != EVALUATOR
 
-    def _starts_again(self, event: Ended, verdict: Verdict) -> bool:
+    # -- starting again ----------------------------------------------------------------------
+
+    def _restarts(self, event: Ended, verdict: Verdict) -> Restarts | None:
+        """The rule by which a task that has ended is started again; None: it is not."""
         task, code = event.end.task, event.end.code
-        is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
-        is_needed = not (self.is_stopping or verdict.job_ends or self._chief.has_ended)
-        most = self._policy.restarts.get(task.type, 0)
-        return is_lost and is_needed and event.can_restart and self._runs[task].attempt < most
+        rule = self._policy.restarts.get(task.type)
+        if rule is None or self.is_stopping or not event.can_restart:
+            return None
+        if rule.after_peers:
+            wanted = code in FOLLOWED
+        else:
+            is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
+            wanted = is_lost and not (verdict.job_ends or self._chief.has_ended)
+        is_allowed = rule.most is None or self._runs[task].attempt < rule.most
+        return rule if wanted and is_allowed else None
+
+    def _start_later(self, task: TaskId, rule: Restarts, now: float) -> None:
+        run = self._runs[task]
+        run.code, run.ended, run.attempt = None, None, run.attempt + 1
+        backoff = self._backoffs.setdefault(task, Backoff(rule.first_wait_s, rule.longest_wait_s))
+        if now - self._started.get(task, now) > rule.longest_wait_s:
+            backoff.reset()
+        self._starting[task] = now + backoff.next_s()
+
+    def _start_what_is_due(self, now: float) -> list[Order]:
+        due = [task for task, time in self._starting.items() if now >= time]
+        for task in due:
+            del self._starting[task]
+            self._started[task] = now
+        return [StartAgain(task, self._runs[task].attempt) for task in due]
+
+    def _start_no_more(self, now: float) -> None:
+        """The tasks that wait for their start have ended for good."""
+        for task in self._starting:
+            self._runs[task].code, self._runs[task].ended = int(ExitCode.DRAINED), now
+        self._starting.clear()
 
     @property
     def _runs_evaluator(self) -> bool:
@@ -195,11 +229,12 @@ class Supervision:
         if self._cause is not None and cause <= self._cause:
             return False
         self._cause, self._since, self._taken = cause, now, 0
+        self._start_no_more(now)
         return True
 
     def _due(self, now: float) -> list[Order]:
         steps = self._policy.ending.get(self._cause, ()) if self._cause else ()
-        orders: list[Order] = []
+        orders = self._start_what_is_due(now)
         while self._taken < len(steps) and self._is_due(steps[self._taken], now):
             self._taken += 1
             orders += self._take(steps[self._taken - 1], now)

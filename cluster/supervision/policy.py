@@ -45,6 +45,26 @@ class EndingStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarts:
+    """Which ended tasks of a role are started again, how often, and after which wait.
+
+    Attributes:
+        after_peers: True: tasks that ended because of another one, see ``exit_policy.FOLLOWED``.
+            False: tasks that were lost themselves, by a signal or with another retryable code, as
+            long as the job goes on.
+        most: How often; None: as often as they end so.
+        first_wait_s: Bound of the first wait; 0: they are started at once. Unit: seconds.
+        longest_wait_s: Bound of the longest wait. A task that has run for longer than that begins
+            with the first wait again, since it has made progress. Unit: seconds.
+    """
+
+    after_peers: bool = False
+    most: int | None = None
+    first_wait_s: float = 0.0
+    longest_wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """How the tasks of a job are supervised.
 
@@ -53,14 +73,14 @@ class Policy:
         synchronous: There are no ps, and every task but the evaluator needs all others.
         ending: The steps for each cause, in order. A cause without steps waits for the tasks to
             end by themselves.
-        restarts: How often a lost task of a role is started again. A role that is not there: never.
+        restarts: Which ended tasks are started again, by role. A role that is not there: none.
         hang_s: How long a task may hang before it is killed: a lease and a grace. Unit: seconds.
     """
 
     chief: TaskId
     synchronous: bool
     ending: Mapping[Cause, tuple[EndingStep, ...]]
-    restarts: Mapping[str, int] = field(default_factory=dict)
+    restarts: Mapping[str, Restarts] = field(default_factory=dict)
     hang_s: float = float("inf")
 
 

@@ -8,6 +8,7 @@ import click
 from ...cluster.roles import CHIEF, PS
 from ...core.errors import ConfigurationError
 from ...core.process.loading import quick_loading
+from ...worker.process.error_report import has_parent, take_error_report
 from ...worker.process.logs import set_up_logging
 from ...worker.process.program import find_program
 from ..options.program import SCRIPT_LAST, program_arguments
@@ -95,6 +96,10 @@ def run_as_task(
             table.add_row(*row)
         TerminalConsole(stderr=True).print(table)
         return
+    if settings.supervise and not has_parent():
+        from ..container import run_supervised
+
+        sys.exit(run_supervised(task.task, sys.argv[1:], settings))
     if settings.standalone or (script is None and role == CHIEF):
         from ..standalone.daemon import run_standalone
 
@@ -103,6 +108,7 @@ def run_as_task(
                 f"a standalone cluster runs what drivers submit, so leave out {script}, or "
                 "--standalone"
             )
+        take_error_report()  # of this daemon, not of the tasks it starts
         sys.exit(run_standalone(task, settings))
     # Imported late: the daemon loads grpc, which printing the cluster does not need.
     with quick_loading():

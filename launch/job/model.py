@@ -35,6 +35,7 @@ SAID_ELSEWHERE = {
     "metrics_port": "metrics",
     **dict.fromkeys(("host", "health_port", "log_format", "job_id", "key_file", "standalone"), ""),
     "stay_without_chief": "",
+    "supervise": "",
 }
 """Settings that a job file does not have: where it says them instead; empty: the launcher does."""
 

@@ -137,6 +137,11 @@ def stay_without_chief(job: "JobFile", role: str, place: Place) -> dict[str, str
     return {"WINDLASS_STAY_WITHOUT_CHIEF": "true"} if role == PS else {}
 
 
+def supervise(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The container's process starts its task again when only a peer was lost."""
+    return {"WINDLASS_SUPERVISE": "true"}
+
+
 def model_dir(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """Where checkpoints go."""
     return {"WINDLASS_MODEL_DIR": job.storage.model_dir or f"{place.checkpoints}/{job.name}"}
@@ -202,7 +207,7 @@ def own_credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:
 
 KUBERNETES: tuple[Part, ...] = (
     address, ports, join_timeout, leave_grace, wait_for_workers, stay_without_chief,
-    model_dir_of_savers, home, credentials, gpu_cache, of_user,
+    supervise, model_dir_of_savers, home, credentials, gpu_cache, of_user,
 )  # fmt: skip
 COMPOSE: tuple[Part, ...] = (
     address, wait_for_workers, ports, leave_grace, home, job_id, model_dir, credentials, of_user,
@@ -232,6 +237,7 @@ def process_settings(settings: Settings, **changes: object) -> Settings:
         "health_port": 0,
         "metrics_port": 0,
         "stay_without_chief": False,
+        "supervise": False,
     }
     return settings.model_copy(update={**of_process, **changes})
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError
+from ...core.exit_codes import ExitCode
 from ..job.model import JobFile
 from .names import (
     CONTAINER,
@@ -124,16 +125,15 @@ def _indexed_job(job: JobFile, role: str) -> Json:
                         "action": "Ignore",
                         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                     },
-                    {
-                        "action": "FailIndex",
-                        "onExitCodes": {
-                            "containerName": CONTAINER,
-                            "operator": "In",
-                            "values": _PERMANENT,
-                        },
-                    },
+                    # It was asked to stop: its pod was deleted, or its node drained.
+                    {"action": "Ignore", "onExitCodes": _codes([int(ExitCode.DRAINED)])},
+                    {"action": "FailIndex", "onExitCodes": _codes(_PERMANENT)},
                 ]
             },
             "template": pod_template(job, role),
         },
     }
+
+
+def _codes(values: list[int]) -> Json:
+    return {"containerName": CONTAINER, "operator": "In", "values": values}

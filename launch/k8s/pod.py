@@ -101,6 +101,8 @@ def _container(job: JobFile, role: str, plan: TaskPlan) -> Json:
             "timeoutSeconds": 5,
             "failureThreshold": 6,
         },
+        # The task writes why it ended; if it could not, the end of its log is shown.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         # It works on until proxies and port-forwards have heard that it goes; then SIGTERM.
         "lifecycle": {"preStop": {"sleep": {"seconds": stop_delay_s(job.kubernetes.grace_s)}}},
         "securityContext": {

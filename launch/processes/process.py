@@ -114,13 +114,22 @@ def start_python(
     environment: Mapping[str, str],
     death_pipe: ParentDeathPipe,
     stdin: int = subprocess.DEVNULL,
+    output: int | None = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
-    """Start ``python -m MODULE``, whose output goes into pipes, in a process group of its own."""
+    """Start ``python -m MODULE`` in a process group of its own.
+
+    Args:
+        module: Its name and its arguments.
+        environment: All variables.
+        death_pipe: Tells it of the end of this process.
+        stdin: As ``subprocess.Popen`` takes it.
+        output: Where stdout and stderr go; None: where those of this process do.
+    """
     return subprocess.Popen(
         [sys.executable, "-u", "-m", *module],
         stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
         env=environment,
         pass_fds=(death_pipe.child_fd,),
         # Ctrl-C in the terminal reaches the launcher alone, which ends the tasks in order.

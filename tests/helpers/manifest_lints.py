@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from windlass.cluster.resolvers.template import parse_replicas
+from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 
 from .manifests import Manifest, PodTemplate, pod_templates
@@ -160,9 +161,15 @@ def restarts(objects: Objects) -> Iterator[str]:
             if policy != "Never":
                 yield f"{kind.owner}: podFailurePolicy needs restartPolicy Never"
             rules = kind.job["podFailurePolicy"]["rules"]
-            codes = [set(r["onExitCodes"]["values"]) for r in rules if "onExitCodes" in r]
-            if codes != [_PERMANENT]:
+            codes = {
+                r["action"][:4]: set(r["onExitCodes"]["values"])
+                for r in rules
+                if "onExitCodes" in r
+            }
+            if codes.get("Fail") != _PERMANENT:
                 yield f"{kind.owner}: the exit codes that fail it are not 1 to 127"
+            if codes.get("Igno") != {ExitCode.DRAINED}:
+                yield f"{kind.owner}: a task that was asked to stop counts as a failure"
             if rules[0].get("onPodConditions", [{}])[0].get("type") != "DisruptionTarget":
                 yield f"{kind.owner}: a disruption counts as a failure"
         if kind.job.get("completionMode", "Indexed") != "Indexed":
@@ -231,6 +238,10 @@ def probes(objects: Objects) -> Iterator[str]:
                 yield f"{kind.owner}: livenessProbe does not open a connection to the health port"
             if alive.get("periodSeconds", 0) < 10 or alive.get("failureThreshold", 0) < 6:
                 yield f"{kind.owner}: livenessProbe gives up within a minute"
+            if variables.get("WINDLASS_SUPERVISE") != "true":
+                yield f"{kind.owner}: a task that has lost a peer costs the pod"
+            if container.get("terminationMessagePolicy") != "FallbackToLogsOnError":
+                yield f"{kind.owner}: nothing says in the pod's status why a task has ended"
             leave_s = float(variables.get("WINDLASS_LEAVE_GRACE_S", "5"))
             stop = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
             if not stop.get("seconds"):

@@ -22,6 +22,7 @@ from windlass.cluster.supervision.policy import Policy
 from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
+from windlass.launch.container import container_policy
 from windlass.launch.local.cluster import LocalRoles
 from windlass.launch.local.policy import local_policy
 
@@ -265,6 +266,64 @@ def test_a_lost_worker_of_a_synchronous_job_ends_it_and_is_not_started_again() -
     job.end(CHIEF, FOLLOWED)
     job.end(W1, FOLLOWED)
     assert job.verdict == (W0, 137)
+
+
+# -- a container -----------------------------------------------------------------------------
+
+
+def again(job: Job, code: int = FOLLOWED) -> float:
+    """The wait until the only task of a container, which ends now, is started again."""
+    [task], ended = job.runs, job.now
+    assert job.end(task, code) == []
+    assert not job.supervision.has_ended
+    while not (orders := job.at(job.now + 0.05)):
+        assert job.now < ended + 10
+    assert orders == [StartAgain(task, job.runs[task].attempt)]
+    return job.now - ended
+
+
+@pytest.mark.parametrize("task", [CHIEF, PS, W0, EVALUATOR], ids=str)
+@pytest.mark.parametrize("code", [FOLLOWED, DRAINED])
+def test_a_container_starts_what_only_followed_again_as_often_as_it_does(
+    task: TaskId, code: int
+) -> None:
+    job = Job(container_policy(task), task)
+    for _ in range(50):
+        again(job, code)
+    assert job.runs[task].attempt == 50
+    assert job.supervision.failure is None
+
+
+@pytest.mark.parametrize("code", [0, 1, 8, 140, -9, -11])
+def test_a_container_ends_with_what_its_task_has_done_itself(code: int) -> None:
+    job = Job(container_policy(W0), W0)
+    again(job)
+    job.end(W0, code)
+    assert job.at(100.0) == []
+    assert job.supervision.has_ended
+    assert job.runs[W0].code == code
+
+
+def test_a_container_waits_longer_each_time_and_begins_anew_after_progress() -> None:
+    job = Job(container_policy(CHIEF), CHIEF)
+    waits = [again(job) for _ in range(8)]
+    bounds = [0.5, 1, 2, 4, 8, 8, 8, 8]
+    assert all(b / 2 <= wait <= b + 0.1 for wait, b in zip(waits, bounds, strict=True)), waits
+    job.now += 8.5
+    assert again(job) <= 0.6
+
+
+def test_a_container_that_is_asked_to_stop_passes_it_on_and_starts_nothing_again() -> None:
+    job = Job(container_policy(PS), PS)
+    assert job.stop() == ask(PS)
+    assert job.end(PS, DRAINED) == []
+    assert job.supervision.has_ended
+    job = Job(container_policy(PS), PS)
+    job.end(PS, FOLLOWED)
+    assert job.stop() == [], "while it waits"
+    assert job.at(100.0) == []
+    assert job.supervision.has_ended
+    assert job.runs[PS].code == DRAINED
 
 
 @pytest.mark.parametrize("seed", range(40))

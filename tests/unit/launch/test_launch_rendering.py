@@ -22,6 +22,7 @@ from windlass.cluster.resolvers.simple import SimpleClusterResolver
 from windlass.cluster.resolvers.tf_config import cluster_of
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError
+from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 from windlass.launch.job.model import JobFile
 from windlass.launch.job.reading import parse_job
@@ -179,7 +180,8 @@ def test_what_schemas_do_not_see_holds_too(job: JobFile) -> None:
             spec = each["spec"]
             assert spec["template"]["spec"]["restartPolicy"] == "Never"
             assert spec["completions"] == spec["parallelism"]
-            (ignored, failing) = spec["podFailurePolicy"]["rules"]
+            (ignored, asked, failing) = spec["podFailurePolicy"]["rules"]
+            assert asked["onExitCodes"]["values"] == [ExitCode.DRAINED]
             assert ignored["onPodConditions"][0]["type"] == "DisruptionTarget"
             codes = failing["onExitCodes"]["values"]
             assert codes == list(range(1, 128))

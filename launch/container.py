@@ -1,0 +1,196 @@
+"""The parent process of the task in a container: it starts the task again when a peer was lost.
+
+A job of several containers goes on only when all of them do. A launcher of containers waits longer
+and longer before it starts one again, and counts how often. So a task that has only followed
+another one is started again here, and the launcher hears of what this container has done itself.
+What is started again, and when, is decided in ``cluster/supervision/decisions.py``.
+
+The task writes to the output of the container itself. Its exit code is the container's.
+"""
+
+import logging
+import queue
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..cluster.resolvers.tf_config import TF_CONFIG
+from ..cluster.roles import TASK_TYPES
+from ..cluster.supervision.decisions import Supervision, TaskRun
+from ..cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
+from ..cluster.supervision.exits import End
+from ..cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
+from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ..core.process.threads import nobody_waits
+from ..core.settings import Settings, read_environment
+from ..core.task import TaskId
+from ..worker.error_report import ERROR_COPY, read_report
+from .orphans import Reaper, end_children, inherit_orphans
+from .processes.executor import Executor, Work
+from .processes.interrupts import on_interrupts
+from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
+
+log = logging.getLogger(__name__)
+
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where the kubelet reads why a container has ended; it makes the file."""
+
+_POLL_S = 0.1
+_END_S = 5.0  # for what a task has left to be gone
+_MOST_MESSAGE = 1024  # of the 4096 bytes that the kubelet reads
+# Peers that were lost together come back together, within seconds.
+_AFTER_PEERS = Restarts(after_peers=True, first_wait_s=0.5, longest_wait_s=8.0)
+
+
+def container_policy(task: TaskId) -> Policy:
+    """How the only task of a container is supervised; it is the chief of its container."""
+    return Policy(
+        task,
+        synchronous=False,
+        # SIGTERM is passed on; who sent it kills when the time is over.
+        ending={Cause.REQUESTED: (EndingStep(0.0, Measure.ASK),)},
+        restarts=dict.fromkeys(TASK_TYPES, _AFTER_PEERS),
+    )
+
+
+def run_supervised(task: TaskId, arguments: Sequence[str], settings: Settings) -> int:
+    """Run ``windlass ARGUMENTS`` as a task of this container until it ends for good.
+
+    Args:
+        task: Who it is.
+        arguments: Of the command, as this process was given them.
+        settings: Of this process, which are the task's.
+
+    Returns:
+        The exit code of the container.
+
+    Raises:
+        OSError: The task cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="windlass-container-") as folder:
+        container = Container(task, arguments, settings, Path(folder) / "error")
+        code = container.run()
+        write_termination_message(TERMINATION_LOG, code, container.error)
+        return code
+
+
+class Container:
+    """A task and its parent process, which is this one. Use once, from the main thread.
+
+    Args:
+        task: The task.
+        arguments: Of the ``windlass`` command that runs it.
+        settings: Of the task.
+        report: File in which the task writes why it ends.
+    """
+
+    def __init__(
+        self, task: TaskId, arguments: Sequence[str], settings: Settings, report: Path
+    ) -> None:
+        self._task = task
+        self._arguments = list(arguments)
+        self._settings = settings
+        self._report = report
+        self._run = TaskRun()
+        self._supervision = Supervision({task: self._run}, container_policy(task))
+        self._executor = Executor[TaskId](0.0, failed=nobody_waits)
+        self._news: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
+        self._death_pipe = ParentDeathPipe()
+        self._reaper = Reaper()
+        self._last_code = 0
+
+    def run(self) -> int:
+        """Run the task until it ends for good; returns its exit code, as a shell shows it.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        inherit_orphans()
+        self._reaper.start()
+        with on_interrupts(self._ask_to_stop):
+            try:
+                self._start()
+                while not self._supervision.has_ended:
+                    self._take_news()
+            finally:
+                self._reaper.stop()
+                self._death_pipe.close()
+        return shell_status(self._run.code or 0)
+
+    @property
+    def error(self) -> str:
+        """What the task has reported of its end; empty if nothing."""
+        return read_report(self._report)
+
+    def _ask_to_stop(self, number: signal.Signals) -> None:
+        self._news.put(StopRequested(number.name))
+
+    def _start(self) -> None:
+        self._report.unlink(missing_ok=True)
+        tf_config = read_environment(TF_CONFIG)
+        work = Work(self._task.short, tf_config, self._make, self._ended)
+        self._executor.start(self._task, work)
+
+    def _make(self) -> TaskProcess:
+        own = self._settings.model_copy(update={"supervise": False}).environment()
+        variables = task_environment({**own, ERROR_COPY: str(self._report)}, self._death_pipe)
+        command = ["windlass.launch.cli", *self._arguments]
+
+        def start() -> TaskProcess:
+            process = start_python(command, variables, self._death_pipe, output=None)
+            return TaskProcess(self._task, process, [])
+
+        return self._reaper.own(start)
+
+    def _ended(self, outcome: int | Exception) -> None:
+        end_children(_END_S)
+        if isinstance(outcome, Exception):
+            self._news.put(outcome)
+        else:
+            self._news.put(Ended(End(self._task, outcome)))
+
+    def _take_news(self) -> None:
+        try:
+            news = self._news.get(timeout=_POLL_S)
+        except queue.Empty:
+            news = Tick()
+        if isinstance(news, Exception):
+            raise news
+        if isinstance(news, Ended):
+            self._last_code = news.end.code
+        self._handle(news)
+
+    def _handle(self, event: Event) -> None:
+        for order in self._supervision.handle(event, time.monotonic()):
+            match order:
+                case Signal():
+                    self._executor.send(self._task, signal.SIGTERM)
+                case StartAgain(task, attempt):
+                    why = describe_exit(self._last_code)
+                    log.warning("%s starts again here, for time %d: %s", task, attempt, why)
+                    self._start()
+
+
+def write_termination_message(file: Path, code: int, report: str) -> None:
+    """Write for the status of the pod how its container ended: a name and a sentence.
+
+    Without a report of a code that is permanent nothing is written: the kubelet then shows the last
+    lines of the log (``terminationMessagePolicy: FallbackToLogsOnError``), which say more.
+
+    Args:
+        file: Where; outside of Kubernetes it is not there, and nothing happens.
+        code: Exit code of the container.
+        report: What its task has reported: its last line is the sentence.
+    """
+    lines = report.strip().splitlines()
+    if code == 0 or not (lines or is_retryable(code)) or not file.is_file():
+        return
+    known = {int(each): each.name for each in ExitCode}
+    said = lines[-1] if lines else describe_exit(code)
+    text = f"{known.get(code, 'exit')} ({code}): {said}"
+    try:
+        file.write_text(text[:_MOST_MESSAGE], errors="replace")
+    except OSError as error:
+        log.warning("the reason is not in the pod's status: %s", error)

@@ -1,0 +1,259 @@
+"""A job whose tasks are containers, each with its parent process: what a fault costs whom."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled
+from windlass.core.exit_codes import ExitCode
+from windlass.core.task import TaskId
+from windlass.launch.container import write_termination_message
+from windlass.net.free_ports import free_ports
+
+pytestmark = [pytest.mark.real_start, pytest.mark.usefixtures("no_process_left")]
+
+CHIEF, PS0, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
+W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+TASKS = (CHIEF, PS0, PS1, W0, W1)
+# The step of the job, which every task that trains writes where the test reads it.
+HOOK = "open(__file__ + '.step', 'w').write(str(strategy.global_step))"
+IDLE_S = 10.0  # on an idle machine three; the processes of six tasks start at once here
+
+
+class Containers:
+    """Starts a container when one has ended with a code that is worth it, as Kubernetes does."""
+
+    def __init__(self, program: str, folder: Path, *arguments: str) -> None:
+        names = [f"127.0.0.1:{port}" for port in free_ports(len(TASKS))]
+        self.cluster = {"chief": names[:1], "ps": names[1:3], "worker": names[3:]}
+        self._command = [*processes.WINDLASS, "run", program, *arguments]
+        self._folder = folder
+        self._step = Path(f"{program}.step")
+        self.running: dict[TaskId, subprocess.Popen[Any]] = {}
+        self.ends: list[tuple[TaskId, int]] = []
+        for task in TASKS:
+            self.start(task)
+
+    def start(self, task: TaskId) -> None:
+        where = {"cluster": self.cluster, "task": {"type": task.type, "index": task.index}}
+        with self.log(task).open("ab") as log:
+            self.running[task] = processes.start(
+                self._command,
+                env={
+                    **os.environ,
+                    "TF_CONFIG": json.dumps(where),
+                    "WINDLASS_SUPERVISE": "true",
+                    "WINDLASS_JOB_ID": "digits",
+                    "WINDLASS_MODEL_DIR": str(self._folder / "model"),
+                    "WINDLASS_SAVE_EVERY_S": "0.5",
+                    "WINDLASS_JOIN_TIMEOUT_S": "600",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def log(self, task: TaskId) -> Path:
+        return self._folder / f"{task.type}-{task.index}.txt"
+
+    def look(self) -> None:
+        """Start again what has ended, and note it."""
+        for task, process in list(self.running.items()):
+            if (code := process.poll()) is None:
+                continue
+            self.ends.append((task, code))
+            if code == 0:
+                del self.running[task]
+            else:
+                self.start(task)
+
+    @property
+    def step(self) -> int:
+        try:
+            return int(self._step.read_text() or 0)
+        except OSError:
+            return 0
+
+    def until_steps(self, count: int, wait_until: Callable[..., None], timeout_s: float) -> None:
+        """Until the job has done so many more steps."""
+        began = self.step
+
+        def done() -> bool:
+            self.look()
+            return self.step > began + count
+
+        wait_until(done, timeout_s, f"steps beyond {began}; ended: {self.ends}")
+
+    def kill(self, task: TaskId) -> None:
+        """As if the machine had lost power: the container's process and its task."""
+        for pid in [self.running[task].pid, *children(self.running[task].pid)]:
+            os.kill(pid, signal.SIGKILL)
+        self.running[task].wait(scaled(10))
+
+    def close(self) -> None:
+        for process in self.running.values():
+            for pid in [process.pid, *children(process.pid)]:
+                os.kill(pid, signal.SIGKILL)
+            process.wait(scaled(10))
+
+
+def children(pid: int) -> list[int]:
+    """Children of a process, whichever of its threads has started them."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+@pytest.fixture
+def start(write_program: Callable[..., str], tmp_path: Path) -> Iterator[Callable[..., Containers]]:
+    made: list[Containers] = []
+
+    def run(*arguments: str) -> Containers:
+        made.append(Containers(write_program(HOOK), tmp_path, *arguments))
+        return made[-1]
+
+    yield run
+    for each in made:
+        each.close()
+
+
+@pytest.mark.scenario
+@pytest.mark.timeout(300)
+def test_ten_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
+    start: Callable[..., Containers], wait_until: Callable[..., None]
+) -> None:
+    job = start("1000000", "0.01")
+    job.until_steps(20, wait_until, 60)
+    killed = [CHIEF, PS0, W0, PS1, W1] * 2
+    for task in killed:
+        before = job.step
+        job.kill(task)
+        job.until_steps(20, wait_until, IDLE_S)
+        # Saved twice a second: at most what was done since, not all.
+        assert job.step > before / 2
+    assert job.ends == [(task, -signal.SIGKILL) for task in killed], "peers have cost nothing"
+    assert "starts again here" in job.log(W1).read_text()
+
+
+@pytest.mark.scenario
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("task", [PS0, CHIEF, W0], ids=str)
+def test_a_container_that_is_asked_to_stop_ends_with_143_and_the_others_stay(
+    start: Callable[..., Containers], wait_until: Callable[..., None], task: TaskId
+) -> None:
+    job = start("1000000", "0.01")
+    job.until_steps(20, wait_until, 60)
+    evicted = job.running[task]
+    evicted.terminate()
+    evicted.wait(scaled(20))
+    job.until_steps(20, wait_until, IDLE_S)
+    assert job.ends == [(task, ExitCode.DRAINED)]
+
+
+@pytest.mark.scenario
+@pytest.mark.timeout(300)
+def test_a_job_of_containers_that_is_done_ends_every_one_with_0(
+    start: Callable[..., Containers], wait_until: Callable[..., None]
+) -> None:
+    job = start("200", "0.005")
+
+    def ended() -> bool:
+        job.look()
+        return not job.running
+
+    wait_until(ended, 60, "the end")
+    assert sorted(job.ends) == sorted((task, 0) for task in TASKS)
+
+
+# -- one container ---------------------------------------------------------------------------
+
+
+def run_alone(folder: Path, text: str, **environment: str) -> tuple[int, str, str]:
+    """A container whose program is a whole cluster by itself."""
+    program = folder / "program.py"
+    program.write_text(text)
+    return processes.run(
+        [*processes.WINDLASS, "run", str(program)],
+        timeout_s=scaled(60),
+        env={**os.environ, "WINDLASS_SUPERVISE": "true", **environment},
+    )
+
+
+def test_the_exit_code_the_output_and_the_error_of_a_program_are_the_containers(
+    tmp_path: Path,
+) -> None:
+    code, output, errors = run_alone(tmp_path, "print('here'); raise ValueError('wrong')")
+    assert (code, output) == (ExitCode.PROGRAM_FAILED, "here\n")
+    assert errors.count("ValueError: wrong") == 1, "not by the task and by its parent"
+    assert run_alone(tmp_path, "import sys; sys.exit(42)")[0] == 42
+
+
+def test_a_container_reaps_orphans_and_leaves_nothing_of_a_task_that_has_ended(
+    tmp_path: Path,
+) -> None:
+    orphan = "import os,time; os.setsid(); os.fork() and os._exit(0); time.sleep(%s)"
+    text = (
+        "import glob, os, subprocess, sys, time\n"
+        f"for seconds in (0, 600): subprocess.run([sys.executable, '-c', {orphan!r} % seconds])\n"
+        "parent = os.getppid()\n"
+        "def states():\n"
+        "    files = glob.glob(f'/proc/{parent}/task/*/children')\n"
+        "    ids = [pid for file in files for pid in open(file).read().split()]\n"
+        "    stats = [open(f'/proc/{pid}/stat').read() for pid in ids]\n"
+        "    return [stat.rpartition(')')[2].split()[0] for stat in stats]\n"
+        "end = time.monotonic() + 60\n"
+        "while len(states()) != 2 or 'Z' in states():\n"
+        "    assert time.monotonic() < end, states()\n"
+        "    time.sleep(0.05)\n"
+        "print('one zombie less')\n"
+    )
+    code, output, errors = run_alone(tmp_path, text)
+    assert (code, output) == (0, "one zombie less\n"), errors
+    # The fixture finds the orphan that would sleep for ten minutes.
+
+
+def test_a_task_ends_when_its_parent_is_killed(
+    tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"open({str(tmp_path / 'ready')!r}, 'w'); import time; time.sleep(600)")
+    parent = processes.start(
+        [*processes.WINDLASS, "run", str(program)],
+        env={**os.environ, "WINDLASS_SUPERVISE": "true"},
+    )
+    wait_until((tmp_path / "ready").exists, 30, "the program")
+    [task] = children(parent.pid)
+    parent.kill()
+    parent.wait(scaled(10))
+    wait_until(lambda: not Path(f"/proc/{task}/cmdline").exists(), 30, "its end")
+
+
+@pytest.mark.parametrize(
+    ("code", "report", "said"),
+    [
+        pytest.param(0, "", "", id="done"),
+        pytest.param(
+            1, "Traceback\n  x\nValueError: no\n", "PROGRAM_FAILED (1): ValueError: no", id="raised"
+        ),
+        pytest.param(8, "no certificate", "ACCESS (8): no certificate", id="refused"),
+        pytest.param(137, "", "KILLED (137): killed by SIGKILL", id="killed"),
+        pytest.param(2, "", "", id="what the log says better"),
+        pytest.param(42, "why", "exit (42): why", id="a code of the program"),
+    ],
+)
+def test_the_status_of_a_pod_gets_a_name_and_a_sentence(
+    tmp_path: Path, code: int, report: str, said: str
+) -> None:
+    file = tmp_path / "termination-log"
+    write_termination_message(file, code, report)
+    assert not file.exists(), "outside of Kubernetes nothing is made"
+    file.touch()
+    write_termination_message(file, code, report)
+    assert file.read_text().startswith(said)
+    assert bool(file.read_text()) == bool(said)
