@@ -14,7 +14,7 @@ from ...core.exit_codes import ExitCode
 from ...core.process.threads import new_thread
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ...net.auth.own_job import with_own_job
+from ...net.auth.own_job import job_of_credentials, with_own_job
 from ...net.metrics_port import MetricsPort
 from ...server.gateway.server import GatewayServer
 from ...telemetry.catalogue import NODE_TASKS, Sample
@@ -93,7 +93,8 @@ def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[
             tasks_per_node=settings.max_node_tasks,
         ),
         model_dir=settings.model_dir,
-        job_id=settings.job_id,
+        # The cluster's own name is not its jobs': each has an id, unless its credentials name one.
+        job_id=job_of_credentials(settings),
         max_ps_bytes=settings.max_ps_bytes,
     )
     gateway = GatewayServer(task, table, settings)

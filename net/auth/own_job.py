@@ -21,11 +21,24 @@ def with_own_job(settings: Settings) -> Settings:
         ConfigurationError: The files cannot be used, or name another job than ``job_id``, or than
             each other.
     """
-    if settings.insecure or settings.security == "insecure":
+    if _shows_nothing(settings):
         return settings
-    named = {"job_id": settings.job_id} | {
-        name: job for name, (job, _) in _credentials(settings).items()
-    }
+    return settings.model_copy(update={"job_id": _only_job(settings, job_id=settings.job_id)})
+
+
+def job_of_credentials(settings: Settings) -> str:
+    """The job that a process's certificate or token names; empty without one, or if it names none.
+
+    Unlike ``job_id``, which may be the name of a cluster on which jobs run.
+
+    Raises:
+        ConfigurationError: The files cannot be used, or name different jobs.
+    """
+    return "" if _shows_nothing(settings) else _only_job(settings)
+
+
+def _only_job(settings: Settings, **others: str) -> str:
+    named = others | {name: job for name, (job, _) in _credentials(settings).items()}
     jobs = {job: name for name, job in named.items() if job}
     if len(jobs) > 1:
         told = " and ".join(f"{job!r} in {name}" for job, name in jobs.items())
@@ -33,7 +46,11 @@ def with_own_job(settings: Settings) -> Settings:
             f"this task has credentials of another job than its own: {told}; each job needs "
             "certificates and tokens of its own"
         )
-    return settings.model_copy(update={"job_id": next(iter(jobs), "")})
+    return next(iter(jobs), "")
+
+
+def _shows_nothing(settings: Settings) -> bool:
+    return settings.insecure or settings.security == "insecure"
 
 
 def are_of_one_index(settings: Settings) -> bool:
@@ -42,7 +59,7 @@ def are_of_one_index(settings: Settings) -> bool:
     Raises:
         ConfigurationError: The files cannot be used.
     """
-    if settings.insecure or settings.security == "insecure":
+    if _shows_nothing(settings):
         return False
     return any(has_index for _, has_index in _credentials(settings).values())
 

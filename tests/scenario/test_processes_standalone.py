@@ -362,3 +362,22 @@ def test_the_search_of_the_docs_runs_a_job_for_each_trial(standing: Standing) ->
     assert re.search(r"best: \S+ with {'rate': .*'momentum': .*}, of 3 trials", output), output
     names = sorted(name.rpartition("-")[0] for name in standing.jobs())
     assert names == ["trial-0", "trial-1", "trial-2"]
+
+
+def test_a_cluster_with_a_name_of_its_own_takes_a_program_that_connects(
+    start_cli: StartCli, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    # As the pods of a standing cluster on Kubernetes, which are told the name of theirs.
+    [port] = free_ports(1)
+    _, output = start_cli(
+        "local", "--standalone", "--ps", "1", "--workers", "1", "--port", str(port),
+        WINDLASS_JOB_ID="desk",
+    )  # fmt: skip
+    wait_until(lambda: "the cluster is at" in output.read_text(), 30, "the cluster")
+    connect = f"import windlass as wl\nwith wl.connect('127.0.0.1:{port}') as at: print(at.job)\n"
+    (tmp_path / "program.py").write_text(connect)
+    code, job, errors = processes.run(
+        [sys.executable, str(tmp_path / "program.py")], timeout_s=scaled(60), env=os.environ
+    )
+    assert code == 0, errors + output.read_text()
+    assert job.startswith("program-")

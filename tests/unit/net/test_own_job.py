@@ -8,7 +8,7 @@ from helpers.certificates import issued, write
 from windlass.cluster.access.principal import Principal
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
-from windlass.net.auth.own_job import are_of_one_index, with_own_job
+from windlass.net.auth.own_job import are_of_one_index, job_of_credentials, with_own_job
 from windlass.net.auth.token import new_keys, sign_token
 
 
@@ -44,6 +44,14 @@ def test_credentials_of_another_job_are_refused(tmp_path: Path) -> None:
     settings = Settings(**write(tmp_path, issued("worker", 1, job="mnist")), job_id="criteo")
     with pytest.raises(ConfigurationError, match="'criteo' in job_id and 'mnist' in tls_cert"):
         with_own_job(settings)
+
+
+def test_the_name_of_a_cluster_is_no_job_that_its_credentials_name(tmp_path: Path) -> None:
+    for_any_job = Settings(**write(tmp_path, issued("chief", 0)), job_id="desk")
+    assert job_of_credentials(for_any_job) == ""
+    assert job_of_credentials(Settings(insecure=True, job_id="desk")) == ""
+    of_one = Settings(**write(tmp_path, issued("chief", 0, job="mnist")))
+    assert job_of_credentials(of_one) == "mnist"
 
 
 def test_insecure_tasks_have_no_use_for_their_files() -> None:
