@@ -164,10 +164,9 @@ def dev_overlay(folder: Path) -> Path:
         "patches:\n"
         "- target: {kind: Job, name: digits-(chief|worker)}\n"
         "  patch: |\n"
-        "    - {op: replace, path: /spec/template/spec/containers/0/command, value: [python]}\n"
         "    - op: replace\n"
         "      path: /spec/template/spec/containers/0/args\n"
-        f"      value: [train.py, --steps, '{STEPS}', --pause-s, '0.02']\n"
+        f"      value: [train.py, --, --steps, '{STEPS}', --pause-s, '0.02']\n"
     )
     return folder
 

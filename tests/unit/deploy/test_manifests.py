@@ -16,6 +16,7 @@ from windlass.net.metrics_answer import PATH
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
 _WITHOUT_JOBS = {"rbac", "podmonitor"}
+ON_KIND = {"dev", "standalone", "jobset", "trainjob", "tfjob", "kueue"}
 builds = pytest.mark.needs("kubectl or kustomize")
 with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name not in _WITHOUT_JOBS])
 
@@ -165,6 +166,26 @@ def test_a_job_that_nobody_gave_an_identity_or_insecure_does_not_start() -> None
 
     assert not {"WINDLASS_INSECURE", "WINDLASS_TLS_CERT"} & variables("base")
     assert "WINDLASS_INSECURE" not in variables("overlays/prod")
+
+
+@pytest.mark.parametrize("name", [f"overlays/{n}" for n in sorted(ON_KIND)])
+@builds
+def test_what_is_documented_for_one_node_fits_it(name: str) -> None:
+    objects = build(name)
+    for kind in pod_templates(objects):
+        requests = kind.spec["containers"][0]["resources"]["requests"]
+        assert requests == {"cpu": "100m", "memory": "384Mi"}, kind.owner
+    [claim] = [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"], "the only one that kind has"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
+    job = "desk" if name == "overlays/standalone" else "digits"
+    assert claim["metadata"]["name"] == f"{job}-checkpoints", "two jobs share a namespace"
+
+
+@builds
+def test_production_has_a_volume_for_several_nodes() -> None:
+    [claim] = [e for e in build("overlays/prod") if e["kind"] == "PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
 @builds
