@@ -13,19 +13,9 @@ from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...core.task import TaskId
-from .parts import (
-    DNS_LABEL,
-    KubernetesPart,
-    MisfitError,
-    Part,
-    Role,
-    Security,
-    SingleRole,
-    SlurmPart,
-    Storage,
-    Text,
-    VariableName,
-)
+from .fields import DNS_LABEL, MisfitError, Part, Text, VariableName
+from .parts import KubernetesPart, Role, Security, SingleRole, SlurmPart, Storage
+from .pod_part import OWN_PATHS, PodPart
 
 SAID_ELSEWHERE = {
     "model_dir": "storage.model_dir",
@@ -156,6 +146,10 @@ class JobFile(Part):
         found: Role = getattr(self.roles, name)
         return found
 
+    def pod(self, name: str) -> PodPart:
+        """What the pods of a role need on Kubernetes."""
+        return self.kubernetes.and_of_role(self.role(name).kubernetes)
+
     def count(self, name: str) -> int:
         """Tasks of a role."""
         return self.role(name).count
@@ -231,10 +225,46 @@ def _check_job(job: JobFile) -> None:
     _check_variables(job.environment, "environment")
     for name, role in job.present:
         _check_variables(role.environment, "roles", name, "environment")
+        plain = {**job.environment, **role.environment}
+        _check_pod(job.kubernetes, plain, "kubernetes")
+        _check_pod(role.kubernetes, plain, "roles", name, "kubernetes")
+        _check_volumes(job, name)
 
 
-def _check_variables(environment: dict[str, str], *path: str) -> None:
+def _check_pod(pod: PodPart, plain: Mapping[str, str], *path: str) -> None:
+    """Whether variables of Secrets and ConfigMaps are none that have a value already."""
+    for number, variable in enumerate(pod.env):
+        _check_variable(variable.name, *path, "env", number, "name")
+        if variable.name in plain:
+            raise MisfitError(
+                f"environment has {variable.name}, too; keep one", *path, "env", number, "name"
+            )
+
+
+def _check_volumes(job: Job, role: str) -> None:
+    """Whether the volumes of a role have names and places of their own."""
+    of_all = len(job.kubernetes.volumes)
+    own = (*OWN_PATHS, job.storage.model_dir)
+    for field in ("name", "path"):
+        seen: set[str] = set()
+        for number, volume in enumerate(job.pod(role).volumes):
+            said = getattr(volume, field)
+            if said in seen or (field == "path" and said in own):
+                where = ("kubernetes",) if number < of_all else ("roles", role, "kubernetes")
+                at = number if number < of_all else number - of_all
+                raise MisfitError(
+                    f"another volume of {role} has the {field} {said} already",
+                    *where, "volumes", at, field,
+                )  # fmt: skip
+            seen.add(said)
+
+
+def _check_variables(environment: Mapping[str, str], *path: str) -> None:
     for name in environment:
-        if name.startswith(_OWN_VARIABLES):
-            remedy = "under `settings`" if name.startswith("WINDLASS_") else "by `roles`"
-            raise MisfitError(f"the launcher sets {name}; say what it is for {remedy}", *path, name)
+        _check_variable(name, *path, name)
+
+
+def _check_variable(name: str, *path: str | int) -> None:
+    if name.startswith(_OWN_VARIABLES):
+        remedy = "under `settings`" if name.startswith("WINDLASS_") else "by `roles`"
+        raise MisfitError(f"the launcher sets {name}; say what it is for {remedy}", *path)

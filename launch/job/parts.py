@@ -3,35 +3,13 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-
-Text = Annotated[str, StringConstraints(max_length=32_768)]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-ObjectName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$")]
+from .fields import MisfitError, ObjectName, Part, Text, VariableName
+from .pod_part import PodPart
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
-
-
-class MisfitError(ValueError):
-    """What one field says does not fit another's.
-
-    Attributes:
-        path: Of the field to look at, from the model that is validated.
-    """
-
-    def __init__(self, message: str, *path: str | int) -> None:
-        super().__init__(message)
-        self.path = path
-
-
-class Part(BaseModel):
-    """A part of a job file: frozen, and a field that it does not have is an error."""
-
-    # Strict: `count: true` is no number. Validate JSON, or give models, not dictionaries.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Resources(Part):
@@ -49,6 +27,14 @@ class Resources(Part):
     )
     gpu: int = Field(
         default=0, ge=0, le=64, description="Whole GPUs; Kubernetes knows no parts of one."
+    )
+
+    ephemeral_storage: Annotated[
+        str, StringConstraints(pattern=r"^([0-9]+(k|M|G|T|Ki|Mi|Gi|Ti)?)?$")
+    ] = Field(
+        default="",
+        description="Kubernetes: of the node's disk, for /tmp, logs and empty volumes; also the "
+        "limit, beyond which a pod is evicted. Empty: nothing is said.",
     )
 
     @property
@@ -74,6 +60,9 @@ class Role(Part):
     )
     environment: dict[VariableName, Text] = Field(
         default={}, description="Variables of this role alone; they win over those of the job."
+    )
+    kubernetes: PodPart = Field(
+        default=PodPart(), description="What its pods need beside what `kubernetes` says of all."
     )
 
 
@@ -151,18 +140,7 @@ class Security(Part):
     )
 
 
-class Toleration(Part):
-    """Of a taint of nodes, as Kubernetes has them."""
-
-    key: str = Field(default="", description="Of the taint; empty: any.")
-    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="As Kubernetes'.")
-    value: str = Field(default="", description="Of the taint.")
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = Field(
-        default="", description="Of the taint; empty: any."
-    )
-
-
-class KubernetesPart(Part):
+class KubernetesPart(PodPart):
     """What only Kubernetes needs to know."""
 
     namespace: Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")] = (
@@ -174,8 +152,6 @@ class KubernetesPart(Part):
     image_pull_secrets: list[ObjectName] = Field(
         default=[], description="Secrets for a private registry."
     )
-    node_selector: dict[str, Text] = Field(default={}, description="Labels of nodes to use.")
-    tolerations: list[Toleration] = Field(default=[], description="Taints of nodes to accept.")
     grace_s: int = Field(
         default=60,
         ge=10,
@@ -184,7 +160,22 @@ class KubernetesPart(Part):
         "a checkpoint takes.",
     )
     retries: int = Field(
-        default=10, ge=0, description="Restarts of a chief or worker that ends with 128 or above."
+        default=10,
+        ge=0,
+        description="How often each chief, worker and evaluator gets a new pod after it has ended "
+        "with 128 or above by itself. What peers or the cluster did to it does not count.",
+    )
+    deadline_s: int = Field(
+        default=0,
+        ge=0,
+        description="How long the Jobs of chief, workers and evaluator may take, waiting for room "
+        "included; then they have failed. 0: as long as it takes.",
+    )
+    keep_s: int = Field(
+        default=-1,
+        ge=-1,
+        description="How long Jobs that have ended stay, with their logs, until Kubernetes deletes "
+        "them. -1: until you do.",
     )
 
 

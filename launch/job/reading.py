@@ -9,14 +9,16 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from ...core.errors import ConfigurationError
+from .fields import MisfitError
 from .model import SAID_ELSEWHERE, JobFile, JobSettings
-from .parts import MisfitError
 from .yaml_text import Document, Path, read_yaml
 
 DEFAULT_NAME = "windlass.yaml"
 _SHOWN = 8
-_OF_TEXTS = ("arguments", "environment", "node_selector", "setup")
-_TEXTS = ("cpu", "memory", "size", "time")
+_OF_TEXTS = (
+    "arguments", "environment", "node_selector", "labels", "annotations", "values", "setup",
+)  # fmt: skip
+_TEXTS = ("cpu", "memory", "ephemeral_storage", "size", "empty", "time")
 
 
 def read_job(path: str | FilePath) -> JobFile:

@@ -4,7 +4,10 @@ from typing import Any
 
 from .model import SAID_ELSEWHERE, JobFile
 
-_TEXTS = ("arguments", "environment", "cpu", "memory", "node_selector", "time")
+_TEXTS = (
+    "arguments", "environment", "cpu", "memory", "ephemeral_storage", "node_selector", "labels",
+    "annotations", "values", "time",
+)  # fmt: skip
 
 
 def job_schema() -> dict[str, Any]:

@@ -119,6 +119,7 @@ def _indexed_job(job: JobFile, role: str) -> Json:
             "backoffLimitPerIndex": job.kubernetes.retries,
             "maxFailedIndexes": 0,
             "podReplacementPolicy": "Failed",
+            **_times(job),
             "podFailurePolicy": {
                 "rules": [
                     {
@@ -133,6 +134,14 @@ def _indexed_job(job: JobFile, role: str) -> Json:
             "template": pod_template(job, role),
         },
     }
+
+
+def _times(job: Job) -> Json:
+    """When a Job is ended, and when one that has ended is deleted, if the job file says so."""
+    kubernetes = job.kubernetes
+    deadline = {"activeDeadlineSeconds": kubernetes.deadline_s} if kubernetes.deadline_s else {}
+    keep = {"ttlSecondsAfterFinished": kubernetes.keep_s} if kubernetes.keep_s >= 0 else {}
+    return {**deadline, **keep}
 
 
 def _codes(values: list[int]) -> Json:

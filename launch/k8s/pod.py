@@ -5,6 +5,8 @@ from typing import Any
 from ...cluster.roles import CHIEF, PS, WORKER
 from ..job.model import JobFile
 from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
+from ..job.pod_part import PodPart, Spread
+from . import pod_options
 from .names import (
     CHECKPOINTS,
     CONTAINER,
@@ -13,7 +15,6 @@ from .names import (
     PORT,
     TLS_FOLDER,
     TOKEN_FOLDER,
-    USER,
     claim,
     matched,
     secret,
@@ -27,89 +28,73 @@ WORKING_DIR = "/app"
 _JOIN_TIMEOUT_S = 600  # images are pulled and names come into DNS while the first tasks wait
 _STOP_DELAY_S = 5
 _HOST_TEMPLATE = "WINDLASS_HOST_TEMPLATE"
+_SCRAPED = {
+    "prometheus.io/scrape": "true",
+    "prometheus.io/port": str(METRICS_PORT),
+    "prometheus.io/path": "/metrics",
+}
 
 
 def pod_template(job: JobFile, role: str) -> Json:
     """What a controller makes pods of a role from."""
     of_job = role != PS
     plan = _plan(job, role)
-    kubernetes = job.kubernetes
+    pod, kubernetes = job.pod(role), job.kubernetes
     spec: Json = {
         **({"restartPolicy": "Never", "subdomain": service(job.name)} if of_job else {}),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": kubernetes.grace_s,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_options.security_context(pod),
         "containers": [_container(job, role, plan)],
         "volumes": _volumes(job, role, plan),
     }
-    if role == PS:
-        spec["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": matched(job.name, role)},
-                "matchLabelKeys": ["controller-revision-hash"],
-            }
-        ]
+    if constraints := _spread(job, role, pod):
+        spec["topologySpreadConstraints"] = constraints
     if kubernetes.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in kubernetes.image_pull_secrets]
-    if kubernetes.node_selector:
-        spec["nodeSelector"] = dict(kubernetes.node_selector)
-    if tolerations := _tolerations(job, role):
+    spec |= pod_options.placement(pod, matched(job.name, role))
+    if tolerations := _tolerations(job, role, pod):
         spec["tolerations"] = tolerations
-    metadata: Json = {"labels": matched(job.name, role)}
-    if job.metrics:
-        metadata["annotations"] = {
-            "prometheus.io/scrape": "true",
-            "prometheus.io/port": str(METRICS_PORT),
-            "prometheus.io/path": "/metrics",
-        }
+    metadata: Json = {"labels": {**pod.labels, **matched(job.name, role)}}
+    if annotations := {**pod.annotations, **(_SCRAPED if job.metrics else {})}:
+        metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": spec}
+
+
+def _spread(job: JobFile, role: str, pod: PodPart) -> list[Json]:
+    """A node that goes takes one ps, where there are nodes for them; or as the job file says."""
+    own = matched(job.name, role)
+    if pod.spread or role != PS:
+        return pod_options.spread(pod.spread, own)
+    [constraint] = pod_options.spread([Spread()], own)
+    return [{**constraint, "matchLabelKeys": ["controller-revision-hash"]}]
 
 
 def _container(job: JobFile, role: str, plan: TaskPlan) -> Json:
     command = [*plan.command]
+    pod = job.pod(role)
+    sources = pod_options.variable_sources(pod)
     container: Json = {
         "name": CONTAINER,
         "image": job.image,
         "command": command[:2],
         **({"args": [_literal(word) for word in command[2:]]} if command[2:] else {}),
         "workingDir": WORKING_DIR,
-        "env": _environment(plan),
+        **({"envFrom": sources} if sources else {}),
+        "env": [*_environment(plan), *pod_options.variables(pod)],
         "ports": [
             {"name": "grpc", "containerPort": PORT},
             {"name": "health", "containerPort": HEALTH_PORT},
             *([{"name": "metrics", "containerPort": METRICS_PORT}] if job.metrics else []),
         ],
         "resources": _resources(plan),
-        # Ready means that the task answers, not that the others are there.
-        "startupProbe": {**_asks("startup"), "periodSeconds": 2, "failureThreshold": 150},
-        "readinessProbe": {**_asks("readiness"), "periodSeconds": 10, "timeoutSeconds": 5},
-        # The kernel accepts it, so a task that computes for long is not killed for it.
-        "livenessProbe": {
-            "tcpSocket": {"port": "health"},
-            "periodSeconds": 10,
-            "timeoutSeconds": 5,
-            "failureThreshold": 6,
-        },
+        **pod_options.probes(pod),
         # The task writes why it ended; if it could not, the end of its log is shown.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # It works on until proxies and port-forwards have heard that it goes; then SIGTERM.
         "lifecycle": {"preStop": {"sleep": {"seconds": stop_delay_s(job.kubernetes.grace_s)}}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": pod_options.container_security(pod),
         "volumeMounts": _mounts(job, role, plan),
     }
     if job.kubernetes.image_pull_policy:
@@ -122,17 +107,16 @@ def stop_delay_s(grace_s: int) -> int:
     return min(_STOP_DELAY_S, grace_s // 10)
 
 
-def _asks(what: str) -> Json:
-    return {"grpc": {"port": HEALTH_PORT, "service": what}}
-
-
 def _resources(plan: TaskPlan) -> Json:
     needs = plan.resources
     # The limit of memory is what a ps measures its bounds by. None on processors: see Resources.
     limits: Json = {"memory": needs.memory}
+    requests: Json = {"cpu": needs.cpu, "memory": needs.memory}
     if needs.gpu:
         limits["nvidia.com/gpu"] = needs.gpu
-    return {"requests": {"cpu": needs.cpu, "memory": needs.memory}, "limits": limits}
+    if needs.ephemeral_storage:
+        requests["ephemeral-storage"] = limits["ephemeral-storage"] = needs.ephemeral_storage
+    return {"requests": requests, "limits": limits}
 
 
 def _plan(job: JobFile, role: str) -> TaskPlan:
@@ -192,7 +176,7 @@ def _volumes(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
         {"name": kind, "secret": {"secretName": secret(job, role, kind), "defaultMode": 0o440}}
         for kind in plan.credentials
     ]
-    return volumes
+    return volumes + pod_options.volumes(job.pod(role))
 
 
 def _mounts(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
@@ -207,13 +191,13 @@ def _mounts(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
     mounts += [
         {"name": kind, "mountPath": folders[kind], "readOnly": True} for kind in plan.credentials
     ]
-    return mounts
+    return mounts + pod_options.mounts(job.pod(role))
 
 
-def _tolerations(job: JobFile, role: str) -> list[Json]:
+def _tolerations(job: JobFile, role: str, pod: PodPart) -> list[Json]:
     said = [
         {key: value for key, value in each.model_dump().items() if value}
-        for each in job.kubernetes.tolerations
+        for each in pod.tolerations
     ]
     if job.role(role).resources.gpu and not any(t.get("key") == "nvidia.com/gpu" for t in said):
         said.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})

@@ -7,20 +7,32 @@ import pytest
 
 from helpers.job_objects import ROOT, digits
 from windlass.launch import cli
+from windlass.launch.job import pod_part
+from windlass.launch.job.fields import Part
 from windlass.launch.job.model import JobFile
 from windlass.launch.job.parts import KubernetesPart, SlurmPart, Storage
 from windlass.launch.job.reading import parse_job
+from windlass.launch.k8s.manifests import manifests
 
+MODELS = [
+    Job, KubernetesPart, SlurmPart, Storage, pod_part.ReferredVariable, pod_part.VariableSource,
+    pod_part.Volume, pod_part.NodeRule, pod_part.PodRule, pod_part.Spread, pod_part.Toleration,
+    pod_part.PodSecurity, pod_part.ProbeTimes,
+]  # fmt: skip
 PAGE = (ROOT / "docs" / "job-file.md").read_text()
 
 
 def test_the_file_of_the_page_is_that_of_the_example() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    block, pods = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
     assert parse_job(block) == digits()
+    job = parse_job(f"name: a\nimage: b\nprogram: c.py\n{pods}")
+    assert {each.name for each in job.pod("worker").volumes} == {"data", "scratch"}
+    assert {each.name for each in job.pod("ps").volumes} == {"data"}
+    assert [each["kind"] for each in manifests(job)].count("Job") == 2
 
 
-@pytest.mark.parametrize("model", [JobFile, KubernetesPart, SlurmPart, Storage])
-def test_every_field_is_named(model: type[JobFile]) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_every_field_is_named(model: type[Part]) -> None:
     for name in model.model_fields:
         assert f"`{name}`" in PAGE, name
 

@@ -93,7 +93,7 @@ def test_the_examples_are_jobs() -> None:
         (changed("count: 2", "cuont: 2"), "7:5: roles.ps.cuont: there is no such field; did you "
          "mean count?"),
         (changed("    count: 2", "    size: 2"), "7:5: roles.ps.size: there is no such field. "
-         "Fields here: count, resources, arguments, environment."),
+         "Fields here: count, resources, arguments, environment, kubernetes."),
         (changed("count: 2", "count: -1"), "7:12: roles.ps.count: it should be greater than or "
          "equal to 0, got -1. How many tasks."),
         (changed("count: 2", "count: yes"), "7:12: roles.ps.count: it should be a valid integer, "
@@ -121,6 +121,30 @@ def test_the_examples_are_jobs() -> None:
         (WHOLE + "storage: {model_dir: models}\n", "13:11: storage.model_dir: models is relative"),
         (WHOLE + "storage: {model_dir: s3://a, claim: b}\n", "13:30: storage.claim: model_dir is "
          "the URL s3://a"),
+        (WHOLE + "kubernetes: {env: [{name: A, secrt: b}]}\n", "13:30: kubernetes.env[0].secrt: "
+         "there is no such field; did you mean secret?"),
+        (WHOLE + "kubernetes: {env: [{name: LEVEL, secret: b}]}\n", "13:21: "
+         "kubernetes.env[0].name: environment has LEVEL, too; keep one"),
+        (WHOLE + "kubernetes: {env: [{name: TF_CONFIG, secret: b}]}\n", "13:21: "
+         "kubernetes.env[0].name: the launcher sets TF_CONFIG"),
+        (WHOLE + "kubernetes: {env_from: [{secret: a, config_map: b}]}\n", "13:37: "
+         "kubernetes.env_from[0].config_map: it needs one of secret, config_map; it has secret and "
+         "config_map"),
+        (WHOLE + "kubernetes: {volumes: [{name: tmp, path: /a, claim: b}]}\n", "13:25: "
+         "kubernetes.volumes[0].name: a pod has a volume tmp already"),
+        (WHOLE + "kubernetes: {volumes: [{name: a, path: /tmp, claim: b}]}\n", "13:34: "
+         "kubernetes.volumes[0].path: another volume of ps has the path /tmp already"),
+        (WHOLE + "kubernetes: {volumes: [{name: a, path: b, claim: b}]}\n", "13:40: "
+         "kubernetes.volumes[0].path: 'b' does not read as this field does. Where it is in the "
+         "container, absolute."),
+        (WHOLE + "kubernetes: {labels: {app.kubernetes.io/name: a}}\n", "13:23: "
+         "kubernetes.labels.app.kubernetes.io/name: the launcher sets app.kubernetes.io/name"),
+        (WHOLE + "kubernetes: {nodes: [{key: a}]}\n", "kubernetes.nodes[0].values: In needs "
+         "values"),
+        (WHOLE + "kubernetes: {probes: {liveness_s: 5}}\n", "13:35: kubernetes.probes.liveness_s: "
+         "it should be greater than or equal to 60, got 5"),
+        (changed("count: 2", "kubernetes: {priorty_class: a}"), "7:18: "
+         "roles.ps.kubernetes.priorty_class: there is no such field; did you mean priority_class?"),
         (changed("settings:\n  save_every_s: 30", "coordinator: true\nsettings: {}").replace(
             "count: 3", "count: 0"), "11:1: coordinator: a coordinator needs a chief"),
         ("name: a\nname: b\n", "2:1: name is here a second time, after line 1; keep one"),

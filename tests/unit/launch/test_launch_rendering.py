@@ -64,8 +64,52 @@ slurm: {partition: gpu, account: team, time: "1:00:00", nodes: 2, port: 9000,
 """
 
 
+PODS = """\
+name: pods
+image: registry.example/train@sha256:0123
+program: train.py
+roles:
+  ps:
+    count: 2
+    resources: {ephemeral_storage: 2Gi}
+    kubernetes:
+      priority_class: high
+      nodes: [{key: spot, operator: DoesNotExist}, {key: disk, values: [ssd], weight: 10}]
+      pods: [{apart: true, weight: 100}]
+      spread: [{topology: topology.kubernetes.io/zone, must: true}]
+      probes: {startup_s: 1200}
+  worker:
+    kubernetes:
+      env: [{name: DATA_TOKEN, secret: data, key: token, optional: true}]
+      volumes: [{name: scratch, path: /scratch, empty: 5Gi}]
+      service_account: reader
+      pods: [{labels: {app: cache}, topology: topology.kubernetes.io/zone}]
+      tolerations: [{key: spot, operator: Exists}]
+      security: {user: 2000, group: 2000, supplemental_groups: [3000], read_only_root: false}
+security: {mode: insecure}
+kubernetes:
+  retries: 1
+  deadline_s: 86400
+  keep_s: 3600
+  env: [{name: LEVEL, config_map: settings}]
+  env_from: [{secret: cloud, prefix: CLOUD_}, {config_map: more, optional: true}]
+  volumes:
+    - {name: data, path: /data, claim: imagenet, read_only: true, sub_path: train}
+    - {name: keys, path: /keys, secret: keys}
+    - {name: tables, path: /tables, config_map: tables}
+  labels: {team: vision, on: yes}
+  annotations: {sidecar.istio.io/inject: false}
+  node_selector: {pool: big}
+"""
+
+
 def tricky() -> JobFile:
     return parse_job(TRICKY)
+
+
+def with_pods() -> Job:
+    """A job that says of its pods what a job file can say."""
+    return parse_job(PODS)
 
 
 def golden(name: str, text: str) -> None:
@@ -112,6 +156,10 @@ def test_a_job_is_rendered_as_it_was(job: JobFile, name: str, render: Any) -> No
     assert render(job) == render(job)
 
 
+def test_all_that_a_job_file_says_of_pods_is_rendered_as_it_was() -> None:
+    golden("pods.k8s.yaml", of_kubernetes(with_pods()))
+
+
 @pytest.mark.parametrize("data", ["y", "no", "010", "1:30", "null", "a: b", "- a", "l1\nl2", " x"])
 def test_what_is_written_reads_back_as_it_was(data: str) -> None:
     assert yaml.safe_load(dump_yaml({"a": data, "b": [data]})) == {"a": data, "b": [data]}
@@ -128,7 +176,7 @@ MANY = [
 IDS = ["digits", "tricky", "in sync", "no chief"]
 
 
-@pytest.mark.parametrize("job", MANY, ids=IDS)
+@pytest.mark.parametrize("job", [*MANY, with_pods()], ids=[*IDS, "pods"])
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
 def test_kubernetes_accepts_every_object(job: JobFile, version: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -195,6 +243,13 @@ def test_what_schemas_do_not_see_holds_too(job: JobFile) -> None:
 @pytest.mark.parametrize("job", MANY, ids=IDS)
 def test_it_has_no_mistake_that_was_found_in_manifests(job: JobFile) -> None:
     assert problems(tuple(manifests(job))) == []
+
+
+def test_what_a_job_file_says_of_pods_is_all_that_lints_see_in_them() -> None:
+    found = {said.partition(": ")[2] for said in problems(tuple(manifests(with_pods())))}
+    assert found == {
+        "nobody makes the claim imagenet", "wants a root file system that is read-only"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("job", MANY, ids=IDS)
