@@ -260,9 +260,10 @@ def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) ->
     assert problems(objects) == []
 
 
+@pytest.mark.parametrize("name", ["overlays/jobset", "overlays/trainjob", "overlays/tfjob", ""])
 @builds
-def test_the_metrics_components_say_where_every_pod_shows_them(tmp_path: Path) -> None:
-    objects = dev_with(tmp_path, "metrics")
+def test_manifests_say_where_every_pod_shows_its_metrics(name: str, tmp_path: Path) -> None:
+    objects = build(name) if name else dev_with(tmp_path, "metrics")
     [monitor] = build("podmonitor")
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     for kind in pod_templates(objects):
