@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.resolvers.tf_config import TF_CONFIG
 from ..cluster.roles import TASK_TYPES
 from ..cluster.supervision.decisions import Supervision, TaskRun
@@ -31,6 +32,7 @@ from .orphans import Reaper, end_children, inherit_orphans
 from .processes.executor import Executor, Work
 from .processes.interrupts import on_interrupts
 from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
+from .ps_end import end_ps
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +57,11 @@ def container_policy(task: TaskId) -> Policy:
     )
 
 
-def run_supervised(task: TaskId, arguments: Sequence[str], settings: Settings) -> int:
+def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Settings) -> int:
     """Run ``windlass ARGUMENTS`` as a task of this container until it ends for good.
 
     Args:
-        task: Who it is.
+        task: Who it is, in which cluster.
         arguments: Of the command, as this process was given them.
         settings: Of this process, which are the task's.
 
@@ -70,9 +72,11 @@ def run_supervised(task: TaskId, arguments: Sequence[str], settings: Settings) -
         OSError: The task cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="windlass-container-") as folder:
-        container = Container(task, arguments, settings, Path(folder) / "error")
+        container = Container(task.task, arguments, settings, Path(folder) / "error")
         code = container.run()
         write_termination_message(TERMINATION_LOG, code, container.error)
+        if task.is_chief:
+            end_ps(code)
         return code
 
 

@@ -99,7 +99,7 @@ def run_as_task(
     if settings.supervise and not has_parent():
         from ..container import run_supervised
 
-        sys.exit(run_supervised(task.task, sys.argv[1:], settings))
+        sys.exit(run_supervised(task, sys.argv[1:], settings))
     if settings.standalone or (script is None and role == CHIEF):
         from ..standalone.daemon import run_standalone
 

@@ -19,7 +19,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PERMANENT = set(range(1, 128))
 _OURS = {f"WINDLASS_{name.upper()}" for name in Settings.model_fields} | {
-    "WINDLASS_ROLE", "WINDLASS_REPLICAS", "WINDLASS_HOST_TEMPLATE",
+    "WINDLASS_ROLE", "WINDLASS_REPLICAS", "WINDLASS_HOST_TEMPLATE", "WINDLASS_PS_WORKLOAD",
 }  # fmt: skip
 
 
@@ -203,7 +203,11 @@ def security(objects: Objects) -> Iterator[str]:
             "fsGroup": isinstance(pod.get("fsGroup"), int),
             "seccompProfile RuntimeDefault": pod.get("seccompProfile", {}).get("type")
             == "RuntimeDefault",
-            "automountServiceAccountToken false": spec.get("automountServiceAccountToken") is False,
+            "automountServiceAccountToken false, or an account of its own": spec.get(
+                "automountServiceAccountToken"
+            )
+            is False
+            or bool(spec.get("serviceAccountName")),
             "enableServiceLinks false": spec.get("enableServiceLinks") is False,
             "no host namespaces": not any(
                 spec.get(f"host{what}") for what in ("Network", "PID", "IPC")

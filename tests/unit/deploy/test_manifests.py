@@ -223,7 +223,10 @@ def test_ps_are_not_evicted_one_by_one_in_production() -> None:
 
 @builds
 def test_a_policy_lets_the_tasks_of_a_job_alone_in() -> None:
-    [policy] = [each for each in build("overlays/prod") if each["kind"] == "NetworkPolicy"]
+    policy, of_chief = [e for e in build("overlays/prod") if e["kind"] == "NetworkPolicy"]
+    if policy["metadata"]["name"] == "digits-chief":
+        policy, of_chief = of_chief, policy
+    assert of_chief["spec"]["policyTypes"] == ["Egress"]
     among, probes, metrics = policy["spec"]["ingress"]
     assert among["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "digits"
     assert [port["port"] for port in among["ports"]] == ["grpc"]
@@ -276,6 +279,31 @@ def test_manifests_say_where_every_pod_shows_its_metrics(name: str, tmp_path: Pa
         assert named[endpoint["port"]] == int(said["WINDLASS_METRICS_PORT"])
         assert annotations["prometheus.io/path"] == endpoint["path"] == PATH
     assert problems(objects) == []
+
+
+@builds
+def test_the_chief_alone_may_end_its_own_ps() -> None:
+    objects = build("overlays/prod")
+    [role] = [each for each in objects if each["kind"] == "Role"]
+    assert role["rules"] == [
+        {
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets/scale"],
+            "resourceNames": ["digits-ps"],
+            "verbs": ["patch"],
+        }
+    ]
+    [binding] = [each for each in objects if each["kind"] == "RoleBinding"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    [subject] = binding["subjects"]
+    assert subject["namespace"] == "training"
+    for kind in pod_templates(objects):
+        is_chief = kind.name == "digits-chief"
+        account = kind.spec.get("serviceAccountName")
+        assert account == (subject["name"] if is_chief else None)
+        assert kind.spec["automountServiceAccountToken"] == is_chief
+        said = {each["name"]: each.get("value") for each in kind.spec["containers"][0]["env"]}
+        assert said.get("WINDLASS_PS_WORKLOAD") == ("$(WINDLASS_JOB_ID)-ps" if is_chief else None)
 
 
 @builds

@@ -1,0 +1,106 @@
+"""What a chief's container does when its job is over, against a stand-in for the API server."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled
+from windlass.launch import ps_end
+from windlass.net import pod_account
+
+
+class ApiServer(ThreadingHTTPServer):
+    """Notes what is asked of it, and answers with ``status``."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
+        self.asked: list[tuple[str, str, object, str]] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ApiServer
+
+    def do_PATCH(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        token = self.headers["Authorization"]
+        self.server.asked.append((self.path, self.headers["Content-Type"], body, token))
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(b'{"message": "digits-chief cannot patch"}')
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's
+        """Nothing."""
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setattr("windlass.launch.ps_end.cluster_url", lambda: url)
+        monkeypatch.setenv("WINDLASS_PS_WORKLOAD", "digits-ps")
+        monkeypatch.setenv("POD_NAMESPACE", "training")
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Path:
+    (tmp_path / "token").write_text("secret\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("code", [0, 1, 8])
+def test_a_job_that_is_over_for_good_ends_its_ps(api: ApiServer, account: Path, code: int) -> None:
+    ps_end.end_ps(code, account)
+    path = "/apis/apps/v1/namespaces/training/statefulsets/digits-ps/scale"
+    merge = "application/merge-patch+json"
+    assert api.asked == [(path, merge, {"spec": {"replicas": 0}}, "Bearer secret")]
+
+
+@pytest.mark.parametrize("code", [137, 140, 143])
+def test_a_chief_that_is_started_again_keeps_its_ps(
+    api: ApiServer, account: Path, code: int
+) -> None:
+    ps_end.end_ps(code, account)
+    assert api.asked == []
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_what_the_api_server_refuses_is_said_and_changes_nothing(
+    api: ApiServer, account: Path, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    api.status = status
+    ps_end.end_ps(0, account)
+    [said] = caplog.messages
+    assert "the ps are not ended" in said
+    assert "digits-chief cannot patch" in said
+
+
+@pytest.mark.real_start
+@pytest.mark.usefixtures("no_process_left")
+def test_a_container_whose_account_has_no_token_ends_as_its_job_did(tmp_path: Path) -> None:
+    assert not pod_account.ACCOUNT_FOLDER.exists()
+    program = tmp_path / "program.py"
+    program.write_text("print('done')")
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, "run", str(program)],
+        timeout_s=scaled(60),
+        env={
+            **os.environ,
+            "WINDLASS_SUPERVISE": "true",
+            "WINDLASS_PS_WORKLOAD": "digits-ps",
+            "POD_NAMESPACE": "training",
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        },
+    )
+    assert (code, output) == (0, "done\n"), errors
+    assert "the ps are not ended, and keep what they have requested: this pod has no" in errors
