@@ -2,8 +2,9 @@
 
 A job of several containers goes on only when all of them do. A launcher of containers waits longer
 and longer before it starts one again, and counts how often. So a task that has only followed
-another one is started again here, and the launcher hears of what this container has done itself.
-What is started again, and when, is decided in ``cluster/supervision/decisions.py``.
+another one, or was killed from outside, is started again here, and the launcher hears of what this
+container has done itself. What is started again, and when, is decided in
+``cluster/supervision/decisions.py``.
 
 The task writes to the output of the container itself. Its exit code is the container's.
 """
@@ -13,7 +14,7 @@ import queue
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..cluster.resolvers.resolved import ResolvedTask
@@ -24,6 +25,7 @@ from ..cluster.supervision.events import Ended, Event, Signal, StartAgain, StopR
 from ..cluster.supervision.exits import End
 from ..cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ..core.process.memory import out_of_memory_kills
 from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, read_environment
 from ..core.task import TaskId
@@ -43,7 +45,7 @@ _POLL_S = 0.1
 _END_S = 5.0  # for what a task has left to be gone
 _MOST_MESSAGE = 1024  # of the 4096 bytes that the kubelet reads
 # Peers that were lost together come back together, within seconds.
-_AFTER_PEERS = Restarts(after_peers=True, first_wait_s=0.5, longest_wait_s=8.0)
+_AFTER_PEERS = Restarts(after_peers=True, after_kill=True, first_wait_s=0.5, longest_wait_s=8.0)
 
 
 def container_policy(task: TaskId) -> Policy:
@@ -88,10 +90,17 @@ class Container:
         arguments: Of the ``windlass`` command that runs it.
         settings: Of the task.
         report: File in which the task writes why it ends.
+        memory_kills: How many processes of the container were killed for want of memory so far;
+            None: the system does not say.
     """
 
     def __init__(
-        self, task: TaskId, arguments: Sequence[str], settings: Settings, report: Path
+        self,
+        task: TaskId,
+        arguments: Sequence[str],
+        settings: Settings,
+        report: Path,
+        memory_kills: Callable[[], int | None] = out_of_memory_kills,
     ) -> None:
         self._task = task
         self._arguments = list(arguments)
@@ -104,6 +113,8 @@ class Container:
         self._death_pipe = ParentDeathPipe()
         self._reaper = Reaper()
         self._last_code = 0
+        self._memory_kills = memory_kills
+        self._kills_before: int | None = None
 
     def run(self) -> int:
         """Run the task until it ends for good; returns its exit code, as a shell shows it.
@@ -133,6 +144,7 @@ class Container:
 
     def _start(self) -> None:
         self._report.unlink(missing_ok=True)
+        self._kills_before = self._memory_kills()
         tf_config = read_environment(TF_CONFIG)
         work = Work(self._task.short, tf_config, self._make, self._ended)
         self._executor.start(self._task, work)
@@ -152,8 +164,13 @@ class Container:
         end_children(_END_S)
         if isinstance(outcome, Exception):
             self._news.put(outcome)
-        else:
-            self._news.put(Ended(End(self._task, outcome)))
+            return
+        # A task that takes more memory than its container has would do so again, and its launcher
+        # should know. Where the system does not say, any kill may have been for that.
+        kills = self._memory_kills()
+        was_outside = kills is not None and kills == self._kills_before
+        can_restart = outcome != -signal.SIGKILL or was_outside
+        self._news.put(Ended(End(self._task, outcome), can_restart))
 
     def _take_news(self) -> None:
         try:

@@ -178,7 +178,7 @@ class Supervision:
         if rule is None or self.is_stopping or not event.can_restart:
             return None
         if rule.after_peers:
-            wanted = code in FOLLOWED
+            wanted = code in FOLLOWED or (rule.after_kill and code == -signal.SIGKILL)
         else:
             is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
             wanted = is_lost and not (verdict.job_ends or self._chief.has_ended)

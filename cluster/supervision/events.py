@@ -15,7 +15,8 @@ class Ended:
 
     Attributes:
         end: The task, its code and, if need be, a sentence.
-        can_restart: Whether there is a place where the task could be started again.
+        can_restart: Whether there is a place where the task could be started again, and no reason
+            why it would end so again.
     """
 
     end: End

@@ -52,6 +52,7 @@ class Restarts:
         after_peers: True: tasks that ended because of another one, see ``exit_policy.FOLLOWED``.
             False: tasks that were lost themselves, by a signal or with another retryable code, as
             long as the job goes on.
+        after_kill: With ``after_peers``: also tasks that SIGKILL has ended.
         most: How often; None: as often as they end so.
         first_wait_s: Bound of the first wait; 0: they are started at once. Unit: seconds.
         longest_wait_s: Bound of the longest wait. A task that has run for longer than that begins
@@ -59,6 +60,7 @@ class Restarts:
     """
 
     after_peers: bool = False
+    after_kill: bool = False
     most: int | None = None
     first_wait_s: float = 0.0
     longest_wait_s: float = 0.0

@@ -7,6 +7,10 @@ _LIMITS = (  # of cgroups, version 2 and 1, as a container sees its own
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
+_KILLS = (
+    Path("/sys/fs/cgroup/memory.events"),
+    Path("/sys/fs/cgroup/memory/memory.oom_control"),
+)
 
 
 def memory_bytes(limits: tuple[Path, ...] = _LIMITS) -> int:
@@ -24,3 +28,23 @@ def memory_bytes(limits: tuple[Path, ...] = _LIMITS) -> int:
         if text.isdigit() and int(text):  # "max": no limit
             found.append(int(text))
     return min(found)
+
+
+def out_of_memory_kills(files: tuple[Path, ...] = _KILLS) -> int | None:
+    """How many processes of this container the kernel has killed for want of memory.
+
+    Args:
+        files: Files of cgroups that count them, of which the first that is there is read.
+
+    Returns:
+        The number so far; None: the system does not say.
+    """
+    for path in files:
+        try:
+            words = path.read_text().split()
+        except OSError:
+            continue
+        counts = dict(zip(words[::2], words[1::2], strict=False))
+        if counts.get("oom_kill", "").isdigit():
+            return int(counts["oom_kill"])
+    return None

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,13 @@ pytestmark = [pytest.mark.real_start, pytest.mark.usefixtures("no_process_left")
 CHIEF, PS0, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 TASKS = (CHIEF, PS0, PS1, W0, W1)
-# The step of the job, which every task that trains writes where the test reads it.
-HOOK = "open(__file__ + '.step', 'w').write(str(strategy.global_step))"
+# The step of the job, which every task that trains writes where the test reads it, whole.
+HOOK = """\
+import os
+own = f"{__file__}.{os.getpid()}"
+open(own, "w").write(str(strategy.global_step))
+os.replace(own, __file__ + ".step")
+"""
 IDLE_S = 10.0  # on an idle machine three; the processes of six tasks start at once here
 
 
@@ -232,6 +238,50 @@ def test_a_task_ends_when_its_parent_is_killed(
     parent.kill()
     parent.wait(scaled(10))
     wait_until(lambda: not Path(f"/proc/{task}/cmdline").exists(), 30, "its end")
+
+
+# A container in which as many processes were killed for want of memory as argument 2 says, at first
+# and after each start of a task; its program kills itself until it has begun three times.
+KILLED = """\
+import itertools, json, sys
+from pathlib import Path
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.launch.container import Container
+kills = itertools.chain(json.loads(sys.argv[2]), itertools.repeat(0))
+container = Container(
+    TaskId("chief", 0), ["run", sys.argv[1]], Settings(), Path(sys.argv[1] + ".error"),
+    lambda: next(kills),
+)
+sys.exit(container.run())
+"""
+KILLS_ITSELF = """\
+import os, signal
+with open(__file__ + ".began", "a") as file:
+    file.write("x")
+if os.path.getsize(file.name) < 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kills", "code", "starts"),
+    [
+        pytest.param([0, 0, 0, 0], 0, 3, id="from outside"),
+        pytest.param([4, 5], ExitCode.KILLED, 1, id="for want of memory"),
+        pytest.param([4, 4, 4, 5], ExitCode.KILLED, 2, id="the second time"),
+        pytest.param([None, None], ExitCode.KILLED, 1, id="the system does not say"),
+    ],
+)
+def test_a_task_that_is_killed_is_started_again_unless_it_had_too_much_memory(
+    tmp_path: Path, kills: list[int | None], code: int, starts: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(KILLS_ITSELF)
+    command = [sys.executable, "-c", KILLED, str(program), json.dumps(kills)]
+    ended, _, errors = processes.run(command, timeout_s=scaled(60), env=os.environ)
+    assert ended == code, errors
+    assert Path(f"{program}.began").read_text() == "x" * starts
 
 
 @pytest.mark.parametrize(

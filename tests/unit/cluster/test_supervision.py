@@ -294,7 +294,15 @@ def test_a_container_starts_what_only_followed_again_as_often_as_it_does(
     assert job.supervision.failure is None
 
 
-@pytest.mark.parametrize("code", [0, 1, 8, 140, -9, -11])
+def test_a_container_starts_a_task_that_was_killed_again_unless_it_would_be_again() -> None:
+    job = Job(container_policy(W0), W0)
+    again(job, -9)
+    job.supervision.handle(Ended(End(W0, -9), can_restart=False), job.now)
+    assert job.supervision.has_ended
+    assert job.runs[W0].code == -9
+
+
+@pytest.mark.parametrize("code", [0, 1, 8, 140, -11])
 def test_a_container_ends_with_what_its_task_has_done_itself(code: int) -> None:
     job = Job(container_policy(W0), W0)
     again(job)
