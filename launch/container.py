@@ -30,11 +30,11 @@ from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, read_environment
 from ..core.task import TaskId
 from ..worker.error_report import ERROR_COPY, read_report
+from .job_end import end_job
 from .orphans import Reaper, end_children, inherit_orphans
 from .processes.executor import Executor, Work
 from .processes.interrupts import on_interrupts
 from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
-from .ps_end import end_ps
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         code = container.run()
         write_termination_message(TERMINATION_LOG, code, container.error)
         if task.is_chief:
-            end_ps(code)
+            end_job(settings.job_id, code)
         return code
 
 

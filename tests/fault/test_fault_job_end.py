@@ -11,7 +11,7 @@ import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
-from windlass.launch import ps_end
+from windlass.launch import job_end
 from windlass.net import pod_account
 
 
@@ -45,8 +45,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        monkeypatch.setattr("windlass.launch.ps_end.cluster_url", lambda: url)
-        monkeypatch.setenv("WINDLASS_PS_WORKLOAD", "digits-ps")
+        monkeypatch.setattr("windlass.launch.job_end.cluster_url", lambda: url)
+        monkeypatch.setenv("WINDLASS_ENDS_JOB", "true")
         monkeypatch.setenv("POD_NAMESPACE", "training")
         yield server
         server.shutdown()
@@ -58,19 +58,30 @@ def account(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("code", [0, 1, 8])
-def test_a_job_that_is_over_for_good_ends_its_ps(api: ApiServer, account: Path, code: int) -> None:
-    ps_end.end_ps(code, account)
-    path = "/apis/apps/v1/namespaces/training/statefulsets/digits-ps/scale"
-    merge = "application/merge-patch+json"
-    assert api.asked == [(path, merge, {"spec": {"replicas": 0}}, "Bearer secret")]
+PS = ("/apis/apps/v1/namespaces/training/statefulsets/digits-ps/scale", {"spec": {"replicas": 0}})
+OTHERS = [
+    (f"/apis/batch/v1/namespaces/training/jobs/digits-{role}", {"spec": {"suspend": True}})
+    for role in ("worker", "evaluator")
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"), [(0, [PS]), (1, [PS, *OTHERS]), (8, [PS, *OTHERS])], ids=str
+)
+def test_a_job_that_is_over_for_good_ends_what_it_has_left(
+    api: ApiServer, account: Path, code: int, ended: list[tuple[str, object]]
+) -> None:
+    job_end.end_job("digits", code, account)
+    assert [(path, change) for path, _, change, _ in api.asked] == ended
+    assert {kind for _, kind, _, _ in api.asked} == {"application/merge-patch+json"}
+    assert {token for _, _, _, token in api.asked} == {"Bearer secret"}
 
 
 @pytest.mark.parametrize("code", [137, 140, 143])
-def test_a_chief_that_is_started_again_keeps_its_ps(
+def test_a_chief_that_is_started_again_keeps_its_job(
     api: ApiServer, account: Path, code: int
 ) -> None:
-    ps_end.end_ps(code, account)
+    job_end.end_job("digits", code, account)
     assert api.asked == []
 
 
@@ -79,9 +90,9 @@ def test_what_the_api_server_refuses_is_said_and_changes_nothing(
     api: ApiServer, account: Path, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     api.status = status
-    ps_end.end_ps(0, account)
+    job_end.end_job("digits", 0, account)
     [said] = caplog.messages
-    assert "the ps are not ended" in said
+    assert "what the job has left keeps what it has requested" in said
     assert "digits-chief cannot patch" in said
 
 
@@ -97,10 +108,11 @@ def test_a_container_whose_account_has_no_token_ends_as_its_job_did(tmp_path: Pa
         env={
             **os.environ,
             "WINDLASS_SUPERVISE": "true",
-            "WINDLASS_PS_WORKLOAD": "digits-ps",
+            "WINDLASS_ENDS_JOB": "true",
+            "WINDLASS_JOB_ID": "digits",
             "POD_NAMESPACE": "training",
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         },
     )
     assert (code, output) == (0, "done\n"), errors
-    assert "the ps are not ended, and keep what they have requested: this pod has no" in errors
+    assert "what the job has left keeps what it has requested: this pod has no" in errors

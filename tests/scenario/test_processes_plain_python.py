@@ -50,7 +50,7 @@ def test_every_role_ends_in_order(write_program: WriteProgram, tmp_path: Path) -
 
 
 @pytest.mark.real_start
-def test_a_lost_ps_ends_the_others_with_138_and_a_line(
+def test_a_lost_job_ends_the_others_with_138_and_a_line(
     write_program: WriteProgram, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     command = ["python", write_program(), "1000000", "0.01"]

@@ -110,7 +110,7 @@ def test_variables_of_several_ps_in_turn_are_a_run_on_each() -> None:
     assert pieces(plan, PushPayload(values_of(*variables))) == {0: [10], 1: [10], 2: [10]}
 
 
-def test_a_variable_cut_over_ps_ends_the_runs_there_and_nowhere_else() -> None:
+def test_a_variable_cut_over_job_ends_the_runs_there_and_nowhere_else() -> None:
     variables = [
         placed("a", 2, on=[0]), placed("b", 2, on=[2]), placed("cut", 4, 2, on=[0, 1]),
         placed("c", 2, on=[0]), placed("d", 2, on=[2]),

@@ -16,7 +16,7 @@ def _loads(sizes: list[int], choices: list[int], before: list[int]) -> list[int]
 
 
 @given(sizes=sizes, num_ps=st.integers(1, 9))
-def test_no_ps_ends_with_more_than_the_mean_plus_the_largest_shard(
+def test_no_job_ends_with_more_than_the_mean_plus_the_largest_shard(
     sizes: list[int], num_ps: int
 ) -> None:
     loads = _loads(sizes, greedy_by_bytes(sizes, [0] * num_ps), [0] * num_ps)

@@ -282,7 +282,7 @@ def test_manifests_say_where_every_pod_shows_its_metrics(name: str, tmp_path: Pa
 
 
 @builds
-def test_the_chief_alone_may_end_its_own_ps() -> None:
+def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
     objects = build("overlays/prod")
     [role] = [each for each in objects if each["kind"] == "Role"]
     assert role["rules"] == [
@@ -291,7 +291,13 @@ def test_the_chief_alone_may_end_its_own_ps() -> None:
             "resources": ["statefulsets/scale"],
             "resourceNames": ["digits-ps"],
             "verbs": ["patch"],
-        }
+        },
+        {
+            "apiGroups": ["batch"],
+            "resources": ["jobs"],
+            "resourceNames": ["digits-worker", "digits-evaluator"],
+            "verbs": ["patch"],
+        },
     ]
     [binding] = [each for each in objects if each["kind"] == "RoleBinding"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
@@ -303,7 +309,7 @@ def test_the_chief_alone_may_end_its_own_ps() -> None:
         assert account == (subject["name"] if is_chief else None)
         assert kind.spec["automountServiceAccountToken"] == is_chief
         said = {each["name"]: each.get("value") for each in kind.spec["containers"][0]["env"]}
-        assert said.get("WINDLASS_PS_WORKLOAD") == ("$(WINDLASS_JOB_ID)-ps" if is_chief else None)
+        assert said.get("WINDLASS_ENDS_JOB") == ("true" if is_chief else None)
 
 
 @builds

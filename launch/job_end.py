@@ -1,0 +1,61 @@
+"""The end of a job's other tasks on Kubernetes: its chief ends them when it is over for good.
+
+A StatefulSet has no end: its pods are started again when the job is over, and keep what they have
+requested. And the Jobs of a chief that has failed for good go on waiting for it. So the chief's
+container, which knows both, scales the ps to none and, after a failure, suspends the others' Jobs,
+which ends their pods. It has an account of its own that may do this and nothing else.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ..cluster.roles import EVALUATOR, PS, WORKER
+from ..core.errors import WindlassError
+from ..core.exit_codes import is_retryable
+from ..core.settings import read_environment
+from ..net.pod_account import ACCOUNT_FOLDER, PodAccount, cluster_url
+
+log = logging.getLogger(__name__)
+
+_MERGE = "application/merge-patch+json"
+
+
+def end_job(job: str, code: int, folder: Path = ACCOUNT_FOLDER) -> None:
+    """End what is left of a job, if ``WINDLASS_ENDS_JOB`` says that this container does.
+
+    What goes wrong is logged: the job has ended as it has.
+
+    Args:
+        job: Name of the job, with which the names of its workloads begin.
+        code: Exit code of the chief's container. One that is worth a restart ends nothing.
+        folder: Folder of the pod's account.
+    """
+    namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
+    if is_retryable(code) or not (read_environment("WINDLASS_ENDS_JOB") and namespace and url):
+        return
+    account = PodAccount(url, folder)
+    for path, change in workloads_to_end(job, namespace, failed=code != 0):
+        try:
+            account.send("PATCH", path, change, _MERGE)
+        except WindlassError as error:
+            log.warning("what the job has left keeps what it has requested: %s", error)
+            continue
+        log.info("the job is over: ended %s", path.partition(f"{namespace}/")[2])
+
+
+def workloads_to_end(job: str, namespace: str, *, failed: bool) -> list[tuple[str, Any]]:
+    """The changes that end what a job has left: paths of the API, and what is merged there. Pure.
+
+    Args:
+        job: Name of the job.
+        namespace: Its namespace.
+        failed: Whether it has failed; else its workers and its evaluator end by themselves.
+    """
+    apps = f"/apis/apps/v1/namespaces/{namespace}"
+    batch = f"/apis/batch/v1/namespaces/{namespace}"
+    ps = (f"{apps}/statefulsets/{job}-{PS}/scale", {"spec": {"replicas": 0}})
+    others = [
+        (f"{batch}/jobs/{job}-{role}", {"spec": {"suspend": True}}) for role in (WORKER, EVALUATOR)
+    ]
+    return [ps, *(others if failed else [])]
