@@ -288,7 +288,7 @@ def test_the_dev_overlay_trains_is_scaled_and_outlives_an_eviction(
         finally:
             follower.kill()
             follower.wait()
-    log = (tmp_path / "log").read_text()  # of both pods, before and after the eviction
+    log = (tmp_path / "log").read_text()  # before and after the eviction, of one pod
     assert log.count("accuracy of the chief's last values: 0.9") == 1, log[-4000:]
     assert log.count(" saved ") >= 2, log[-4000:]
     kubectl("delete", "-n", namespace, "-k", overlay)
