@@ -29,7 +29,7 @@ from ..core.process.memory import out_of_memory_kills
 from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, read_environment
 from ..core.task import TaskId
-from ..worker.error_report import ERROR_COPY, read_report
+from ..worker.process.error_report import ERROR_COPY, read_report
 from .job_end import end_job
 from .orphans import Reaper, end_children, inherit_orphans
 from .processes.executor import Executor, Work

@@ -241,7 +241,7 @@ def _check_pod(pod: PodPart, plain: Mapping[str, str], *path: str) -> None:
             )
 
 
-def _check_volumes(job: Job, role: str) -> None:
+def _check_volumes(job: JobFile, role: str) -> None:
     """Whether the volumes of a role have names and places of their own."""
     of_all = len(job.kubernetes.volumes)
     own = (*OWN_PATHS, job.storage.model_dir)

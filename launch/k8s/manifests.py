@@ -136,7 +136,7 @@ def _indexed_job(job: JobFile, role: str) -> Json:
     }
 
 
-def _times(job: Job) -> Json:
+def _times(job: JobFile) -> Json:
     """When a Job is ended, and when one that has ended is deleted, if the job file says so."""
     kubernetes = job.kubernetes
     deadline = {"activeDeadlineSeconds": kubernetes.deadline_s} if kubernetes.deadline_s else {}

@@ -15,7 +15,7 @@ from windlass.launch.job.reading import parse_job
 from windlass.launch.k8s.manifests import manifests
 
 MODELS = [
-    Job, KubernetesPart, SlurmPart, Storage, pod_part.ReferredVariable, pod_part.VariableSource,
+    JobFile, KubernetesPart, SlurmPart, Storage, pod_part.ReferredVariable, pod_part.VariableSource,
     pod_part.Volume, pod_part.NodeRule, pod_part.PodRule, pod_part.Spread, pod_part.Toleration,
     pod_part.PodSecurity, pod_part.ProbeTimes,
 ]  # fmt: skip

@@ -9,7 +9,7 @@ torch.distributed.elastic's ``TORCHELASTIC_ERROR_FILE``.
 import contextlib
 from pathlib import Path
 
-from ..core.settings import read_environment, take_environment
+from ...core.settings import read_environment, take_environment
 from .program import show_error
 
 ERROR_FILE = "WINDLASS_ERROR_FILE"  # set by the launcher, for one task

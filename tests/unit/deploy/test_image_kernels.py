@@ -68,7 +68,7 @@ def test_a_kernel_of_the_image_is_used_if_sources_have_times_of_whole_seconds(
     for path in (tree / "windlass" / "engine").glob("*.py"):
         os.utime(path, ns=(1, 1_700_000_000_123_456_789))
     if prepared:
-        command = ["sh", SCRIPT, tree / "windlass"]
+        command = ["sh", str(SCRIPT), str(tree / "windlass")]
         subprocess.run(command, check=True, timeout=scaled(60))
     assert not kernel_is_there(tree)
     assert kernel_is_there(tree)

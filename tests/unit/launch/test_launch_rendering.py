@@ -107,7 +107,7 @@ def tricky() -> JobFile:
     return parse_job(TRICKY)
 
 
-def with_pods() -> Job:
+def with_pods() -> JobFile:
     """A job that says of its pods what a job file can say."""
     return parse_job(PODS)
 
