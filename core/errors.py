@@ -7,6 +7,7 @@
     │   ├── TFConfigError
     │   ├── ProjectError            a project directory that cannot be packed
     │   │   └── ProjectTooLargeError
+    │   ├── NotFoundError           a job or a namespace that is named does not exist: exit 9
     │   └── MissingExtraError I     a package that an extra of ours installs is not there
     ├── AddressInUseError           exit 3
     ├── CheckpointError V           truncated, altered, foreign or missing: exit 4
@@ -99,6 +100,12 @@ class ProjectError(ConfigurationError):
 
 class ProjectTooLargeError(ProjectError):
     """A project directory has more bytes or files than may be sent."""
+
+
+class NotFoundError(ConfigurationError):
+    """A job or a namespace was named that does not exist."""
+
+    exit_code = ExitCode.NOT_FOUND
 
 
 class MissingExtraError(ConfigurationError, ImportError):

@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     REFUSED = 6
     STORAGE = 7
     ACCESS = 8
+    NOT_FOUND = 9
     KILLED = 137
     PEER_LOST = 138
     JOIN_TIMEOUT = 140
@@ -46,6 +47,7 @@ _MEANINGS = {
     "folder",
     ExitCode.ACCESS: "credentials are missing, expired or not those of this job, or the role may "
     "not",
+    ExitCode.NOT_FOUND: "a job or a namespace that a command names does not exist",
     ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",
     ExitCode.PEER_LOST: "a peer this task needs was lost, or the job failed elsewhere",
     ExitCode.JOIN_TIMEOUT: "peers did not answer within the join timeout",

@@ -23,6 +23,7 @@ STATUS_OF: dict[type[errors.WindlassError], int] = {
     errors.TFConfigError: code_pb2.INVALID_ARGUMENT,
     errors.ProjectError: code_pb2.INVALID_ARGUMENT,
     errors.ProjectTooLargeError: code_pb2.INVALID_ARGUMENT,
+    errors.NotFoundError: code_pb2.NOT_FOUND,
     errors.MissingExtraError: code_pb2.FAILED_PRECONDITION,
     errors.AddressInUseError: code_pb2.ALREADY_EXISTS,
     errors.CheckpointError: code_pb2.DATA_LOSS,

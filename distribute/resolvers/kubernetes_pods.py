@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ...cluster.pod_access import account_of, grant
 from ...cluster.resolvers.pods import Pod, read_pod
 from ...core.errors import ConfigurationError, PeerLostError
 
@@ -132,12 +133,15 @@ class PodLister:
             if status in _RETRIED or status >= 500 or status == 0:
                 return PeerLostError(f"the Kubernetes API answers {said}", status=status)
             if status == 403:
+                body = getattr(error, "body", "") or ""
+                words = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
+                # The service account of a pod whose answer does not name it, e.g. a proxy's.
+                account = account_of(words) or f"system:serviceaccount:{self._namespace}:default"
                 return ConfigurationError(
-                    f"not allowed to list pods in {where}: {said}. Whoever may grant it: "
+                    f"{account} may not list pods in {where}: {said}. A person who may grant it: "
                     f"`kubectl -n {self._namespace} create role list-pods --verb=list "
-                    f"--resource=pods`, and bind it: `kubectl -n {self._namespace} create "
-                    f"rolebinding list-pods --role=list-pods "
-                    f"--serviceaccount={self._namespace}:default`",
+                    f"--resource=pods`, and bind it: `"
+                    f"{grant(account, 'list-pods', self._namespace)}`",
                     namespace=self._namespace,
                 )
             if status == 401:

@@ -1,4 +1,4 @@
-"""The Kubernetes API: the one module of this room that knows the ``kubernetes`` package, an extra.
+"""The Kubernetes API: the one module of this package that imports ``kubernetes``, an extra.
 
 Requests go through the official client's own request function, with its configuration,
 credentials and connections; answers are JSON as the API writes it, whose form is stable, and not
@@ -7,32 +7,31 @@ the client's classes, which refuse an object that lacks a field their version re
 """
 
 import contextlib
+import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
-from ...core.errors import ConfigurationError
+from ...core.errors import AccessError, ConfigurationError
+from .answers import ByteChunks, RefusedRequestError, refused
+from .explaining import error_of, missing_namespace
 from .kinds import Listing, path_of
 from .names import FIELD_MANAGER
-from .retrying import Refusal, error_of, read_refusal, wait_before
+from .refusals import Refusal
+from .retrying import is_tried_again, wait_before
+from .where import Where
 
 Json = dict[str, Any]
 _Answer = TypeVar("_Answer")
 
-_CONNECT_S = 10.0
+_CONNECT_S = 3.0
 _ANSWER_S = 30.0
+_LATE_S = 10.0  # after which a watch that the server should have ended counts as dead
 _PAGE = 500
-_TRIES = 6
-
-
-class RefusedRequestError(Exception):
-    """An answer that is none; callers of this room turn it into an error for people."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 
 def connect(context: str = "", namespace: str = "") -> "KubernetesApi":
@@ -71,7 +70,7 @@ def connect(context: str = "", namespace: str = "") -> "KubernetesApi":
             f"the Kubernetes API is not known: {error}; check KUBECONFIG, or ~/.kube/config, and "
             "that `kubectl get pods` works"
         ) from error
-    return KubernetesApi(client.ApiClient(settings), namespace or named)
+    return KubernetesApi(client.ApiClient(settings), namespace or named, context=context)
 
 
 def _contexts(config: Any) -> tuple[dict[str, str], str]:
@@ -89,17 +88,31 @@ class KubernetesApi:
 
     Args:
         api_client: The official ``ApiClient``.
-        namespace: Where.
+        namespace: The namespace.
+        clock: For waiting between tries.
+        context: The context of the kubeconfig that was asked for; empty: the current one.
+
+    Attributes:
+        namespace: The namespace.
+        where: Cluster and namespace, for messages.
         clock: For waiting between tries.
     """
 
-    def __init__(self, api_client: Any, namespace: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, api_client: Any, namespace: str, clock: Clock | None = None, *, context: str = ""
+    ) -> None:
         from kubernetes import dynamic
 
         # With a discoverer that asks nothing: our kinds and their paths are known.
         self._client = dynamic.DynamicClient(api_client, discoverer=lambda *_: None)
         self.namespace = namespace
+        self.where = Where(namespace, str(api_client.configuration.host or ""), context)
         self.clock = clock or SystemClock()
+        self._reached = False  # it has answered
+
+    def now(self) -> datetime:
+        """The time of day, by which ages are told."""
+        return datetime.now(UTC)
 
     # -- objects -----------------------------------------------------------------------------
 
@@ -110,7 +123,45 @@ class KubernetesApi:
         except RefusedRequestError as error:
             if error.refusal.is_missing:
                 return None
-            raise error_of(error.refusal, f"get {kind} {name}", self.namespace) from error
+            raise error_of(error.refusal, f"get {kind} {name}", self.where) from error
+
+    def exists(self, kind: str, name: str) -> bool:
+        """Whether there is such an object. Its contents, a Secret's say, are not fetched."""
+        try:
+            self._json("get", kind, name, accept=_METADATA)
+        except RefusedRequestError as error:
+            if error.refusal.is_missing:
+                return False
+            raise error_of(error.refusal, f"get {kind} {name}", self.where) from error
+        return True
+
+    def check_namespace(self) -> None:
+        """Ask whether the namespace exists, where that may be asked.
+
+        Raises:
+            NotFoundError: It does not.
+        """
+        with contextlib.suppress(AccessError):
+            if not self.exists("Namespace", self.namespace):
+                raise missing_namespace(self.where)
+
+    def try_apply(self, body: Json, *, force: bool = False) -> Refusal | None:
+        """Have the API server check an object without changing anything; None: it accepts.
+
+        Raises:
+            PeerLostError: It does not answer.
+            AccessError: The caller may not apply it, or is not known.
+            NotFoundError: There is no such namespace.
+        """
+        try:
+            self._apply(body, force=force, dry_run=True)
+        except RefusedRequestError as error:
+            refusal = error.refusal
+            if refusal.status in (400, 409, 422) or refusal.status == 403:
+                return refusal
+            what = f"check {body['kind']} {body['metadata']['name']}"
+            raise error_of(refusal, what, self.where) from error
+        return None
 
     def apply(self, body: Json, *, force: bool = False, dry_run: bool = False) -> Json:
         """Server-side apply, as the field manager of this command.
@@ -118,16 +169,17 @@ class KubernetesApi:
         Raises:
             IncompatibleError: Another manager owns a field (409), and ``force`` is off.
         """
-        kind, name = body["kind"], body["metadata"]["name"]
+        what = f"apply {body['kind']} {body['metadata']['name']}"
+        return self._told(what, lambda: self._apply(body, force=force, dry_run=dry_run))
+
+    def _apply(self, body: Json, *, force: bool, dry_run: bool) -> Json:
         # The path's namespace and the object's must be one; --namespace wins over the job file.
         body = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         query += [("force", "true")] if force else []
         query += [("dryRun", "All")] if dry_run else []
-        return self._told(
-            f"apply {kind} {name}",
-            lambda: self._json("patch", kind, name, query, body, "application/apply-patch+yaml"),
-        )
+        name = body["metadata"]["name"]
+        return self._json("patch", body["kind"], name, query, body, "application/apply-patch+yaml")
 
     def patch(self, kind: str, name: str, body: Json) -> Json:
         """Change fields of an object (a merge patch)."""
@@ -145,7 +197,7 @@ class KubernetesApi:
         except RefusedRequestError as error:
             if error.refusal.is_missing:
                 return False
-            raise error_of(error.refusal, f"delete {kind} {name}", self.namespace) from error
+            raise error_of(error.refusal, f"delete {kind} {name}", self.where) from error
         return True
 
     def list_all(self, kind: str, selector: str = "", fields: str = "") -> Listing:
@@ -175,7 +227,7 @@ class KubernetesApi:
 
     # -- streams -----------------------------------------------------------------------------
 
-    def watch(self, kind: str, selector: str, version: str, timeout_s: int) -> "ByteChunks":
+    def watch(self, kind: str, selector: str, version: str, timeout_s: int) -> ByteChunks:
         """Chunks of a watch from ``version`` on; it ends after ``timeout_s``, or earlier.
 
         Raises:
@@ -189,7 +241,7 @@ class KubernetesApi:
         ]
         query += [("labelSelector", selector)] if selector else []
         # The server ends it; a connection that died is noticed by the read timeout.
-        return self._stream(path_of(kind, self.namespace), query, timeout_s + _CONNECT_S)
+        return self._stream(path_of(kind, self.namespace), query, timeout_s + _LATE_S)
 
     def log(
         self,
@@ -200,7 +252,7 @@ class KubernetesApi:
         follow: bool = False,
         previous: bool = False,
         tail: int = -1,
-    ) -> "ByteChunks":
+    ) -> ByteChunks:
         """Chunks of a container's log, each line behind its time.
 
         Args:
@@ -223,7 +275,7 @@ class KubernetesApi:
         # A quiet task is no dead connection: asked again every five minutes.
         return self._stream(path, query, 300.0 if follow else _ANSWER_S)
 
-    def _stream(self, path: str, query: list[tuple[str, str]], read_s: float) -> "ByteChunks":
+    def _stream(self, path: str, query: list[tuple[str, str]], read_s: float) -> ByteChunks:
         return ByteChunks(self._send("get", path, query, None, None, (_CONNECT_S, read_s)))
 
     # -- requests ----------------------------------------------------------------------------
@@ -232,7 +284,7 @@ class KubernetesApi:
         try:
             return request()
         except RefusedRequestError as error:
-            raise error_of(error.refusal, what, self.namespace) from error
+            raise error_of(error.refusal, what, self.where) from error
 
     def _json(
         self,
@@ -242,25 +294,33 @@ class KubernetesApi:
         query: list[tuple[str, str]] | None = None,
         body: Any = None,
         content_type: str | None = None,
+        accept: str = "",
     ) -> Json:
         """One request, tried again while that is worth it."""
         path = path_of(kind, self.namespace, name)
-        for attempt in range(_TRIES):
+        timeout = (_CONNECT_S, _ANSWER_S)
+        began = self.clock.now()
+        for attempt in itertools.count():
             try:
-                timeout = (_CONNECT_S, _ANSWER_S)
-                response = self._send(method, path, query or [], body, content_type, timeout)
+                response = self._send(
+                    method, path, query or [], body, content_type, timeout, accept
+                )
                 return self._read(response)
             except RefusedRequestError as error:
-                if not error.refusal.is_retried or attempt == _TRIES - 1:
+                refusal = error.refusal
+                self._reached = self._reached or refusal.status != 0
+                elapsed_s = self.clock.now() - began
+                if not is_tried_again(refusal, attempt, elapsed_s, reached=self._reached):
                     raise
-                self.clock.wait(threading.Event(), wait_before(error.refusal, attempt))
+                self.clock.wait(threading.Event(), wait_before(refusal, attempt))
         raise AssertionError("unreachable")
 
     def _read(self, response: Any) -> Json:
         try:
             answer: Json = json.loads(response.data)
         except Exception as error:
-            raise _refused(error) from error
+            raise refused(error) from error
+        self._reached = True
         return answer
 
     def _send(
@@ -271,6 +331,7 @@ class KubernetesApi:
         body: Any,
         content_type: str | None,
         timeout: tuple[float, float],
+        accept: str = "",
     ) -> Any:
         try:
             return self._client.request(
@@ -278,49 +339,10 @@ class KubernetesApi:
                 path,
                 body=body,
                 query_params=list(query),
-                header_params={},
+                header_params={"Accept": accept} if accept else {},
                 content_type=content_type,
                 serialize=False,
                 _request_timeout=timeout,
             )
         except Exception as error:
-            raise _refused(error) from error
-
-
-class ByteChunks:
-    """The body of an answer as it comes. Iterate once, in one thread; any thread may cancel."""
-
-    def __init__(self, response: Any) -> None:
-        self._response = response
-
-    def __iter__(self) -> Iterator[bytes]:
-        """The chunks.
-
-        Raises:
-            RefusedRequestError: It broke off.
-        """
-        try:
-            yield from self._response.stream(64 * 1024, decode_content=False)
-        except Exception as error:
-            raise _refused(error) from error
-        finally:
-            self._response.close()  # its connection may be in the middle of an answer
-
-    def cancel(self) -> None:
-        """Let the thread that iterates go on, with an error or an end."""
-        with contextlib.suppress(Exception):  # it has ended, or urllib3 is older than 2.3
-            self._response.shutdown()
-
-
-def _refused(error: Exception) -> Exception:
-    """The client's error as a refusal; one that is no answer and no lost connection stays."""
-    status = getattr(error, "status", None)
-    if isinstance(status, int):
-        body = getattr(error, "body", "") or ""
-        text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
-        headers: Mapping[str, str] = getattr(error, "headers", None) or {}
-        return RefusedRequestError(read_refusal(status, text or str(error), headers))
-    # urllib3 is the client's own business: its errors are known by where they are made.
-    if isinstance(error, OSError | ValueError) or type(error).__module__.startswith("urllib3."):
-        return RefusedRequestError(Refusal(0, f"{type(error).__name__}: {error}"))
-    return error
+            raise refused(error) from error

@@ -68,16 +68,34 @@ def render_command(job_file: str, as_json: bool) -> None:
 @_where
 @click.option("--dry-run", is_flag=True, help="Let the API check everything and change nothing.")
 @click.option("--force", is_flag=True, help="Take over fields that others have set.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Delete the job's tasks first: for a job that is over, or that runs another program.",
+)
 @_json_option
 def apply_command(
-    job_file: str, context: str, namespace: str, dry_run: bool, force: bool, as_json: bool
+    job_file: str,
+    context: str,
+    namespace: str,
+    dry_run: bool,
+    force: bool,
+    replace: bool,
+    as_json: bool,
 ) -> None:
-    """Make or change the objects of a job (server-side apply)."""
+    """Make or change the objects of a job (server-side apply).
+
+    Every object is tried first: unless the API accepts all of them, nothing is changed. What the
+    job's pods name and the namespace lacks is said on stderr.
+    """
     from ..job.reading import read_job
     from .launcher import KubernetesLauncher
 
     job = read_job(job_file)
-    launcher = KubernetesLauncher(_api(context, namespace, job), force=force)
+    api = _api(context, namespace, job)
+    launcher = KubernetesLauncher(
+        api, force=force, replace=replace, say=lambda text: echo(text, err=True)
+    )
     done = launcher.apply(job, dry_run=dry_run)
     if as_json:
         echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
@@ -85,7 +103,7 @@ def apply_command(
     for each in done:
         echo(f"{each.kind} {each.name} {each.what}")
     if not dry_run:
-        echo(f"see it start: windlass k8s status --watch --name {job.name}")
+        echo(f"see it start: {api.where.command('status', job.name, '--watch')}")
 
 
 @k8s_command.command("status")
@@ -106,12 +124,15 @@ def status_command(
 
     api, name = _find(job_file, name, context, namespace)
     if not watch:
-        _show(observe(api, name), as_json=as_json)
+        status = observe(api, name)
+        _show(status, as_json=as_json)
+        if status.phase == "Absent":
+            sys.exit(int(ExitCode.NOT_FOUND))
         return
     with _live(as_json=as_json) as show:
         status = follow_status(api, name, show)
     # Without an end there is no such job.
-    sys.exit(int(ExitCode.USAGE) if status.exit_code is None else status.exit_code)
+    sys.exit(int(ExitCode.NOT_FOUND) if status.exit_code is None else status.exit_code)
 
 
 def _show(status: "ClusterStatus", *, as_json: bool) -> None:
@@ -225,15 +246,36 @@ def scale_command(
 @_name_option
 @_where
 @click.option("--checkpoints", is_flag=True, help="The claim with the checkpoints, too.")
+@click.option(
+    "--namespace-too",
+    is_flag=True,
+    help="Then the namespace and all that is in it, checkpoints too; refused where other pods run.",
+)
+@click.option(
+    "--timeout-s",
+    default=180.0,
+    show_default=True,
+    help="With --namespace-too: how long pods may take to leave.",
+)
 @_json_option
 def delete_command(
-    job_file: str, name: str, context: str, namespace: str, checkpoints: bool, as_json: bool
+    job_file: str,
+    name: str,
+    context: str,
+    namespace: str,
+    checkpoints: bool,
+    namespace_too: bool,
+    timeout_s: float,
+    as_json: bool,
 ) -> None:
     """Delete the objects of a job; its tasks save and leave. Checkpoints stay."""
-    from .operations import delete_all
+    from .removal import delete_all, delete_with_namespace
 
     api, name = _find(job_file, name, context, namespace)
-    done = delete_all(api, name, checkpoints=checkpoints)
+    if namespace_too:
+        done = delete_with_namespace(api, name, timeout_s)
+    else:
+        done = delete_all(api, name, checkpoints=checkpoints)
     if as_json:
         echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
         return

@@ -1,22 +1,36 @@
-"""The kinds of objects that a job has, their paths in the API, and lists of them. Pure."""
+"""The kinds of objects that a job has, their paths in the API, lists of them, and what was done to
+one. Pure.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 _PLACES = {
+    "ConfigMap": ("api/v1", "configmaps"),
     "Event": ("api/v1", "events"),
     "Job": ("apis/batch/v1", "jobs"),
+    "Namespace": ("api/v1", "namespaces"),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
     "Pod": ("api/v1", "pods"),
+    "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
+    "ResourceQuota": ("api/v1", "resourcequotas"),
+    "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Secret": ("api/v1", "secrets"),
     "Service": ("api/v1", "services"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
     "StatefulSet": ("apis/apps/v1", "statefulsets"),
+    "StorageClass": ("apis/storage.k8s.io/v1", "storageclasses"),
 }
+_OF_THE_CLUSTER = ("Namespace", "StorageClass")
 
 
 def path_of(kind: str, namespace: str, name: str = "") -> str:
-    """Of an object, or of all of a kind."""
+    """Path of an object, or of all objects of a kind."""
     version, plural = _PLACES[kind]
-    path = f"/{version}/namespaces/{namespace}/{plural}"
+    inside = "" if kind in _OF_THE_CLUSTER else f"/namespaces/{namespace}"
+    path = f"/{version}{inside}/{plural}"
     return f"{path}/{name}" if name else path
 
 
@@ -26,3 +40,12 @@ class Listing:
 
     items: list[dict[str, Any]]
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One object, and what was done to it: ``applied``, ``deleted``, ``kept`` or ``absent``."""
+
+    kind: str
+    name: str
+    what: str

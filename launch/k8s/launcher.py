@@ -1,10 +1,14 @@
 """Kubernetes as a launcher."""
 
+from collections.abc import Callable
+
 from ..job.model import JobFile
 from ..job.yaml_output import dump_documents
+from .applying import apply_job
 from .client import KubernetesApi
+from .kinds import Done
 from .manifests import manifests
-from .operations import Done, apply_job
+from .preflight import warnings
 
 
 class KubernetesLauncher:
@@ -12,12 +16,23 @@ class KubernetesLauncher:
 
     Args:
         api: The Kubernetes API.
-        force: Take over fields that others own.
+        force: Take over fields that other managers own.
+        replace: Delete the job's tasks first.
+        say: Called with warnings and with what happens meanwhile.
     """
 
-    def __init__(self, api: KubernetesApi, *, force: bool = False) -> None:
+    def __init__(
+        self,
+        api: KubernetesApi,
+        *,
+        force: bool = False,
+        replace: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._api = api
         self._force = force
+        self._replace = replace
+        self._say = say
 
     def render(self, job: JobFile) -> str:
         """The objects, as YAML."""
@@ -29,5 +44,14 @@ class KubernetesLauncher:
         return 0
 
     def apply(self, job: JobFile, *, dry_run: bool) -> list[Done]:
-        """Apply them, or let the API check them."""
-        return apply_job(self._api, job, force=self._force, dry_run=dry_run)
+        """Apply them, or have the API server check them alone."""
+        for warning in warnings(self._api, manifests(job)):
+            self._say(f"warning: {warning}")
+        return apply_job(
+            self._api,
+            job,
+            force=self._force,
+            dry_run=dry_run,
+            replace=self._replace,
+            say=self._say,
+        )

@@ -14,11 +14,13 @@ from typing import Any
 from ...cluster.resolvers.pods import read_pod
 from ...core.errors import WindlassError, said_of
 from ...core.process.threads import new_thread
-from .client import ByteChunks, KubernetesApi, RefusedRequestError
+from .answers import ByteChunks, RefusedRequestError
+from .client import KubernetesApi
+from .explaining import error_of
 from .log_lines import LogCursor, LogLine
 from .names import COMPONENT, CONTAINER, selector_text
 from .operations import observe
-from .retrying import error_of, wait_before
+from .retrying import wait_before
 from .watching import ObjectFollower
 
 Json = dict[str, Any]
@@ -278,7 +280,7 @@ class _PodReader:
             return not self._cancelled.is_set()
         waiting = refusal.status == 400  # "container is waiting to start"
         if refusal.is_missing or not (refusal.is_retried or waiting):
-            self._note(error_of(refusal, f"log of {self._pod}", self._api.namespace).message)
+            self._note(error_of(refusal, f"log of {self._pod}", self._api.where).message)
             return False
         if not waiting and self._failures == 0:
             self._note(f"its log broke off ({refusal.message[:100]}); it is read on from there")

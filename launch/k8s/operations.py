@@ -1,49 +1,20 @@
-"""What the commands do to a job on Kubernetes: apply, look, scale, delete."""
+"""What the commands do to a job that was applied: look at it, and scale it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 from ...cluster.resolvers.pods import read_pod
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError, PeerLostError
-from ..job.model import JobFile
 from .client import KubernetesApi
 from .job_status import ClusterStatus, Observed, job_status
-from .names import COMPONENT, selector_text, service, workload
-from .scaling import ScalePlan, departure, documents_to_apply, plan_scale
+from .names import COMPONENT, selector_text, workload
+from .scaling import ScalePlan, departure, plan_scale
 from .watched import Change
 from .watching import ObjectFollower
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """One object, and what was done to it: ``applied``, ``deleted``, ``kept`` or ``absent``."""
-
-    kind: str
-    name: str
-    what: str
-
-
-def apply_job(
-    api: KubernetesApi, job: JobFile, *, force: bool = False, dry_run: bool = False
-) -> list[Done]:
-    """Apply every object of a job, in order; workers stay as many as ``scale`` made them.
-
-    Raises:
-        IncompatibleError: Somebody else owns a field.
-        ConfigurationError: An object cannot be so, or the API refuses it.
-    """
-    done = []
-    live = api.get("Job", workload(job.name, WORKER))
-    for document in documents_to_apply(job, live):
-        kind, name = document["kind"], document["metadata"]["name"]
-        api.apply(document, force=force, dry_run=dry_run)
-        done.append(Done(kind, name, "would be applied" if dry_run else "applied"))
-    return done
 
 
 def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -> ClusterStatus:
@@ -57,15 +28,26 @@ def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -
     selector = selector_text(name)
     if pods is None:
         pods = api.list_all("Pod", selector).items
-    jobs = [{"kind": "Job", **each} for each in api.list_all("Job", selector).items]
-    sets = [{"kind": "StatefulSet", **each} for each in api.list_all("StatefulSet", selector).items]
+    owners = owners_of(api, name)
     # Events have no labels; a namespace keeps them for an hour.
     events = [
         each
         for each in api.list_all("Event").items
         if str(each.get("involvedObject", {}).get("name", "")).startswith(f"{name}-")
     ]
-    return job_status(name, Observed(jobs, sets, pods, events), datetime.now(UTC))
+    if not owners.jobs and not owners.stateful_sets and not pods:
+        api.check_namespace()  # lists of a namespace that does not exist are empty
+    seen = replace(owners, pods=pods, events=events)
+    return job_status(name, seen, api.now())
+
+
+def owners_of(api: KubernetesApi, name: str) -> Observed:
+    """The Jobs and StatefulSets of a job, without pods and events."""
+
+    def listed(kind: str) -> list[Json]:
+        return [{"kind": kind, **each} for each in api.list_all(kind, selector_text(name)).items]
+
+    return Observed(listed("Job"), listed("StatefulSet"))
 
 
 def follow_status(
@@ -79,23 +61,6 @@ def follow_status(
         if status.is_over or status.phase == "Absent":
             return status
     raise AssertionError("unreachable: nobody stops the follower")
-
-
-def delete_all(api: KubernetesApi, name: str, *, checkpoints: bool) -> list[Done]:
-    """Delete what a job has; its claim only if asked to, since checkpoints are not made twice."""
-    # Who dials goes before who is dialled.
-    done = [_delete(api, "Job", workload(name, role)) for role in (WORKER, EVALUATOR, CHIEF)]
-    done.append(_delete(api, "StatefulSet", workload(name, PS)))
-    done.append(_delete(api, "Service", service(name)))
-    claims = api.list_all("PersistentVolumeClaim", selector_text(name)).items
-    for each in claims:
-        kind, claim = "PersistentVolumeClaim", each["metadata"]["name"]
-        done.append(_delete(api, kind, claim) if checkpoints else Done(kind, claim, "kept"))
-    return [each for each in done if each.what != "absent"]
-
-
-def _delete(api: KubernetesApi, kind: str, name: str) -> Done:
-    return Done(kind, name, "deleted" if api.delete(kind, name) else "absent")
 
 
 def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
@@ -140,8 +105,8 @@ def scale(
             return
         if api.clock.now() > deadline:
             raise PeerLostError(
-                f"after {timeout_s:g} s (--timeout-s) {waiting.left}; `windlass k8s status` says "
-                "why, and the change goes on by itself"
+                f"after {timeout_s:g} s (--timeout-s) {waiting.left}; "
+                f"`{api.where.command('status', name)}` says why, and the change goes on by itself"
             )
     raise ConfigurationError("the watch was stopped")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .kinds import Listing
-from .retrying import GONE
+from .refusals import GONE
 
 Json = dict[str, Any]
 

@@ -4,8 +4,10 @@ import threading
 from collections.abc import Iterator
 
 from ...core.errors import PeerLostError
-from .client import KubernetesApi, RefusedRequestError
-from .retrying import error_of, wait_before
+from .answers import RefusedRequestError
+from .client import KubernetesApi
+from .explaining import error_of
+from .retrying import wait_before
 from .watched import Change, ExpiredVersionError, Watched
 
 _MOST_FAILURES = 8  # in a row: about two minutes
@@ -79,7 +81,7 @@ class ObjectFollower:
             return
         self._failures += 1
         if not refusal.is_retried or self._failures > _MOST_FAILURES:
-            raise error_of(refusal, f"watch {self._kind}s", self._api.namespace) from error
+            raise error_of(refusal, f"watch {self._kind}s", self._api.where) from error
         self._pause(wait_before(refusal, self._failures - 1))
 
     def _pause(self, seconds: float) -> None:

@@ -203,7 +203,11 @@ def test_an_api_that_stays_away_ends_the_wait(api: KubernetesApi) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (403, "not allowed to list pods in namespace 'train': 403 .*create role list-pods"),
+        (
+            403,
+            "system:serviceaccount:train:trainer may not list pods in namespace 'train': 403 "
+            ".*create role list-pods.*--serviceaccount=train:trainer`",
+        ),
         (401, "does not accept these credentials: 401"),
         (400, "refuses to list pods .* with the selector 'app=mnist,role=ps': 400"),
     ],

@@ -62,7 +62,14 @@ class KubernetesApi:
 
 
 def _status(code: int) -> Listed:
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+    if code != 403:
+        return status
+    message = (
+        'pods is forbidden: User "system:serviceaccount:train:trainer" cannot list resource "pods" '
+        'in API group "" in the namespace "train"'
+    )
+    return {**status, "message": message, "reason": "Forbidden"}
 
 
 @contextmanager

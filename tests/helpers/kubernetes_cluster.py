@@ -19,18 +19,20 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlparse
+from uuid import uuid4
 
+from helpers.kubernetes_rules import (
+    PLURALS,
+    conflict,
+    merged,
+    missing,
+    refused_update,
+    status,
+)
 from helpers.pod_listings import Listed
 
-PLURALS = {
-    "Event": "events",
-    "Job": "jobs",
-    "PersistentVolumeClaim": "persistentvolumeclaims",
-    "Pod": "pods",
-    "Service": "services",
-    "StatefulSet": "statefulsets",
-}
 KINDS = {plural: kind for kind, plural in PLURALS.items()}
+_CREATED = "2026-11-20T10:00:00Z"
 
 
 @dataclass
@@ -42,16 +44,26 @@ class Asked:
     query: dict[str, str]
     body: Any = None
     content_type: str = ""
+    accept: str = ""
 
 
 @dataclass
 class Refused:
-    """The next answer instead of a real one; ``cut`` closes the connection."""
+    """The next answer instead of a real one; ``cut`` closes the connection.
+
+    With a method or the end of a path it is the answer to the next request that fits.
+    """
 
     code: int = 0
     message: str = ""
     retry_after: str = ""
     cut: bool = False
+    method: str = ""
+    path: str = ""
+
+    def fits(self, asked: "Asked") -> bool:
+        """Whether it is the answer to this request."""
+        return self.method in ("", asked.method) and asked.path.endswith(self.path)
 
 
 @dataclass
@@ -80,7 +92,9 @@ class KubernetesCluster:
         expired_by_status: 410 as a status; otherwise as an event of a watch.
         managers: By (kind, name): paths that others own, e.g. ``{"spec.replicas": "kubectl"}``.
         logs: By pod, and by ``pod/previous``.
+        namespaces: Those that are there. In another one lists are empty, as a real server's.
         on_patch: Called with the kind and the object after every patch, as a controller is.
+        on_delete: Called with the kind and the object after every request to delete one.
     """
 
     def __init__(self) -> None:
@@ -91,6 +105,8 @@ class KubernetesCluster:
         self.managers: dict[tuple[str, str], dict[str, str]] = {}
         self.logs: dict[str, Log] = {}
         self.on_patch: Callable[[str, Listed], None] = lambda *_: None
+        self.on_delete: Callable[[str, Listed], None] = lambda *_: None
+        self.namespaces = {"train"}
         self.url = ""
         self.changed = threading.Condition(threading.RLock())
         self.closing = False
@@ -98,6 +114,8 @@ class KubernetesCluster:
         self._version = 1000
         self._oldest = 0
         self._history: list[tuple[int, str, str, Listed]] = []
+        default = {"storageclass.kubernetes.io/is-default-class": "true"}
+        self.put("StorageClass", {"metadata": {"name": "standard", "annotations": default}})
 
     # -- what tests and controllers do ---------------------------------------------------------
 
@@ -108,7 +126,11 @@ class KubernetesCluster:
             what = "MODIFIED" if (kind, name) in self._objects else "ADDED"
             self._version += 1
             item = copy.deepcopy(item)
-            item["metadata"]["resourceVersion"] = str(self._version)
+            before = self._objects.get((kind, name), {}).get("metadata", {})
+            metadata = item["metadata"]
+            metadata["resourceVersion"] = str(self._version)
+            metadata.setdefault("uid", before.get("uid") or str(uuid4()))
+            metadata.setdefault("creationTimestamp", _CREATED)
             self._objects[kind, name] = item
             self._history.append((self._version, kind, what, item))
             self.changed.notify_all()
@@ -125,6 +147,11 @@ class KubernetesCluster:
     def get(self, kind: str, name: str) -> Listed | None:
         with self.changed:
             return self._objects.get((kind, name))
+
+    def names(self) -> list[tuple[str, str]]:
+        """Kind and name of every object."""
+        with self.changed:
+            return sorted(self._objects)
 
     def forget(self) -> None:
         """Versions before now are not known any more, as after a compaction."""
@@ -168,7 +195,7 @@ class KubernetesCluster:
         """Lines of a watch."""
         version = int(query["resourceVersion"])
         if version < self._oldest:
-            yield _event("ERROR", _status(410, f"too old resource version: {version}"))
+            yield _event("ERROR", status(410, f"too old resource version: {version}", "Expired"))
             return
         wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if part)
         until = time.monotonic() + min(self.watch_s, int(query["timeoutSeconds"]))
@@ -182,7 +209,9 @@ class KubernetesCluster:
                 new = [each for each in self._history if each[0] > version]
                 expired = version < self._oldest
             if expired:
-                yield _event("ERROR", _status(410, f"too old resource version: {version}"))
+                yield _event(
+                    "ERROR", status(410, f"too old resource version: {version}", "Expired")
+                )
                 return
             for number, each, what, item in new:
                 version = number
@@ -206,38 +235,58 @@ class KubernetesCluster:
             body = asked.body
             if "apply-patch" in asked.content_type:
                 if not asked.query.get("fieldManager"):
-                    return 400, _status(400, "fieldManager is required for apply patch")
-                if asked.query.get("force") != "true" and before is not None:
-                    for path, manager in self.managers.get((kind, name), {}).items():
-                        if _at(body, path) not in (None, _at(before, path)):
-                            return 409, _status(
-                                409,
-                                f'Apply failed with 1 conflict: conflict with "{manager}" using '
-                                f"v1: .{path}",
-                            )
-                if kind == "Job" and before is not None:
-                    old, new = before["spec"]["template"], body["spec"]["template"]
-                    if old != new:
-                        return 422, _status(
-                            422, f'Job.batch "{name}" is invalid: spec.template: field is immutable'
-                        )
-                merged = {**(before or {}), **body}
-            else:
-                if before is None:
-                    return 404, _status(404, f'jobs.batch "{name}" not found')
-                spec = body.get("spec", {})
-                if kind == "Job" and ("completions" in spec) != ("parallelism" in spec):
-                    return 422, _status(
-                        422,
-                        f'Job.batch "{name}" is invalid: spec.completions: Invalid value: can only '
-                        "be modified in tandem with spec.parallelism",
-                    )
-                merged = {**before, "spec": {**before["spec"], **spec}}
+                    return 400, status(400, "fieldManager is required for apply patch")
+                owned = self._owned_by_others(kind, name, body)
+                if asked.query.get("force") != "true" and owned:
+                    return 409, conflict(owned)
+            elif before is None:
+                return 404, missing(kind, name)
+            item = merged(before or {}, body)
+            refused = refused_update(kind, name, before, item) if before is not None else None
+            if refused is not None:
+                return 422, refused
             if asked.query.get("dryRun") == "All":
-                return 200, merged
-            item = self.put(kind, merged)
+                return 200, item
+            item = self.put(kind, item)
         self.on_patch(kind, item)
-        return 200, item
+        return 200 if before is not None else 201, item
+
+    def _owned_by_others(self, kind: str, name: str, body: Listed) -> dict[str, str]:
+        before = self._objects.get((kind, name))
+        if before is None:
+            return {}
+        return {
+            path: manager
+            for path, manager in self.managers.get((kind, name), {}).items()
+            if _at(body, path) not in (None, _at(before, path))
+        }
+
+    def create(self, asked: Asked, kind: str) -> tuple[int, Listed]:
+        """A new object, by POST."""
+        name = asked.body["metadata"].get("name") or (
+            f"{asked.body['metadata']['generateName']}{uuid4().hex[:5]}"
+        )
+        with self.changed:
+            if (kind, name) in self._objects:
+                return 409, status(409, f'{PLURALS[kind]} "{name}" already exists', "AlreadyExists")
+            item = {**asked.body, "metadata": {**asked.body["metadata"], "name": name}}
+            return 201, item if asked.query.get("dryRun") == "All" else self.put(kind, item)
+
+    def delete_namespace(self, name: str) -> None:
+        """As the controller: at once, unless a pod is in it, which then holds it for ever."""
+        with self.changed:
+            if not any(kind == "Pod" for kind, _ in self._objects):
+                self.namespaces.remove(name)
+
+    def delete(self, asked: Asked, kind: str, name: str) -> tuple[int, Listed]:
+        """Delete an object; the bodies of a real one's answers are not read by any client here."""
+        with self.changed:
+            item = self._objects.get((kind, name))
+            if item is None:
+                return 404, missing(kind, name)
+            self.remove(kind, name)
+        self.on_delete(kind, item)
+        return 200, {"kind": "Status", "status": "Success"}
 
     def read_log(self, pod: str, query: dict[str, str]) -> Iterator[bytes]:
         """Pieces of a log; raises ConnectionError where it is cut."""
@@ -286,8 +335,15 @@ def _event(kind: str, item: Listed) -> bytes:
     return json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
 
-def _status(code: int, message: str) -> Listed:
-    return {"kind": "Status", "status": "Failure", "code": code, "message": message}
+def _target(path: str) -> tuple[str | None, str, str, str]:
+    """(namespace, kind, name, what is below it) of a path."""
+    words = path.strip("/").split("/")
+    words = words[2:] if words[0] == "api" else words[3:]
+    namespace = None
+    if words[0] == "namespaces" and len(words) > 2:
+        namespace, words = words[1], words[2:]
+    name, below = ([*words[1:], "", ""])[:2]
+    return namespace, KINDS[words[0]], name, below
 
 
 @contextmanager
@@ -304,45 +360,63 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             content_type = self.headers.get("Content-Type", "")
-            asked = Asked(self.command, parts.path, query, body, content_type)
+            accept = self.headers.get("Accept", "")
+            asked = Asked(self.command, parts.path, query, body, content_type, accept)
             with cluster.changed:
                 cluster.asked.append(asked)
-                refused = cluster.refusals.pop(0) if cluster.refusals else None
+                refused = next((each for each in cluster.refusals if each.fits(asked)), None)
+                if refused is not None:
+                    cluster.refusals.remove(refused)
             if refused is not None and refused.cut:
                 self.close_connection = True
                 return
             if refused is not None:
-                self._answer(
-                    refused.code, _status(refused.code, refused.message), refused.retry_after
-                )
+                body = status(refused.code, refused.message)
+                self._answer(refused.code, body, refused.retry_after)
                 return
-            words = parts.path.strip("/").split("/")
-            at = words.index("namespaces")
-            kind, name, below = KINDS[words[at + 2]], *([*words[at + 3 :], "", ""][:2])
-            if words[at + 1] != "train":
-                message = f'namespaces "{words[at + 1]}" not found'
-                self._answer(404, _status(404, message))
+            self._serve(asked, *_target(parts.path))
+
+        def _serve(
+            self, asked: Asked, namespace: str | None, kind: str, name: str, below: str
+        ) -> None:
+            query = asked.query
+            there = namespace is None or namespace in cluster.namespaces
+            if kind == "Namespace":
+                self._namespace(name)
+            elif asked.method in ("PATCH", "POST") and not there:
+                self._answer(404, missing("Namespace", str(namespace)))
+            elif asked.method == "POST":
+                self._answer(*cluster.create(asked, kind))
+            elif not name and not there:
+                self._answer(200, {"kind": f"{kind}List", "metadata": {}, "items": []})
             elif below == "log":
                 self._stream(cluster.read_log(name, query))
             elif query.get("watch") == "true":
                 expired = int(query["resourceVersion"]) < cluster._oldest
                 if expired and cluster.expired_by_status:
-                    self._answer(410, _status(410, "too old resource version"))
+                    self._answer(410, status(410, "too old resource version", "Expired"))
                 else:
                     self._stream(cluster.watch(kind, query))
-            elif self.command == "PATCH":
+            elif asked.method == "PATCH":
                 self._answer(*cluster.patch(asked, kind, name))
             elif not name:
                 self._answer(200, cluster.listing(kind, query))
-            elif cluster.get(kind, name) is None:
-                self._answer(404, _status(404, f'{words[at + 2]} "{name}" not found'))
-            elif self.command == "DELETE":
-                cluster.remove(kind, name)
-                self._answer(200, {"kind": "Status", "status": "Success"})
+            elif asked.method == "DELETE":
+                self._answer(*cluster.delete(asked, kind, name))
+            elif cluster.get(kind, name) is None or not there:
+                self._answer(404, missing(kind, name))
             else:
                 self._answer(200, cluster.get(kind, name))
 
-        do_GET = do_PATCH = do_DELETE = _handle  # noqa: N815
+        def _namespace(self, name: str) -> None:
+            if name not in cluster.namespaces:
+                self._answer(404, missing("Namespace", name))
+                return
+            if self.command == "DELETE":
+                cluster.delete_namespace(name)
+            self._answer(200, {"kind": "Namespace", "metadata": {"name": name}})
+
+        do_GET = do_PATCH = do_POST = do_DELETE = _handle  # noqa: N815
 
         def _answer(self, code: int, body: Any, retry_after: str = "") -> None:
             text = json.dumps(body).encode()

@@ -1,5 +1,7 @@
 """An API that is not well, or refuses: what is asked again, and what is said at once."""
 
+import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +15,13 @@ from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from windlass.core.errors import (
     AccessError,
     ConfigurationError,
+    NotFoundError,
     PeerLostError,
     WindlassError,
 )
 from windlass.launch.k8s.client import KubernetesApi
+
+client = pytest.importorskip("kubernetes").client
 
 
 @pytest.mark.parametrize(
@@ -44,36 +49,87 @@ def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: Kub
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "said"),
+    ("code", "message", "kind", "said"),
     [
-        (401, AccessError, "Log in again"),
-        (403, AccessError, "Ask for a role that may do this"),
-        (400, ConfigurationError, "400 no"),
+        (401, "no", AccessError, "Log in again"),
+        (400, "no", ConfigurationError, "400 no"),
+        (403, "exceeded quota: team", AccessError, "policy of the cluster or a quota refuses it"),
+        (
+            403,
+            'pods is forbidden: User "system:serviceaccount:ci:deployer" cannot list resource '
+            '"pods" in API group "" in the namespace "train"',
+            AccessError,
+            "`kubectl -n train create rolebinding windlass-viewer-deployer "
+            "--role=windlass-viewer --serviceaccount=ci:deployer`",
+        ),
+        (
+            403,
+            'jobs.batch is forbidden: User "ann@example.com" cannot patch resource "jobs" in API '
+            'group "batch" in the namespace "train"',
+            AccessError,
+            "--role=windlass-operator --user=ann@example.com`",
+        ),
     ],
+    ids=["401", "400", "403 quota", "403 service account", "403 user"],
 )
 def test_what_waiting_does_not_mend_is_said_at_once(
     cluster: KubernetesCluster,
     api: KubernetesApi,
     code: int,
+    message: str,
     kind: type[WindlassError],
     said: str,
 ) -> None:
-    cluster.refusals = [Refused(code, "no")]
-    with pytest.raises(kind, match=said):
+    cluster.refusals = [Refused(code, message)]
+    with pytest.raises(kind, match=re.escape(said)):
         api.list_all("Pod")
     assert len(cluster.asked) == 1
 
 
+def test_a_server_that_is_not_there_is_one_sentence_within_seconds(api: KubernetesApi) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    clock = ManualClock()
+    server = client.Configuration(host=f"http://127.0.0.1:{port}")
+    server.retries = 0
+    nowhere = KubernetesApi(client.ApiClient(server), "train", clock)
+    with pytest.raises(PeerLostError) as lost:
+        nowhere.list_all("Pod")
+    assert lost.value.message == (
+        f"the Kubernetes API server at http://127.0.0.1:{port} cannot be reached: connection "
+        "refused; check that the cluster runs, and the context (`kubectl config current-context`)"
+    )
+    assert clock.now() < 5
+
+
+def test_a_server_that_has_answered_is_waited_for_longer(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    clock = ManualClock()
+    api = connected(cluster, clock=clock)
+    assert api.list_all("Pod").items == []
+    cluster.refusals = [Refused(cut=True)] * 6
+    assert api.list_all("Pod").items == []
+    assert clock.now() > 5
+
+
 def test_a_namespace_that_is_missing_is_named(run: Callable[..., Result]) -> None:
     said = run("status", "--job", str(DIGITS), "--namespace", "typo")
-    assert isinstance(said.exception, ConfigurationError)
+    assert isinstance(said.exception, NotFoundError)
     assert "kubectl create namespace typo" in said.exception.message
+    assert said.exception.exit_code == 9
+    assert isinstance(
+        run("apply", "--job", str(DIGITS), "--namespace", "typo").exception, NotFoundError
+    )
 
 
-def test_a_watch_of_a_job_that_is_not_there_says_so_and_fails(run: Callable[..., Result]) -> None:
-    said = run("status", "--watch", "--name", "typo")
+@pytest.mark.parametrize("flags", [[], ["--watch"]], ids=["once", "watch"])
+def test_the_status_of_a_job_that_is_not_there_says_so_and_fails(
+    run: Callable[..., Result], flags: list[str]
+) -> None:
+    said = run("status", "--name", "typo", *flags)
     assert isinstance(said.exception, SystemExit)
-    assert said.exception.code == 2
+    assert said.exception.code == 9
     assert "typo: Absent: there is no such job here" in said.output
 
 
@@ -82,7 +138,7 @@ def test_the_namespace_of_the_command_wins_over_that_of_the_file(
 ) -> None:
     file = tmp_path / "windlass.yaml"
     file.write_text(DIGITS.read_text() + "kubernetes: {namespace: elsewhere}\n")
-    assert "namespace elsewhere" in str(run("apply", "--job", str(file)).exception)
+    assert "no namespace elsewhere" in str(run("apply", "--job", str(file)).exception)
     assert run("apply", "--job", str(file), "--namespace", "train").exception is None
     service = cluster.get("Service", "digits-tasks")
     assert service is not None

@@ -18,10 +18,10 @@ from windlass.core.errors import (
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.manifests import manifests
 from windlass.launch.k8s.operations import (
-    delete_all,
     read_scale,
     scale,
 )
+from windlass.launch.k8s.removal import delete_all
 
 
 class Controller:
@@ -135,3 +135,56 @@ def test_delete_leaves_the_checkpoints_unless_it_is_told_otherwise(
     done = delete_all(api, "digits", checkpoints=True)
     assert [(each.kind, each.what) for each in done] == [("PersistentVolumeClaim", "deleted")]
     assert "there is nothing of digits in namespace train" in run("delete", "--name=digits").output
+
+
+def deletions(cluster: KubernetesCluster) -> list[str]:
+    return [each.path.rpartition("/")[2] for each in cluster.asked if each.method == "DELETE"]
+
+
+def test_a_namespace_is_deleted_after_the_pods_have_left(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    # It has ended, and its Job is gone before it was counted: only the finalizer holds it.
+    tracked: dict[str, Any] = {
+        "deletionTimestamp": "2026-11-20T10:05:00Z",
+        "finalizers": ["batch.kubernetes.io/job-tracking"],
+    }
+    cluster.put("Pod", task_pod("worker", 0, ended(143), **tracked))
+
+    def freed(kind: str, item: Listed) -> None:
+        if kind == "Pod" and not item["metadata"].get("finalizers"):
+            cluster.remove("Pod", item["metadata"]["name"])
+
+    cluster.on_patch = freed
+    said = run("delete", "--job", str(DIGITS), "--namespace-too")
+    assert said.exception is None, said.exception
+    assert said.output.splitlines()[-1] == "Namespace train deleted"
+    assert "PersistentVolumeClaim digits-checkpoints deleted" in said.output
+    assert cluster.namespaces == set()
+    order = deletions(cluster)
+    assert order.index("digits-worker") < order.index("digits-ps") < order.index("train")
+
+
+def test_a_namespace_in_which_others_run_is_not_deleted(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    other = task_pod("worker", 0, ready())
+    other["metadata"]["labels"]["app.kubernetes.io/instance"] = "faces"
+    cluster.put("Pod", other)
+    said = run("delete", "--job", str(DIGITS), "--namespace-too")
+    assert isinstance(said.exception, ConfigurationError)
+    assert "other pods run in it: digits-worker-0-x7k2p" in said.exception.message
+    assert deletions(cluster) == []
+
+
+def test_pods_that_do_not_leave_keep_the_namespace_and_are_named(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    cluster.put("Pod", task_pod("worker", 0, ready()))
+    said = run("delete", "--job", str(DIGITS), "--namespace-too", "--timeout-s", "0.1")
+    assert isinstance(said.exception, PeerLostError)
+    assert "these pods are still there: digits-worker-0-x7k2p" in said.exception.message
+    assert "train" not in deletions(cluster)

@@ -1,0 +1,172 @@
+"""Applying a job: every object is tried first, and nothing changes unless all are accepted.
+
+The API server checks each object in a dry run, with admission. A Job's pod template cannot change
+while the Job exists, so a job that runs another program has its tasks deleted first, which happens
+only when it is asked for (``replace``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...cluster.roles import WORKER
+from ...core.errors import ConfigurationError, PeerLostError, WindlassError
+from ..job.model import Job
+from .client import KubernetesApi
+from .explaining import error_of
+from .job_status import job_status
+from .kinds import Done
+from .names import workload
+from .operations import observe, owners_of
+from .refusals import Refusal
+from .removal import remove_tasks, wait_until_gone
+from .scaling import documents_to_apply
+from .where import Where
+
+Json = dict[str, Any]
+
+_WORKLOADS = ("Job", "StatefulSet")
+_GONE_S = 60.0  # beyond the grace period
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An object that the API server does not accept, and why."""
+
+    kind: str
+    name: str
+    refusal: Refusal
+
+
+def apply_job(
+    api: KubernetesApi,
+    job: Job,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    replace: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Done]:
+    """Apply every object of a job; workers stay as many as ``scale`` made them.
+
+    Args:
+        api: The Kubernetes API.
+        job: The job.
+        force: Take over fields that other managers own.
+        dry_run: Only check.
+        replace: Delete the job's tasks first, and wait until they have left. Volumes stay.
+        say: Called with what happens meanwhile.
+
+    Raises:
+        IncompatibleError: Another manager owns a field; nothing was changed.
+        ConfigurationError: The job is over, or an object cannot be so; nothing was changed.
+        PeerLostError: Tasks did not leave in time, or the API server stopped answering; the
+            message says what was changed before.
+    """
+    live = owners_of(api, job.name)
+    if not replace:
+        _refuse_over(api, job.name, live)
+    jobs = {each["metadata"]["name"]: each for each in live.jobs}
+    documents = documents_to_apply(job, None if replace else jobs.get(workload(job.name, WORKER)))
+    if problems := _problems(api, documents, say, force=force, anew=replace):
+        raise refused_apply(problems, api.where)
+    if dry_run:
+        return [_done(each, "would be applied") for each in documents]
+    if replace:
+        for done in remove_tasks(api, job.name):
+            say(f"{done.kind} {done.name} {done.what}")
+        wait_until_gone(api, job.name, job.kubernetes.grace_s + _GONE_S)
+    return _apply_all(api, documents, force=force)
+
+
+def _refuse_over(api: KubernetesApi, name: str, live: Any) -> None:
+    """Refuse a job whose Jobs have ended or are being deleted: applying would start nothing."""
+    going = [each for each in (*live.jobs, *live.stateful_sets) if _is_leaving(each)]
+    if going:
+        names = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in going)
+        raise ConfigurationError(f"{names}: still being deleted; apply again when it is gone")
+    if not job_status(name, live, api.now()).is_over:
+        return
+    status = observe(api, name)
+    reason = f" ({status.reason})" if status.reason else ""
+    ended = "is done" if status.phase == "Done" else f"has failed{reason}"
+    raise ConfigurationError(
+        f"{name} {ended}, and applying it again starts nothing; with --replace its tasks are "
+        "deleted first, and training goes on from the last checkpoint"
+    )
+
+
+def _is_leaving(item: Mapping[str, Any]) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def _problems(
+    api: KubernetesApi,
+    documents: Sequence[Json],
+    say: Callable[[str], None],
+    *,
+    force: bool,
+    anew: bool,
+) -> list[Problem]:
+    """What the API server does not accept; ``anew``: of tasks that will have been deleted."""
+    problems = []
+    for document in documents:
+        kind, name = document["kind"], document["metadata"]["name"]
+        refusal = api.try_apply(document, force=force)
+        if refusal is not None and anew and kind in _WORKLOADS and refusal.status in (409, 422):
+            refusal = api.try_apply(_under_another_name(document))
+        if refusal is not None and refusal.is_untried:
+            say(f"{kind} {name} could not be tried: {refusal.words}")
+        elif refusal is not None:
+            problems.append(Problem(kind, name, refusal))
+    return problems
+
+
+def _under_another_name(document: Json) -> Json:
+    """The same object as a new one. The name is as long, since lengths are checked too."""
+    name = document["metadata"]["name"]
+    return {**document, "metadata": {**document["metadata"], "name": f"{name[:-5]}check"}}
+
+
+def refused_apply(problems: Sequence[Problem], where: Where) -> WindlassError:
+    """One sentence for objects that were refused in a dry run."""
+    others = [each for each in problems if not each.refusal.is_about_fixed_fields]
+    if others:
+        first = others[0]
+        error = error_of(first.refusal, f"apply {first.kind} {first.name}", where)
+        more = f" ({len(problems) - 1} more are refused)" if len(problems) > 1 else ""
+        return type(error)(f"nothing was changed{more}: {error.message}")
+    claims = [each for each in problems if each.kind not in _WORKLOADS]
+    if claims:
+        first = claims[0]
+        return ConfigurationError(
+            f"nothing was changed: {first.kind} {first.name} is there already and cannot become "
+            f"another one ({first.refusal.words}); take back what the job file says of it, or "
+            "delete the job with its checkpoints first"
+        )
+    names = ", ".join(f"{each.kind} {each.name}" for each in problems)
+    fields = ", ".join(sorted({c.field for each in problems for c in each.refusal.causes}))
+    return ConfigurationError(
+        f"nothing was changed: {names} would change {fields or 'what cannot change'}, which is "
+        "immutable while the object is there; delete it first: `windlass k8s apply --replace` "
+        "(checkpoints stay, and training goes on from the last one)"
+    )
+
+
+def _apply_all(api: KubernetesApi, documents: Sequence[Json], *, force: bool) -> list[Done]:
+    done: list[Done] = []
+    for document in documents:
+        try:
+            api.apply(document, force=force)
+        except WindlassError as error:
+            if not done:
+                raise
+            names = ", ".join(f"{each.kind} {each.name}" for each in done)
+            kind = PeerLostError if isinstance(error, PeerLostError) else type(error)
+            raise kind(f"{error.message}; applied before that: {names}") from error
+        done.append(_done(document, "applied"))
+    return done
+
+
+def _done(document: Json, what: str) -> Done:
+    return Done(document["kind"], document["metadata"]["name"], what)

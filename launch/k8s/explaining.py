@@ -1,0 +1,66 @@
+"""Refusals of the Kubernetes API as errors: what was tried, why not, what to do. Pure."""
+
+from ...cluster.pod_access import account_of, grant
+from ...core.errors import (
+    AccessError,
+    ConfigurationError,
+    IncompatibleError,
+    NotFoundError,
+    PeerLostError,
+    WindlassError,
+)
+from .refusals import Refusal
+from .where import Where
+
+
+def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
+    """The error of a refusal that is final.
+
+    Args:
+        refusal: The answer.
+        what: What was tried, e.g. ``"apply Job digits-worker"``.
+        where: Cluster and namespace.
+    """
+    if refusal.is_missing_namespace:
+        return missing_namespace(where)
+    said = f"{what} in namespace {where.namespace}: {refusal.status} {refusal.words}".rstrip()
+    match refusal.status:
+        case 0:
+            server = f" at {where.server}" if where.server else ""
+            return PeerLostError(
+                f"the Kubernetes API server{server} cannot be reached: {refusal.message}; check "
+                "that the cluster runs, and the context (`kubectl config current-context`)"
+            )
+        case 401:
+            return AccessError(f"{said}. Log in again, or choose another context (--context)")
+        case 403 if account_of(refusal.message):
+            return AccessError(
+                f"{said}. Ask for one of the roles of deploy/k8s/rbac: `{_binding(refusal, where)}`"
+            )
+        case 403:
+            return AccessError(f"{said}. A policy of the cluster or a quota refuses it")
+        case 409:
+            return IncompatibleError(
+                f"{said}. --force takes these fields over; or take them out of what the other "
+                "manager applies"
+            )
+        case status if refusal.is_retried:
+            return PeerLostError(f"the Kubernetes API does not answer (HTTP {status}): {said}")
+    return ConfigurationError(said)
+
+
+def missing_namespace(where: Where) -> NotFoundError:
+    """The namespace does not exist; says how to make it."""
+    context = f" --context {where.context}" if where.context else ""
+    return NotFoundError(
+        f"there is no namespace {where.namespace}; `kubectl create namespace {where.namespace}"
+        f"{context}` makes it, --namespace chooses another one",
+        namespace=where.namespace,
+    )
+
+
+def _binding(refusal: Refusal, where: Where) -> str:
+    """A command that binds the account of the refusal to the role that has the right."""
+    reads = any(f" cannot {verb} " in refusal.message for verb in ("get", "list", "watch"))
+    role = "windlass-viewer" if reads else "windlass-operator"
+    return grant(account_of(refusal.message), role, where.namespace)

@@ -1,0 +1,153 @@
+"""Warnings before a job is applied: what its pods name and the namespace lacks, and quotas.
+
+Nothing here stops an apply. What is missing may come later, and pods wait for it; what the caller
+may not look at is left out.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.errors import AccessError
+from .client import KubernetesApi
+from .quantities import over_quota, total_of
+
+Json = dict[str, Any]
+
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Names of objects that pods need, and which components need them."""
+
+    by_object: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+
+    def add(self, kind: str, name: str, component: str) -> None:
+        """One more that is needed."""
+        self.by_object.setdefault((kind, name), set()).add(component)
+
+
+def warnings(api: KubernetesApi, documents: Sequence[Json]) -> list[str]:
+    """What will keep pods of these objects from starting, one sentence each.
+
+    Raises:
+        NotFoundError: There is no such namespace.
+    """
+    api.check_namespace()
+    found = [*_missing(api, documents), *_storage(api, documents), *_quotas(api, documents)]
+    return list(dict.fromkeys(found))
+
+
+def _missing(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
+    made = {(each["kind"], each["metadata"]["name"]) for each in documents}
+    for (kind, name), components in sorted(needed(documents).by_object.items()):
+        if (kind, name) in made or _exists(api, kind, name):
+            continue
+        roles = ", ".join(sorted(components))
+        yield (
+            f"there is no {kind} {name} in namespace {api.namespace}: pods of {roles} do not start "
+            "before it is there"
+        )
+
+
+def needed(documents: Iterable[Json]) -> Wanted:
+    """The Secrets, ConfigMaps, claims and service accounts that pod templates name."""
+    wanted = Wanted()
+    for document in documents:
+        template = (document.get("spec") or {}).get("template") or {}
+        spec = template.get("spec") or {}
+        component = document["metadata"]["name"]
+        for kind, name in [*_of_volumes(spec), *_of_environments(spec), *_of_accounts(spec)]:
+            wanted.add(kind, name, component)
+    return wanted
+
+
+def _of_volumes(spec: Json) -> Iterator[tuple[str, str]]:
+    for volume in spec.get("volumes") or []:
+        sources = [volume, *((volume.get("projected") or {}).get("sources") or [])]
+        for source in sources:
+            secret, config = source.get("secret") or {}, source.get("configMap") or {}
+            if name := secret.get("secretName") or secret.get("name"):
+                yield from [] if secret.get("optional") else [("Secret", name)]
+            if name := config.get("name"):
+                yield from [] if config.get("optional") else [("ConfigMap", name)]
+        if claim := volume.get("persistentVolumeClaim"):
+            yield "PersistentVolumeClaim", claim["claimName"]
+
+
+def _of_environments(spec: Json) -> Iterator[tuple[str, str]]:
+    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        places = [each.get("valueFrom") or {} for each in container.get("env") or []]
+        places += container.get("envFrom") or []
+        for place in places:
+            for kind, keys in (
+                ("Secret", ("secretKeyRef", "secretRef")),
+                ("ConfigMap", ("configMapKeyRef", "configMapRef")),
+            ):
+                for source in (place.get(key) or {} for key in keys):
+                    if source.get("name") and not source.get("optional"):
+                        yield kind, source["name"]
+
+
+def _of_accounts(spec: Json) -> Iterator[tuple[str, str]]:
+    if account := spec.get("serviceAccountName"):
+        yield "ServiceAccount", account
+    for each in spec.get("imagePullSecrets") or []:
+        yield "Secret", each["name"]
+
+
+def _storage(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
+    for document in documents:
+        if document["kind"] != "PersistentVolumeClaim":
+            continue
+        name = document["metadata"]["name"]
+        if _exists(api, "PersistentVolumeClaim", name):
+            continue  # it has its volume, or waits for one already
+        wanted = document["spec"].get("storageClassName")
+        if wanted == "":
+            continue  # a volume that was made by hand
+        classes = _allowed(lambda: api.list_all("StorageClass").items, None)
+        if classes is None:
+            continue
+        names = [each["metadata"]["name"] for each in classes]
+        if wanted and wanted not in names:
+            known = ", ".join(names) or "none"
+            yield (
+                f"there is no StorageClass {wanted} for PersistentVolumeClaim {name} (there is "
+                f"{known}): change storage.storage_class"
+            )
+        if not wanted and not any(map(_is_default, classes)):
+            known = f": {', '.join(names)}" if names else ""
+            yield (
+                f"no StorageClass is the cluster's default one: name one as storage.storage_class"
+                f"{known}, or make a volume for PersistentVolumeClaim {name}"
+            )
+
+
+def _is_default(item: Json) -> bool:
+    return (item["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+
+
+def _quotas(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
+    quotas = _allowed(lambda: api.list_all("ResourceQuota").items, [])
+    if not quotas:
+        return
+    # What is there already is counted as used.
+    fresh = [each for each in documents if not _exists(api, each["kind"], each["metadata"]["name"])]
+    total = total_of(fresh)
+    for quota in quotas:
+        yield from over_quota(quota, total)
+
+
+def _exists(api: KubernetesApi, kind: str, name: str) -> bool:
+    """Whether an object is there, as far as the caller may know: else it is believed to be."""
+    return bool(_allowed(lambda: api.exists(kind, name), True))
+
+
+def _allowed(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """An answer; ``otherwise`` where the caller may not have it."""
+    with contextlib.suppress(AccessError):
+        return ask()
+    return otherwise

@@ -1,0 +1,147 @@
+"""What an answer that is an error says: its status, its causes by field, its words. Pure."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_RETRIED = frozenset({0, 408, 429, 500, 502, 503, 504})
+_LONGEST_S = 30.0
+_LONGEST = 300
+GONE = 410
+_FIXED = re.compile(
+    r"field is immutable|updates to statefulset spec|is immutable after creation|"
+    r"may not change once set"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """One field that the API server does not accept.
+
+    Attributes:
+        field: Its path, e.g. ``spec.template``.
+        message: Why, in the API server's words.
+    """
+
+    field: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is an error, or no answer.
+
+    Attributes:
+        status: HTTP status; 0: there was no answer.
+        message: The API server's words.
+        retry_after_s: How long it asks to wait; 0: it does not ask. Unit: seconds.
+        causes: The fields that it names.
+        is_final: Another try cannot succeed, although there was no answer: its certificate is not
+            trusted.
+    """
+
+    status: int
+    message: str
+    retry_after_s: float = 0.0
+    causes: tuple[FieldProblem, ...] = ()
+    is_final: bool = False
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in _RETRIED and not self.is_final
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no such object."""
+        return self.status == 404
+
+    @property
+    def is_missing_namespace(self) -> bool:
+        """The namespace itself does not exist."""
+        return self.is_missing and self.message.startswith("namespaces ")
+
+    @property
+    def is_gone(self) -> bool:
+        """The version that was asked for is too old to be known: list again."""
+        return self.status == GONE
+
+    @property
+    def is_about_fixed_fields(self) -> bool:
+        """Only fields that cannot change while the object exists are wrong."""
+        texts = [cause.message for cause in self.causes] or [self.message]
+        return self.status == 422 and all(_FIXED.search(text) for text in texts)
+
+    @property
+    def is_untried(self) -> bool:
+        """An admission webhook takes no dry run, so nothing is known about the object."""
+        return self.status == 400 and "does not support dry run" in self.message
+
+    @property
+    def words(self) -> str:
+        """The causes in one sentence, without the values that the API server repeats."""
+        if not self.causes:
+            return _cut(self.message)
+        return _cut("; ".join(f"{each.field}: {_reason(each.message)}" for each in self.causes))
+
+
+def _reason(message: str) -> str:
+    """``Invalid value: <the whole pod template>: field is immutable`` without the value."""
+    first = message.split("\n", 1)[0]
+    if first.startswith("Invalid value: ") and len(first) > _LONGEST:
+        return first.rpartition(": ")[2]
+    return first
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+
+
+def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
+    """An HTTP answer as a refusal; the body is a ``Status`` object, or a proxy's page."""
+    try:
+        said = json.loads(body)
+        message = str(said["message"])
+        causes = _causes(said)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, causes = " ".join(body.split())[:200], ()
+    return Refusal(status, message, _seconds(headers.get("Retry-After", "")), causes)
+
+
+def _causes(said: Mapping[str, Any]) -> tuple[FieldProblem, ...]:
+    listed = (said.get("details") or {}).get("causes") or []
+    return tuple(FieldProblem(str(c.get("field", "")), str(c.get("message", ""))) for c in listed)
+
+
+def _seconds(text: str) -> float:
+    return min(float(text), _LONGEST_S) if text.strip().isdecimal() else 0.0
+
+
+def no_answer(error: BaseException) -> Refusal:
+    """An error of the connection as a refusal, in a few words."""
+    for each in _chain(error):
+        kind = type(each).__name__  # of ssl, socket and urllib3, which belong to others
+        if kind == "SSLCertVerificationError":
+            why = getattr(each, "verify_message", "")
+            return Refusal(0, f"its certificate is not trusted: {why}", is_final=True)
+        if kind == "gaierror":
+            return Refusal(0, "its name cannot be resolved")
+        if isinstance(each, TimeoutError) or "Timeout" in kind:
+            return Refusal(0, "no answer in time")
+        if isinstance(each, OSError) and each.strerror:
+            return Refusal(0, each.strerror.lower())
+    return Refusal(0, f"the connection broke off ({type(error).__name__})")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what caused it, innermost last."""
+    seen: list[BaseException] = []
+    more: BaseException | None = error
+    while more is not None and more not in seen:
+        seen.append(more)
+        yield more
+        inner = [getattr(more, "reason", None), *more.args, more.__cause__, more.__context__]
+        more = next((each for each in inner if isinstance(each, BaseException)), None)

@@ -1,0 +1,138 @@
+"""Deleting a job, and waiting until its pods have left; a namespace with it.
+
+The order matters: Jobs before the namespace. A namespace that is deleted with Jobs in it may hang,
+since each pod of a Job has a finalizer that the Job's controller takes away when it has counted the
+pod, and a Job that is gone counts nothing (kubernetes/kubernetes#108297 and others).
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...core.errors import ConfigurationError, PeerLostError
+from .client import KubernetesApi
+from .kinds import Done
+from .names import INSTANCE, selector_text, service, workload
+
+Json = dict[str, Any]
+
+_LOOK_S = 0.5
+_NAMESPACE_S = 120.0
+_TRACKING = "batch.kubernetes.io/job-tracking"
+_SHOWN = 4
+
+
+def delete_all(api: KubernetesApi, name: str, *, checkpoints: bool) -> list[Done]:
+    """Delete what a job has; its claim only if asked to, since checkpoints are not made twice."""
+    done = remove_tasks(api, name)
+    for kind in ("Service", "ConfigMap"):
+        listed = api.list_all(kind, selector_text(name)).items
+        names = {each["metadata"]["name"] for each in listed}
+        names |= {service(name)} if kind == "Service" else set()
+        done += [_delete(api, kind, each) for each in sorted(names)]
+    claims = api.list_all("PersistentVolumeClaim", selector_text(name)).items
+    for each in claims:
+        kind, claim = "PersistentVolumeClaim", each["metadata"]["name"]
+        done.append(_delete(api, kind, claim) if checkpoints else Done(kind, claim, "kept"))
+    return [each for each in done if each.what != "absent"]
+
+
+def remove_tasks(api: KubernetesApi, name: str) -> list[Done]:
+    """Delete what makes the job's pods; pods that call others go first."""
+    done = [_delete(api, "Job", workload(name, role)) for role in (WORKER, EVALUATOR, CHIEF)]
+    done.append(_delete(api, "StatefulSet", workload(name, PS)))
+    return [each for each in done if each.what != "absent"]
+
+
+def _delete(api: KubernetesApi, kind: str, name: str) -> Done:
+    return Done(kind, name, "deleted" if api.delete(kind, name) else "absent")
+
+
+def wait_until_gone(api: KubernetesApi, name: str, timeout_s: float, *, free: bool = False) -> None:
+    """Wait until a job has no pods any more.
+
+    Args:
+        api: The Kubernetes API.
+        name: Name of the job.
+        timeout_s: How long. Unit: seconds.
+        free: Take the finalizer away from pods that have ended and whose Job is gone.
+
+    Raises:
+        PeerLostError: Pods are still there.
+    """
+    deadline = api.clock.now() + timeout_s
+    while pods := api.list_all("Pod", selector_text(name)).items:
+        if free:
+            for pod in filter(_is_left_over, pods):
+                body = {"metadata": {"finalizers": None}}
+                api.patch("Pod", pod["metadata"]["name"], body)
+        if api.clock.now() > deadline:
+            raise PeerLostError(
+                f"after {timeout_s:g} s these pods are still there: {_named(pods)}; "
+                f"`kubectl -n {api.namespace} describe pod` says why. The rest of the job is "
+                "deleted; try again when they are gone"
+            )
+        api.clock.wait(threading.Event(), _LOOK_S)
+
+
+def _is_left_over(pod: Json) -> bool:
+    """Ended, to be deleted, and held only by the finalizer of a Job that is gone."""
+    metadata = pod["metadata"]
+    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    held_by = metadata.get("finalizers") or []
+    return ended and bool(metadata.get("deletionTimestamp")) and held_by == [_TRACKING]
+
+
+def delete_with_namespace(api: KubernetesApi, name: str, grace_s: float) -> list[Done]:
+    """Delete a job, wait until its pods are gone, then its namespace, checkpoints and all.
+
+    Args:
+        api: The Kubernetes API.
+        name: Name of the job.
+        grace_s: How long its pods may take to leave. Unit: seconds.
+
+    Raises:
+        ConfigurationError: Something else runs in the namespace; nothing was deleted.
+        NotFoundError: There is no such namespace.
+        PeerLostError: Pods or the namespace are still there; says which, or why.
+    """
+    api.check_namespace()
+    _refuse_others(api, name)
+    done = delete_all(api, name, checkpoints=True)
+    wait_until_gone(api, name, grace_s, free=True)
+    if not api.delete("Namespace", api.namespace):
+        return done
+    deadline = api.clock.now() + _NAMESPACE_S
+    while (left := api.get("Namespace", api.namespace)) is not None:
+        if api.clock.now() > deadline:
+            raise PeerLostError(f"namespace {api.namespace} is still there: {_why_left(left)}")
+        api.clock.wait(threading.Event(), _LOOK_S)
+    return [*done, Done("Namespace", api.namespace, "deleted")]
+
+
+def _refuse_others(api: KubernetesApi, name: str) -> None:
+    others = [
+        pod
+        for pod in api.list_all("Pod").items
+        if (pod["metadata"].get("labels") or {}).get(INSTANCE) != name
+        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+    if others:
+        raise ConfigurationError(
+            f"namespace {api.namespace} is not deleted: other pods run in it: {_named(others)}. "
+            "Without --namespace-too the job alone is deleted"
+        )
+
+
+def _named(pods: Sequence[Json]) -> str:
+    names = [str(pod["metadata"]["name"]) for pod in pods]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _why_left(namespace: Json) -> str:
+    """What holds a namespace that is being deleted, in the words of its controller."""
+    conditions = (namespace.get("status") or {}).get("conditions") or []
+    texts = [str(each.get("message", "")) for each in conditions if each.get("status") == "True"]
+    return "; ".join(filter(None, texts)) or "its controller does not say why"

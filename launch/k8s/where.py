@@ -1,0 +1,36 @@
+"""Which cluster and namespace a command talks to, and how a hint names them. Pure."""
+
+import shlex
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The target of a command.
+
+    Attributes:
+        namespace: Namespace of the job.
+        server: Address of the API server, as the kubeconfig has it.
+        context: Value of ``--context``; empty: the current context.
+    """
+
+    namespace: str
+    server: str = ""
+    context: str = ""
+
+    def command(self, verb: str, name: str = "", *flags: str) -> str:
+        """A command that finds the same job again: ``windlass k8s status --name digits -n train``.
+
+        Args:
+            verb: The command below ``windlass k8s``.
+            name: Name of the job; empty: the command needs none.
+            flags: More words, e.g. ``"--watch"``.
+        """
+        words = ["windlass", "k8s", verb, *flags]
+        words += ["--name", name] if name else []
+        return shlex.join([*words, *self.flags])
+
+    @property
+    def flags(self) -> list[str]:
+        """The words that say namespace and context, for ``kubectl`` too."""
+        return ["-n", self.namespace, *(["--context", self.context] if self.context else [])]
