@@ -147,7 +147,9 @@ _NORMAL = ("ContainerCreating", "PodInitializing")
 
 def _said(about: Json, what: str, more: str = "") -> str:
     parts = [what, _text(about, "reason"), more, _text(about, "message").strip()]
-    return ": ".join(part for part in parts if part)[:300]
+    text = ": ".join(part for part in parts if part)
+    # The cause stands at the end of what wraps it.
+    return text if len(text) <= 300 else f"{text[:100]} … {text[-195:]}"
 
 
 def _part(owner: Json, name: str) -> Json:

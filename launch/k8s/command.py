@@ -209,7 +209,10 @@ def logs_command(
     for line in lines:
         text = f"{line.task} | {line.text}" if not line.is_note else f"{line.task}: {line.text}"
         echo(terminal_line(text, colours=True), err=line.is_note)
-    echo(headline(observe(api, name)), err=True)
+    status = observe(api, name)
+    echo(headline(status), err=True)
+    if status.phase == "Absent":
+        sys.exit(int(ExitCode.NOT_FOUND))
 
 
 @k8s_command.command("scale")

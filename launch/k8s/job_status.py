@@ -8,10 +8,11 @@ from typing import Any
 from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...cluster.supervision.exits import End, on_exit, whom_to_blame
-from ...core.exit_codes import ExitCode
+from ...core.exit_codes import ExitCode, is_retryable
 from ...core.task import TaskId
 from .names import COMPONENT, ROLES
 from .pod_state import DONE, FAILED, MISSING, PodState, pod_state
+from .retries import condition, indices, next_try, ran_out, retry_limit
 
 Json = dict[str, Any]
 
@@ -126,7 +127,8 @@ def _line(
     pods = sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp", ""))
     newest = pods[-1]
     name = newest["metadata"]["name"]
-    found: PodState = pod_state(newest, events.get(("Pod", name), []))
+    retry = next_try(owner, index, newest, now)
+    found: PodState = pod_state(newest, events.get(("Pod", name), []), retry)
     created = newest["metadata"].get("creationTimestamp")
     return TaskLine(
         task,
@@ -148,7 +150,7 @@ def _without_pod(
     if owner is None:
         return MISSING, "nothing makes a pod for it"
     status, spec = owner.get("status") or {}, owner.get("spec") or {}
-    if index in _indices(status.get("completedIndexes", "")):
+    if index in indices(status.get("completedIndexes", "")):
         return DONE, ""
     if spec.get("suspend"):
         return "Suspended", "its Job is suspended: a queue has not admitted it yet"
@@ -164,7 +166,7 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
     if not owners:
         return "Absent", "there is no such job here: apply it, or check the namespace", None
     for role in (CHIEF, WORKER, EVALUATOR):
-        failed = _condition(owners.get(role), "Failed")
+        failed = condition(owners.get(role), "Failed")
         # The evaluator's failure does not stop training, and counts when that has ended.
         if failed and (role != EVALUATOR or _leader_done(owners)):
             return ("Failed", *_failure(role, failed, tasks, owners))
@@ -201,6 +203,9 @@ def _failure(
         ).failed
     ]
     to_blame = whom_to_blame([*(_end(line, why) for line in own), *failures])
+    if is_retryable(to_blame.code) and ran_out(failed):
+        limit = retry_limit(owners[role])
+        return f"{to_blame.sentence}; its retries are used up ({limit})", to_blame.code
     return to_blame.sentence, to_blame.code
 
 
@@ -215,7 +220,7 @@ def _leader(owners: Mapping[str, Json]) -> str:
 
 
 def _leader_done(owners: Mapping[str, Json]) -> bool:
-    return _condition(owners.get(_leader(owners)), "Complete") is not None
+    return condition(owners.get(_leader(owners)), "Complete") is not None
 
 
 def _wanted(owner: Json | None) -> int:
@@ -228,14 +233,6 @@ def _wanted(owner: Json | None) -> int:
 
 def _component(item: Json) -> str:
     return str((item.get("metadata", {}).get("labels") or {}).get(COMPONENT, ""))
-
-
-def _condition(owner: Json | None, kind: str) -> Json | None:
-    for each in ((owner or {}).get("status") or {}).get("conditions") or []:
-        if each.get("type") == kind and each.get("status") == "True":
-            found: Json = each
-            return found
-    return None
 
 
 def _by_object(events: Iterable[Json]) -> dict[tuple[str, str], list[Json]]:
@@ -251,15 +248,6 @@ def _when(event: Json) -> str:
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return next((str(each) for each in times if each), "")
-
-
-def _indices(text: str) -> set[int]:
-    """``0,2-4`` as numbers."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
 
 
 def _seconds_since(created: str | None, now: datetime) -> float | None:

@@ -2,6 +2,9 @@
 
 A stream that breaks is begun again, and says so. Whether the job has succeeded is asked of its
 objects (``operations.observe``), never concluded from a log that ends.
+
+Logs are asked for by a pod's name, which a StatefulSet gives to the next pod too. A reader belongs
+to one pod, by its uid, and looks after every stream that it opens whether that pod is still there.
 """
 
 import contextlib
@@ -71,7 +74,7 @@ def read_logs(
         cursor = LogCursor()
         try:
             for line in _lines(api.log(_name(pod), _container(pod), tail=tail), cursor):
-                yield Said(task, line.text)
+                yield _said(task, line)
         except RefusedRequestError as error:
             yield Said(task, f"no log: {error.refusal.message}", is_note=True)
 
@@ -81,6 +84,17 @@ def _lines(chunks: Iterable[bytes], cursor: LogCursor) -> Iterator[LogLine]:
     for chunk in chunks:
         yield from cursor.feed(chunk)
     yield from cursor.end()
+
+
+def _said(task: str, line: LogLine) -> Said:
+    """A line of a task, or of the kubelet that should have read it."""
+    if line.time:
+        return Said(task, line.text)
+    return Said(task, f"its log cannot be read: {line.text}", is_note=True)
+
+
+class _ReplacedError(Exception):
+    """The stream is another pod's, which has the name now."""
 
 
 class LogFollower:
@@ -147,7 +161,7 @@ class LogFollower:
         try:
             for changes in self._pods.rounds():
                 for change in changes:
-                    self._begin(change.object, change.name)
+                    self._begin(change.object)
                 # When a pod has ended, and at every round: the Jobs know a little later.
                 if not changes and observe(
                     self._api, self._name, list(self._pods.objects.values())
@@ -166,14 +180,14 @@ class LogFollower:
     def _failed(self, error: BaseException) -> None:
         self._put(WindlassError(f"the pods are not watched any more: {said_of(error)}"))
 
-    def _begin(self, pod: Json, name: str) -> None:
+    def _begin(self, pod: Json) -> None:
         task = task_of(pod)
-        if name in self._readers or not self._wanted(task):
+        if _uid(pod) in self._readers or not self._wanted(task):
             return
         if (pod.get("status") or {}).get("phase") in (None, "Pending"):
             return  # it has no log yet
         reader = _PodReader(self._api, pod, task, self._put, self._tail)
-        self._readers[name] = reader
+        self._readers[_uid(pod)] = reader
         reader.thread.start()
 
     def _put(self, said: "Said | WindlassError | None") -> None:
@@ -201,6 +215,7 @@ class _PodReader:
         )
         self._api = api
         self._pod = _name(pod)
+        self._uid = _uid(pod)
         self._container = _container(pod)
         self._task = task
         self._put = put
@@ -208,6 +223,7 @@ class _PodReader:
         self._cursor = LogCursor()
         self._restarts = _restarts(pod)
         self._failures = 0
+        self._last_note = ""
         self._finish = threading.Event()
         self._cancelled = threading.Event()
         self._chunks: ByteChunks | None = None
@@ -238,8 +254,11 @@ class _PodReader:
                 # Once more without following: it ends where the log ends, also within a line.
                 self._read(follow=False)
                 self._say(self._cursor.end())
+        except _ReplacedError:
+            self._note("its pod was replaced; the next one is followed")
         except RefusedRequestError as error:
-            self._note(f"the end of its log is not known: {error.refusal.message}")
+            if not error.refusal.is_missing:  # else its stream was read until the pod was gone
+                self._note(f"the end of its log is not known: {error.refusal.words}")
         except WindlassError as error:
             self._note(error.message)
 
@@ -247,7 +266,7 @@ class _PodReader:
         """Whether the container may say more. One that was restarted has its end read first."""
         if self._chunks is None:
             return True
-        pod = self._api.get("Pod", self._pod)
+        pod = self._own_pod()
         if pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             return False
         restarts = _restarts(pod)
@@ -261,6 +280,17 @@ class _PodReader:
             self._api.clock.wait(self._finish, min(0.1 * 2.0**self._failures, 5.0))
         return True
 
+    def _own_pod(self) -> Json | None:
+        """The pod as it is now; None: it is gone.
+
+        Raises:
+            _ReplacedError: Another pod has its name.
+        """
+        pod = self._api.get("Pod", self._pod)
+        if pod is not None and _uid(pod) != self._uid:
+            raise _ReplacedError
+        return pod
+
     def _read(self, *, follow: bool, previous: bool = False) -> None:
         since = self._cursor.begin()
         tail = self._tail if not since else -1
@@ -269,6 +299,11 @@ class _PodReader:
         )
         if follow and self._finish.is_set():
             return
+        try:
+            self._own_pod()  # a name never goes back to the pod that had it
+        except _ReplacedError:
+            self._chunks.cancel()
+            raise
         for chunk in self._chunks:
             self._failures = 0
             self._say(self._cursor.feed(chunk))
@@ -279,7 +314,9 @@ class _PodReader:
         if self._finish.is_set():
             return not self._cancelled.is_set()
         waiting = refusal.status == 400  # "container is waiting to start"
-        if refusal.is_missing or not (refusal.is_retried or waiting):
+        if refusal.is_missing:  # the pod is gone; what its stream said was read
+            return False
+        if not (refusal.is_retried or waiting):
             self._note(error_of(refusal, f"log of {self._pod}", self._api.where).message)
             return False
         if not waiting and self._failures == 0:
@@ -290,14 +327,24 @@ class _PodReader:
 
     def _say(self, lines: Iterable[LogLine]) -> None:
         for line in lines:
-            self._put(Said(self._task, line.text))
+            said = _said(self._task, line)
+            if said.is_note:
+                self._note(said.text)
+            else:
+                self._put(said)
 
     def _note(self, text: str) -> None:
-        self._put(Said(self._task, text, is_note=True))
+        if text != self._last_note:  # the kubelet repeats itself at every try
+            self._last_note = text
+            self._put(Said(self._task, text, is_note=True))
 
 
 def _name(pod: Json) -> str:
     return str(pod["metadata"]["name"])
+
+
+def _uid(pod: Json) -> str:
+    return str(pod["metadata"].get("uid") or _name(pod))
 
 
 def _container(pod: Json) -> str:

@@ -26,7 +26,8 @@ class LogLine:
 
     Attributes:
         text: Without its time and end.
-        time: As the API wrote it, to the second; empty: the line had none.
+        time: As the API wrote it, to the second; empty: the line had none, so it is the kubelet's,
+            which writes its errors into the stream with status 200 (kubernetes/kubernetes#142258).
     """
 
     text: str
@@ -38,13 +39,14 @@ class LogCursor:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._within = ""  # time of a line that was too long, and goes on
         self._newest: datetime | None = None
         self._recent: deque[tuple[datetime, bytes]] = deque()
         self._seen: Counter[bytes] = Counter()
 
     def begin(self) -> str:
         """A stream begins: the time to ask for lines since; empty: all of them."""
-        self._rest = b""  # a cut line comes again, whole
+        self._rest, self._within = b"", ""  # a cut line comes again, whole
         since = self._since()
         while self._recent and since is not None and self._recent[0][0] < since:
             self._recent.popleft()
@@ -54,9 +56,13 @@ class LogCursor:
     def feed(self, chunk: bytes) -> list[LogLine]:
         """The new lines that are complete."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
+        taken = [self._take(raw) for raw in lines]
         if len(self._rest) > _LONGEST_LINE:
-            lines, self._rest = [*lines, self._rest], b""
-        return [line for raw in lines if (line := self._take(raw)) is not None]
+            within = self._within
+            cut, self._rest = self._take(self._rest), b""
+            taken.append(cut)
+            self._within = cut.time if cut is not None else within
+        return [line for line in taken if line is not None]
 
     def end(self) -> list[LogLine]:
         """The log is over: a last line without an end."""
@@ -66,8 +72,9 @@ class LogCursor:
 
     def _take(self, raw: bytes) -> LogLine | None:
         match = _STAMP.match(raw)
-        if match is None:  # of the kubelet itself
-            return LogLine(raw.decode(errors="replace").rstrip("\r"), "")
+        time, self._within = self._within, ""
+        if match is None:
+            return LogLine(raw.decode(errors="replace").rstrip("\r"), time)
         digest = hashlib.blake2b(raw, digest_size=12).digest()
         if self._seen[digest] > 0:
             self._seen[digest] -= 1

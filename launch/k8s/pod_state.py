@@ -7,6 +7,7 @@ from typing import Any
 
 from ...cluster.resolvers.pods import why_not_running
 from ...core.exit_codes import describe_exit
+from .image_pulls import PULL_ERROR, pull_cause
 
 Json = dict[str, Any]
 
@@ -39,12 +40,13 @@ class PodState:
     restarts: int = 0
 
 
-def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
+def pod_state(pod: Json, events: Iterable[Json] = (), retry: str = "it is tried again") -> PodState:
     """The state of a pod, as the API lists it.
 
     Args:
         pod: Its JSON.
-        events: Those about it, oldest first.
+        events: Events about it, oldest first.
+        retry: What follows when it has ended in a way that is worth another try.
     """
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or []
@@ -62,19 +64,20 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
         why = f"{disrupted.get('reason', '')}: {disrupted.get('message', '')}".strip(": ")
         return said(PREEMPTED, why, "nothing: the pod is replaced, and this counts as no failure")
     if killed and phase != "Succeeded" and not _is_ready(status):
-        return said("OOMKilled", _memory_words(pod), _MEMORY_REMEDY)
+        more = f"; {retry}" if phase == FAILED else ""
+        return said("OOMKilled", _memory_words(pod), f"{_MEMORY_REMEDY}{more}")
     if pod.get("metadata", {}).get("deletionTimestamp"):
         return said("Leaving", "asked to stop: it saves and leaves within its grace period")
     if phase == "Succeeded":
         return said(DONE)
     if phase == FAILED:
-        return said(FAILED, _end_words(code, status), _exit_remedy(code))
+        return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
     if phase == RUNNING and _is_ready(status):
         before = ""
         if killed:
             before = f"was restarted: {_memory_words(pod)}"
         elif code:
-            before = f"was restarted: {_end_words(code, status)}"
+            before = f"was restarted: {_end_words(code, ended, status)}"
         return said(RUNNING, before, _MEMORY_REMEDY if killed else "")
     reason, remedy = _why_waiting(pod, status, list(events))
     state = "Starting" if phase == RUNNING else phase
@@ -86,26 +89,53 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
 def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]:
     """The reason and the remedy of a pod that does not run yet."""
     reason = why_not_running(status)
-    warnings = [each for each in events if each.get("type") == "Warning"]
+    scheduled = _condition(status, "PodScheduled") is not None
+    warnings = [
+        each
+        for each in events
+        if each.get("type") == "Warning"
+        # It may have waited for a node; that it has one now ends what was said of it.
+        and not (scheduled and each.get("reason") == "FailedScheduling")
+    ]
     event = warnings[-1] if warnings else None
     # The status of a container that is being made says only that; the event says what it waits for.
     vague = not reason or reason in ("ContainerCreating", "PodInitializing")
     if event is not None and vague:
         reason = f"{event.get('reason', '')}: {event.get('message', '')}"
     text = f"{reason} {event.get('reason', '') if event else ''}"
-    image = next(iter(pod.get("spec", {}).get("containers") or [{}])).get("image", "")
-    if _PULL.search(text) and image and image not in reason:
-        reason = f"{reason} (image {image})"
-    if _PULL.search(text) and event is not None and event.get("message", "") not in reason:
-        reason = f"{reason}; {event['message']}"
+    if PULL_ERROR.search(text):
+        reason = _pull_words(pod, status, warnings)
     remedy = next((words for pattern, words in _REMEDIES if pattern.search(text)), "")
     return reason, remedy
 
 
-_PULL = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull")
+def _pull_words(pod: Json, status: Json, warnings: list[Json]) -> str:
+    """``ImagePullBackOff: image train:typo: not found``."""
+    waiting = [
+        (each.get("state") or {}).get("waiting") or {}
+        for each in [
+            *(status.get("initContainerStatuses") or []),
+            *(status.get("containerStatuses") or []),
+        ]
+    ]
+    failing = [each for each in waiting if PULL_ERROR.search(str(each.get("reason", "")))]
+    reason = str(failing[0].get("reason")) if failing else "ErrImagePull"
+    image = next(iter(pod.get("spec", {}).get("containers") or [{}])).get("image", "")
+    texts = [str(each.get("message", "")) for each in failing]
+    texts += [
+        str(each.get("message", ""))
+        for each in reversed(warnings)
+        if "pull" in str(each.get("message", ""))
+    ]
+    return ": ".join(filter(None, [reason, f"image {image}" if image else "", pull_cause(texts)]))
+
+
 _MEMORY_REMEDY = "give its role more under resources.memory"
 _REMEDIES = [
-    (_PULL, "check `image` and its tag, and for a private registry kubernetes.image_pull_secrets"),
+    (
+        PULL_ERROR,
+        "check `image` and its tag, and for a private registry kubernetes.image_pull_secrets",
+    ),
     (
         re.compile(r"nvidia\.com/gpu"),
         "no node has so many free GPUs: lower resources.gpu, or wait for others to end",
@@ -132,18 +162,20 @@ _REMEDIES = [
 ]
 
 
-def _exit_remedy(code: int | None) -> str:
+def _exit_remedy(code: int | None, retry: str) -> str:
     if code is None or code == 0:
         return ""
     if code < 128:
         return "a restart would fail again: its log says why"
-    return "it is tried again"
+    return retry
 
 
-def _end_words(code: int | None, status: Json) -> str:
+def _end_words(code: int | None, ended: Json | None, status: Json) -> str:
+    """How a container ended: its own last words, where it left any, else what its code means."""
     if code is None:
         return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
-    return f"exit code {code}: {describe_exit(code)}"
+    words = str((ended or {}).get("message") or "").strip().splitlines()
+    return f"exit code {code}: {words[-1].strip() if words else describe_exit(code)}"
 
 
 def _memory_words(pod: Json) -> str:

@@ -389,6 +389,8 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
                 self._answer(*cluster.create(asked, kind))
             elif not name and not there:
                 self._answer(200, {"kind": f"{kind}List", "metadata": {}, "items": []})
+            elif below == "log" and cluster.get("Pod", name) is None:
+                self._answer(404, missing("Pod", name))
             elif below == "log":
                 self._stream(cluster.read_log(name, query))
             elif query.get("watch") == "true":

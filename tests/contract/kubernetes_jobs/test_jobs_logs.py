@@ -9,7 +9,7 @@ from click.testing import Result
 
 from helpers.connected_api import SELECTOR
 from helpers.job_objects import ended, finish, ready, started, task_pod
-from helpers.kubernetes_cluster import KubernetesCluster, Refused
+from helpers.kubernetes_cluster import KubernetesCluster, Log, Refused
 from helpers.pod_listings import pulling
 from helpers.waiting import wait_until
 from windlass.core.errors import WindlassError
@@ -192,6 +192,66 @@ def test_pods_that_come_later_are_followed_too(
     wait_until(lambda: len(texts(followed.said, "worker:0")) == 5, 30)
     finish(cluster, "chief")
     followed.end()
+
+
+def test_a_ps_that_was_replaced_under_its_name_is_followed_on(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    started(cluster)
+    cluster.put("Pod", task_pod("ps", 0, ready()))
+    write(cluster, "digits-ps-0", range(3))
+    cluster.log("digits-ps-0").ended = False
+    followed = Followed(api, "ps:0")
+    wait_until(partial(has_lines, followed, "ps:0", 3), 30)
+    # Evicted: the pod is gone, its stream ends, and the next one has the same name.
+    with cluster.changed:
+        old = cluster.log("digits-ps-0")
+        cluster.remove("Pod", "digits-ps-0")
+        cluster.logs["digits-ps-0"] = Log()
+        cluster.put("Pod", task_pod("ps", 0, {"phase": "Pending"}))
+        old.ended = True
+        cluster.changed.notify_all()
+    cluster.put("Pod", task_pod("ps", 0, ready()))
+    write(cluster, "digits-ps-0", range(10, 12))
+    wait_until(lambda: "step 11" in texts(followed.said, "ps:0"), 30)
+    finish(cluster, "chief")
+    said = followed.end()
+    assert texts(said, "ps:0") == ["step 0", "step 1", "step 2", "step 10", "step 11"]
+    notes = [each.text for each in said if each.is_note]
+    assert notes == ["its pod was replaced; the next one is followed"]
+
+
+def test_an_error_of_the_kubelet_is_no_line_of_the_task(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    started(cluster)
+    cluster.put("Pod", task_pod("worker", 0, ended(143)))
+    write(cluster, "digits-worker-0-x7k2p", range(2))
+    words = "unable to retrieve container logs for containerd://3bb6fd00e2a1"
+    cluster.log("digits-worker-0-x7k2p").tail = words.encode()
+    finish(cluster, "chief")
+    for said in (Followed(api).end(), list(read_logs(api, "digits", lambda _: True, -1))):
+        assert texts(said, "worker:0") == ["step 0", "step 1"]
+        notes = [each.text for each in said if each.is_note]
+        assert notes == [f"its log cannot be read: {words}"]
+
+
+def test_a_pod_that_is_gone_ends_its_log_without_a_word(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    started(cluster)
+    cluster.put("Pod", task_pod("worker", 0, ready()))
+    name = "digits-worker-0-x7k2p"
+    write(cluster, name, range(3))
+    cluster.log(name).ended = False
+    followed = Followed(api, "worker:0")
+    wait_until(partial(has_lines, followed, "worker:0", 3), 30)
+    with cluster.changed:
+        cluster.remove("Pod", name)
+        cluster.log(name).ended = True
+        cluster.changed.notify_all()
+    finish(cluster, "chief")
+    assert [each.text for each in followed.end()] == ["step 0", "step 1", "step 2"]
 
 
 def test_logs_as_they_are_now(cluster: KubernetesCluster, run: Callable[..., Result]) -> None:

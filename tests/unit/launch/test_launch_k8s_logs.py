@@ -81,3 +81,13 @@ def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
     pieces = cursor.feed(f"{stamp(0)} ".encode() + b"x" * 3_000_000)
     assert len(pieces) == 1
     assert cursor.end() == []
+
+
+def test_a_line_that_is_too_long_goes_on_as_the_tasks_and_not_as_the_kubelets() -> None:
+    cursor = LogCursor()
+    cursor.begin()
+    stamp = b"2026-11-20T10:00:00.000000001Z "
+    said = cursor.feed(stamp + b"x" * (1024 * 1024 + 1))
+    said += cursor.feed(b"the rest\nunable to retrieve container logs\n")
+    assert [bool(each.time) for each in said] == [True, True, False]
+    assert [each.text for each in said[1:]] == ["the rest", "unable to retrieve container logs"]

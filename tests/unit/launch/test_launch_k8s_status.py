@@ -107,6 +107,110 @@ def test_a_pod_says_what_it_does_and_why(
         assert found.remedy == ""
 
 
+CONTAINERD = (
+    'failed to pull and unpack image "docker.io/library/windlass-digits:9": failed to resolve '
+    'reference "docker.io/library/windlass-digits:9": '
+)
+PULLS: list[Any] = [
+    ("not found", 'Back-off pulling image "x:9": ErrImagePull: rpc error: code = NotFound desc = '
+     f"{CONTAINERD}docker.io/library/windlass-digits:9: not found", "",
+     "docker.io/library/windlass-digits:9: not found"),
+    ("no such host", 'Back-off pulling image "x:9"', 'Failed to pull image "x:9": rpc error: code '
+     f'= Unknown desc = {CONTAINERD}failed to do request: Head "https://registry.invalid/v2/x": '
+     "dial tcp: lookup registry.invalid on 10.96.0.10:53: no such host",
+     'Head "https://registry.invalid/v2/x": dial tcp: lookup registry.invalid on 10.96.0.10:53: '
+     "no such host"),
+    ("not allowed", 'Back-off pulling image "x:9"', f"Failed to pull image \"x:9\": {CONTAINERD}"
+     "pull access denied, repository does not exist or may require authorization: server message: "
+     "insufficient_scope: authorization failed", "authorization failed"),
+    ("never", "Container image \"x:9\" is not present with pull policy of Never", "",
+     "is not present with pull policy of Never"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "of_event", "cause"), [each[1:] for each in PULLS], ids=[each[0] for each in PULLS]
+)
+def test_an_image_that_cannot_be_pulled_says_its_cause(
+    message: str, of_event: str, cause: str
+) -> None:
+    waiting = {"reason": "ImagePullBackOff", "message": message}
+    containers = [{"name": "windlass", "state": {"waiting": waiting}}]
+    pod = task_pod("ps", 0, {"phase": "Pending", "containerStatuses": containers})
+    events = [event("Pod", "digits-ps-0", "Failed", of_event)] if of_event else []
+    events.append(event("Pod", "digits-ps-0", "BackOff", 'Back-off pulling image "x:9"'))
+    found = pod_state(pod, events)
+    assert found.reason.startswith("ImagePullBackOff: image windlass-digits:0.1.0: ")
+    assert found.reason.endswith(cause)
+    assert "rpc error" not in found.reason
+
+
+def test_a_pod_that_has_its_node_no_longer_waits_for_one() -> None:
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    waiting = {"reason": "ContainerCreating"}
+    containers = [{"name": "windlass", "state": {"waiting": waiting}}]
+    of_pod = {"phase": "Pending", "conditions": [scheduled], "containerStatuses": containers}
+    stale = event("Pod", "digits-ps-0", "FailedScheduling", "0/1 nodes: Insufficient cpu")
+    found = pod_state(task_pod("ps", 0, of_pod), [stale])
+    assert found.reason == "ContainerCreating"
+    assert found.remedy == ""
+
+
+def test_what_a_container_wrote_as_its_last_words_is_the_reason() -> None:
+    of_pod = ended(2)
+    terminated = of_pod["containerStatuses"][0]["state"]["terminated"]
+    terminated["message"] = (
+        "usage: train.py [--steps N]\ntrain.py: error: no such option: --stepz\n"
+    )
+    found = pod_state(task_pod("chief", 0, of_pod))
+    assert found.reason == "exit code 2: train.py: error: no such option: --stepz"
+
+
+def failed_pod(failures: int, **of_job: Any) -> TaskLine:
+    """worker:0, which lost a peer at 10:01:00 after so many failures, and its Job."""
+    of_pod = ended(138)
+    terminated = of_pod["containerStatuses"][0]["state"]["terminated"]
+    terminated["finishedAt"] = "2026-11-20T10:01:00Z"
+    count = {"batch.kubernetes.io/job-index-failure-count": str(failures)}
+    pod = task_pod("worker", 0, of_pod, annotations=count)
+    jobs, sets = owners()
+    worker = next(each for each in jobs if each["metadata"]["name"] == "digits-worker")
+    worker["spec"]["backoffLimitPerIndex"] = 10
+    worker["status"] = of_job
+    return line(job_status("digits", Observed(jobs, sets, [pod]), NOW), "worker:0")
+
+
+@pytest.mark.parametrize(
+    ("failures", "of_job", "said"),
+    [
+        (0, {}, "it is tried again now (retry 1 of 10)"),  # after 10 s, and 15 have passed
+        (2, {}, "it is tried again in 25s (retry 3 of 10)"),
+        (10, {"failedIndexes": "0"}, "it is not tried again: its retries are used up (10)"),
+        (
+            3,
+            {"conditions": [{"type": "FailureTarget", "status": "True"}]},
+            "it is not tried again: its Job has failed",
+        ),
+    ],
+    ids=["first", "third", "index failed", "job fails"],
+)
+def test_a_task_that_failed_says_when_it_is_tried_again(
+    failures: int, of_job: dict[str, Any], said: str
+) -> None:
+    assert failed_pod(failures, **of_job).remedy == said
+
+
+def test_a_plain_back_off_limit_counts_the_pods_of_the_job() -> None:
+    pod = task_pod("chief", 0, ended(138))
+    jobs, sets = owners()
+    chief = next(each for each in jobs if each["metadata"]["name"] == "digits-chief")
+    chief["spec"].pop("backoffLimitPerIndex", None)
+    chief["spec"]["backoffLimit"] = 4
+    chief["status"] = {"failed": 2}
+    found = line(job_status("digits", Observed(jobs, sets, [pod]), NOW), "chief:0")
+    assert found.remedy == "it is tried again (retry 2 of 4)"
+
+
 def test_a_pod_that_is_asked_to_stop_is_leaving() -> None:
     found = pod_state(task_pod("worker", 0, ready(), deletionTimestamp=CREATED))
     assert found.state == "Leaving"
@@ -179,6 +283,16 @@ def test_the_chief_is_not_blamed_for_what_another_task_did(
     found = status([task_pod("chief", 0, ended(138)), *others], chief="Failed")
     assert found.reason.startswith(blamed)
     assert found.exit_code == code
+
+
+def test_a_job_that_ran_out_of_retries_says_so_in_its_first_line() -> None:
+    jobs, sets = owners(chief="Failed")
+    chief = next(each for each in jobs if each["metadata"]["name"] == "digits-chief")
+    chief["spec"]["backoffLimitPerIndex"] = 3
+    chief["status"]["conditions"][0]["reason"] = "MaxFailedIndexesExceeded"
+    found = job_status("digits", Observed(jobs, sets, [task_pod("chief", 0, ended(138))]), NOW)
+    assert headline(found).startswith("digits: Failed: chief:0: exit code 138: a peer")
+    assert headline(found).endswith("; its retries are used up (3)")
 
 
 def test_an_evaluators_failure_counts_when_training_is_over() -> None:
