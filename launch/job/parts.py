@@ -177,6 +177,11 @@ class KubernetesPart(PodPart):
         description="How long Jobs that have ended stay, with their logs, until Kubernetes deletes "
         "them. -1: until you do.",
     )
+    status: bool = Field(
+        default=False,
+        description="The chief writes the job's phase, step, rate and checkpoints to the ConfigMap "
+        "NAME-status, and Events; it gets a service account that may do this and nothing else.",
+    )
 
 
 class SlurmPart(Part):

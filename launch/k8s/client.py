@@ -18,7 +18,7 @@ from ...core.clock import Clock, SystemClock
 from ...core.errors import AccessError, ConfigurationError
 from .answers import ByteChunks, RefusedRequestError, refused
 from .explaining import error_of, missing_namespace
-from .kinds import Listing, path_of
+from .kinds import Listing, in_namespace, path_of
 from .names import FIELD_MANAGER
 from .refusals import Refusal
 from .retrying import is_tried_again, wait_before
@@ -173,8 +173,7 @@ class KubernetesApi:
         return self._told(what, lambda: self._apply(body, force=force, dry_run=dry_run))
 
     def _apply(self, body: Json, *, force: bool, dry_run: bool) -> Json:
-        # The path's namespace and the object's must be one; --namespace wins over the job file.
-        body = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
+        body = in_namespace(body, self.namespace)
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         query += [("force", "true")] if force else []
         query += [("dryRun", "All")] if dry_run else []

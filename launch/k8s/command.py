@@ -55,8 +55,11 @@ def render_command(job_file: str, as_json: bool) -> None:
     from ..job.reading import read_job
     from ..job.yaml_output import dump_documents
     from .manifests import manifests
+    from .status_objects import check_rendered
 
-    documents = manifests(read_job(job_file))
+    job = read_job(job_file)
+    check_rendered(job)
+    documents = manifests(job)
     if as_json:
         echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
     else:
@@ -169,6 +172,28 @@ def _live(*, as_json: bool) -> Iterator[Callable[["ClusterStatus"], None]]:
     console = TerminalConsole()
     with Live(console=console, auto_refresh=False) as live:
         yield lambda status: live.update(status_view(status, console.width), refresh=True)
+
+
+@k8s_command.command("list")
+@_where
+@_json_option
+def list_command(context: str, namespace: str, as_json: bool) -> None:
+    """List the jobs of a namespace: phase, tasks, and what their chiefs write of them.
+
+    Step, rate and checkpoint are those of jobs whose file has `kubernetes: {status: true}`.
+    """
+    from ..screen.terminal import TerminalConsole
+    from .listing import list_jobs, rows_json, rows_view
+
+    api = _api(context, namespace, None)
+    rows = list_jobs(api)
+    if as_json:
+        echo(rows_json(rows))
+    elif rows:
+        console = TerminalConsole(width=None if sys.stdout.isatty() else 1000)
+        console.print(rows_view(rows))
+    else:
+        echo(f"there are no jobs in namespace {api.namespace}")
 
 
 @k8s_command.command("logs")

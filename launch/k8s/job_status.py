@@ -11,7 +11,9 @@ from ...cluster.supervision.exits import End, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode, is_retryable
 from ...core.task import TaskId
 from .names import COMPONENT, ROLES
+from .names import FIELD_MANAGER as OURS
 from .pod_state import DONE, FAILED, MISSING, PodState, pod_state
+from .progress import Progress, read_progress
 from .retries import condition, indices, next_try, ran_out, retry_limit
 
 Json = dict[str, Any]
@@ -19,12 +21,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Objects of a job, as the API lists them."""
+    """Objects of a job, as the API lists them, and the ConfigMap that its chief writes."""
 
     jobs: Sequence[Json] = ()
     stateful_sets: Sequence[Json] = ()
     pods: Sequence[Json] = ()
     events: Sequence[Json] = ()
+    record: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class ClusterStatus:
         exit_code: With which a command that waited for it ends: 0 when done, the failed task's
             when failed; None while it goes on.
         tasks: By role and index.
+        progress: What its chief has written, if it may.
     """
 
     name: str
@@ -77,6 +81,7 @@ class ClusterStatus:
     reason: str = ""
     exit_code: int | None = None
     tasks: list[TaskLine] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def is_over(self) -> bool:
@@ -108,7 +113,7 @@ def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
             for index in sorted(indices)
         ]
     phase, reason, code = _phase(owners, tasks)
-    return ClusterStatus(name, phase, reason, code, tasks)
+    return ClusterStatus(name, phase, reason, code, tasks, read_progress(seen.record))
 
 
 def _line(
@@ -155,7 +160,12 @@ def _without_pod(
     if spec.get("suspend"):
         return "Suspended", "its Job is suspended: a queue has not admitted it yet"
     about = events.get((owner["kind"], owner["metadata"]["name"]), [])
-    warnings = [each for each in about if each.get("type") == "Warning"]
+    warnings = [
+        each
+        for each in about
+        # What the chief says is about its tasks, and no reason why a pod is missing.
+        if each.get("type") == "Warning" and (each.get("source") or {}).get("component") != OURS
+    ]
     if not warnings:
         return MISSING, ""
     return MISSING, f"{warnings[-1].get('reason', '')}: {warnings[-1].get('message', '')}"

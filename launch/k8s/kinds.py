@@ -34,6 +34,17 @@ def path_of(kind: str, namespace: str, name: str = "") -> str:
     return f"{path}/{name}" if name else path
 
 
+def in_namespace(body: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """An object in a namespace, with the service accounts that it names.
+
+    The path's namespace and the object's must be one; ``--namespace`` wins over the job file.
+    """
+    body = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    if body["kind"] == "RoleBinding":
+        body["subjects"] = [{**each, "namespace": namespace} for each in body["subjects"]]
+    return body
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Objects of a kind as they were at one version."""

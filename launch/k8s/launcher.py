@@ -9,6 +9,7 @@ from .client import KubernetesApi
 from .kinds import Done
 from .manifests import manifests
 from .preflight import warnings
+from .status_objects import check_rendered
 
 
 class KubernetesLauncher:
@@ -36,6 +37,7 @@ class KubernetesLauncher:
 
     def render(self, job: JobFile) -> str:
         """The objects, as YAML."""
+        check_rendered(job)
         return dump_documents(manifests(job))
 
     def start(self, job: JobFile) -> int:

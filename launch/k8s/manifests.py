@@ -24,6 +24,7 @@ from .names import (
     workload,
 )
 from .pod import needs_volume, pod_template
+from .status_objects import with_status
 
 Json = dict[str, Any]
 
@@ -48,7 +49,7 @@ def manifests(job: JobFile) -> list[Json]:
     objects.append(_service(job))
     for role, _ in job.present:
         objects.append(_stateful_set(job) if role == PS else _indexed_job(job, role))
-    return objects
+    return with_status(job, objects)
 
 
 def _metadata(job: JobFile, name: str, component: str) -> Json:

@@ -24,6 +24,7 @@ INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 SHARED = "job"
+STATUS = "status"
 
 COUNT_IN_FILE = "windlass/count"
 """Annotation of the workers' Job: the count that the job file said when it was last applied."""
@@ -54,6 +55,11 @@ def selector_text(job: str) -> str:
 def service(job: str) -> str:
     """The headless Service."""
     return f"{job}-tasks"
+
+
+def status_object(job: str) -> str:
+    """The ConfigMap to which the chief writes the job's state."""
+    return f"{job}-status"
 
 
 def workload(job: str, role: str) -> str:

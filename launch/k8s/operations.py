@@ -6,10 +6,10 @@ from typing import Any
 
 from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import PS, WORKER
-from ...core.errors import ConfigurationError, PeerLostError
+from ...core.errors import AccessError, ConfigurationError, PeerLostError
 from .client import KubernetesApi
 from .job_status import ClusterStatus, Observed, job_status
-from .names import COMPONENT, selector_text, workload
+from .names import COMPONENT, selector_text, status_object, workload
 from .scaling import ScalePlan, departure, plan_scale
 from .watched import Change
 from .watching import ObjectFollower
@@ -37,8 +37,16 @@ def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -
     ]
     if not owners.jobs and not owners.stateful_sets and not pods:
         api.check_namespace()  # lists of a namespace that does not exist are empty
-    seen = replace(owners, pods=pods, events=events)
+    seen = replace(owners, pods=pods, events=events, record=_record(api, name))
     return job_status(name, seen, api.now())
+
+
+def _record(api: KubernetesApi, name: str) -> Json | None:
+    """What the job's chief has written; None: nothing, or it may not be read."""
+    try:
+        return api.get("ConfigMap", status_object(name))
+    except AccessError:
+        return None
 
 
 def owners_of(api: KubernetesApi, name: str) -> Observed:

@@ -5,12 +5,13 @@ since each pod of a Job has a finalizer that the Job's controller takes away whe
 pod, and a Job that is gone counts nothing (kubernetes/kubernetes#108297 and others).
 """
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...core.errors import ConfigurationError, PeerLostError
+from ...core.errors import AccessError, ConfigurationError, PeerLostError
 from .client import KubernetesApi
 from .kinds import Done
 from .names import INSTANCE, selector_text, service, workload
@@ -26,11 +27,11 @@ _SHOWN = 4
 def delete_all(api: KubernetesApi, name: str, *, checkpoints: bool) -> list[Done]:
     """Delete what a job has; its claim only if asked to, since checkpoints are not made twice."""
     done = remove_tasks(api, name)
-    for kind in ("Service", "ConfigMap"):
-        listed = api.list_all(kind, selector_text(name)).items
-        names = {each["metadata"]["name"] for each in listed}
-        names |= {service(name)} if kind == "Service" else set()
-        done += [_delete(api, kind, each) for each in sorted(names)]
+    done.append(_delete(api, "Service", service(name)))
+    for kind in ("ConfigMap", "RoleBinding", "Role", "ServiceAccount"):
+        with contextlib.suppress(AccessError):  # who may not list them has made none
+            listed = api.list_all(kind, selector_text(name)).items
+            done += [_delete(api, kind, each["metadata"]["name"]) for each in listed]
     claims = api.list_all("PersistentVolumeClaim", selector_text(name)).items
     for each in claims:
         kind, claim = "PersistentVolumeClaim", each["metadata"]["name"]

@@ -12,13 +12,8 @@ from ..screen.status_table import human_seconds
 from .job_status import ClusterStatus, TaskLine
 
 _WIDE = 120
-_STYLES = {
-    "Running": "green",
-    "Done": "green",
-    "Failed": "red",
-    "OOMKilled": "red",
-    "Missing": "red",
-}
+PHASE_STYLES = {"Running": "green", "Done": "green", "Failed": "red"}
+_STYLES = {**PHASE_STYLES, "OOMKilled": "red", "Missing": "red"}
 
 
 def status_json(status: ClusterStatus) -> str:
@@ -48,8 +43,9 @@ def status_view(status: ClusterStatus, width: int) -> Group:
 
 
 def headline(status: ClusterStatus) -> str:
-    """One line: ``digits: Running``."""
-    return f"{status.name}: {status.phase}" + (f": {status.reason}" if status.reason else "")
+    """One line: ``digits: Running: step 1200 of 3000``."""
+    parts = [status.name, status.phase, status.reason or status.progress.words]
+    return ": ".join(filter(None, parts))
 
 
 def _reason(line: TaskLine) -> str:

@@ -10,7 +10,12 @@ from typing import Any
 
 from helpers.pod_listings import Listed
 
-GROUPS = {"Job": "batch", "StatefulSet": "apps", "Role": "rbac.authorization.k8s.io"}
+GROUPS = {
+    "Job": "batch",
+    "Role": "rbac.authorization.k8s.io",
+    "RoleBinding": "rbac.authorization.k8s.io",
+    "StatefulSet": "apps",
+}
 PLURALS = {
     "ConfigMap": "configmaps",
     "Event": "events",
@@ -20,6 +25,8 @@ PLURALS = {
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "ResourceQuota": "resourcequotas",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
     "Secret": "secrets",
     "Service": "services",
     "ServiceAccount": "serviceaccounts",

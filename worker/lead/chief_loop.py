@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...client.ps.control import PsAnswer, PsControl
 from ...cluster.roles import PS
@@ -26,12 +26,15 @@ from ...core.errors import (
 )
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
-from ...core.settings import Settings
+from ...core.settings import Settings, read_environment
 from ...core.states import Phase, State
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
 from .checkpointer import Checkpointer
 from .job_summaries import open_job_summaries
+
+if TYPE_CHECKING:
+    from .status_object import StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +85,17 @@ class ChiefLoop:
         self.failure: WindlassError | None = None
         self._warned_of_replicas = False
         self._summaries = open_job_summaries(settings, self._saved_at)
+        self._status: StatusWriter | None = None
+        if read_environment("WINDLASS_STATUS_OBJECT"):
+            from .status_object import status_writer
+
+            self._status = status_writer(locked_job)
 
     def start(self) -> None:
         """Start the loop's thread."""
         self._thread.start()
+        if self._status is not None:
+            self._status.start()
 
     def _lead(self) -> None:
         while not self._leaving.wait(self._settings.heartbeat_s):
@@ -329,6 +339,8 @@ class ChiefLoop:
             self._thread.join(_ATTACH_S * 2)
         for pool in (self._pool, self._saver):
             pool.shutdown(wait=False, cancel_futures=True)
+        if self._status is not None:
+            self._status.stop()
         if self._summaries is not None:
             with contextlib.suppress(StorageError):  # the log has it
                 self._summaries.close()
