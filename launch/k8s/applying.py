@@ -115,6 +115,8 @@ def _problems(
         refusal = api.try_apply(document, force=force)
         if refusal is not None and anew and kind in _WORKLOADS and refusal.status in (409, 422):
             refusal = api.try_apply(_under_another_name(document))
+        if refusal is not None and refusal.is_missing and kind == "RoleBinding":
+            continue  # its Role is not there before it is applied
         if refusal is not None and refusal.is_untried:
             say(f"{kind} {name} could not be tried: {refusal.words}")
         elif refusal is not None:

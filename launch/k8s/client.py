@@ -150,14 +150,15 @@ class KubernetesApi:
 
         Raises:
             PeerLostError: It does not answer.
-            AccessError: The caller may not apply it, or is not known.
+            AccessError: It does not know the caller.
             NotFoundError: There is no such namespace.
         """
         try:
             self._apply(body, force=force, dry_run=True)
         except RefusedRequestError as error:
             refusal = error.refusal
-            if refusal.status in (400, 409, 422) or refusal.status == 403:
+            of_object = refusal.status in (400, 403, 404, 409, 422)
+            if of_object and not refusal.is_missing_namespace:
                 return refusal
             what = f"check {body['kind']} {body['metadata']['name']}"
             raise error_of(refusal, what, self.where) from error

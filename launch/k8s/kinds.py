@@ -23,6 +23,9 @@ _PLACES = {
     "StatefulSet": ("apis/apps/v1", "statefulsets"),
     "StorageClass": ("apis/storage.k8s.io/v1", "storageclasses"),
 }
+KINDS = frozenset(_PLACES)
+"""Kinds that this package can send and list."""
+
 _OF_THE_CLUSTER = ("Namespace", "StorageClass")
 
 
@@ -41,7 +44,10 @@ def in_namespace(body: dict[str, Any], namespace: str) -> dict[str, Any]:
     """
     body = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
     if body["kind"] == "RoleBinding":
-        body["subjects"] = [{**each, "namespace": namespace} for each in body["subjects"]]
+        body["subjects"] = [
+            {**each, "namespace": namespace} if each["kind"] == "ServiceAccount" else each
+            for each in body["subjects"]
+        ]
     return body
 
 

@@ -1,6 +1,7 @@
 """docs/job-file.md says what is: its file is the example's, its table has every field."""
 
 import re
+import shlex
 
 import click
 import pytest
@@ -35,6 +36,21 @@ def test_the_file_of_the_page_is_that_of_the_example() -> None:
 def test_every_field_is_named(model: type[Part]) -> None:
     for name in model.model_fields:
         assert f"`{name}`" in PAGE, name
+
+
+@pytest.mark.parametrize("page", ["job-file.md", "kubernetes.md"])
+def test_every_flag_of_a_command_is_one(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    lines = re.findall(r"^\$ (windlass [^\n>|#]*)", text, re.M)
+    assert len(lines) >= 5
+    for line in lines:
+        words = shlex.split(line.removesuffix("&"))[1:]
+        command: click.Command = cli.windlass
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None, line
+            command = found
+        command.make_parser(click.Context(command)).parse_args(words)  # raises NoSuchOption
 
 
 def test_every_command_of_the_page_is_one() -> None:

@@ -242,6 +242,9 @@ class KubernetesCluster:
             elif before is None:
                 return 404, missing(kind, name)
             item = merged(before or {}, body)
+            if kind == "RoleBinding" and ("Role", body["roleRef"]["name"]) not in self._objects:
+                # Of a caller who is no administrator the rules of the Role are looked at.
+                return 404, missing("Role", body["roleRef"]["name"])
             refused = refused_update(kind, name, before, item) if before is not None else None
             if refused is not None:
                 return 422, refused

@@ -309,6 +309,7 @@ FIELDS: dict[str, Any] = {
     "Certificate": {
         "commonName": None,
         "dnsNames": None,
+        "ipAddresses": None,
         "duration": None,
         "isCA": None,
         "issuerRef": {"name", "kind", "group"},

@@ -17,11 +17,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 PROPERTY = "missing"  # of a report: what a skipped test would have needed
 _KUSTOMIZE = (5, 0)  # has components, replacements and anchors
+
+
+def assets() -> Path | None:
+    """The folder with etcd and kube-apiserver, by ``KUBEBUILDER_ASSETS``; None: there is none."""
+    folder = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
+    programs = [folder / "etcd", folder / "kube-apiserver"]
+    return folder if all(os.access(each, os.X_OK) for each in programs) else None
 
 
 @cache
@@ -86,6 +94,8 @@ NEEDS = {
                                  hint="kustomize >= 5, kubectl >= 1.27"),
     "a Kubernetes cluster": Need(("kubectl",), holds=lambda: "E2E_K8S" in os.environ,
                                  hint="set E2E_K8S=1 where kubectl works"),
+    "etcd and kube-apiserver": Need(holds=lambda: assets() is not None,
+                                    hint="KUBEBUILDER_ASSETS names their folder"),
     "a Slurm cluster": Need(("srun",), holds=lambda: "E2E_SLURM" in os.environ,
                             hint="set E2E_SLURM=1 where srun works"),
     "root": Need(holds=lambda: os.geteuid() == 0, hint="run as root"),

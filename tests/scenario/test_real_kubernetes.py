@@ -93,6 +93,10 @@ def namespace() -> Iterator[str]:
     restricted = "pod-security.kubernetes.io/enforce=restricted"
     kubectl("label", "namespace", name, restricted)
     yield name
+    # A namespace that is deleted with Jobs in it hangs on the finalizers of their pods.
+    kubectl("delete", "jobs,statefulsets", "--all", "-n", name, "--ignore-not-found", check=False)
+    gone = ("wait", "--for=delete", "pods", "--all", "-n", name, "--timeout=180s")
+    kubectl(*gone, check=False)
     kubectl("delete", "namespace", name, "--wait=false")
     if not has_volumes:
         kubectl("delete", "persistentvolume", name, "--wait=false")
@@ -231,6 +235,31 @@ def test_a_job_is_applied_scaled_disrupted_followed_and_deleted(
 
     done("delete", "--checkpoints")
     wait_until(lambda: "No resources" in kubectl("get", "all,pvc", "-n", namespace), 180)
+
+
+def test_a_change_that_is_refused_leaves_the_job_alone_and_a_namespace_goes_with_its_job(
+    k8s: Callable[..., subprocess.CompletedProcess[str]], namespace: str, tmp_path: Path
+) -> None:
+    assert k8s("apply").returncode == 0
+    wait_until(lambda: "digits: Running" in k8s("status").stdout, 300)
+
+    def pods() -> str:
+        uids = "jsonpath={.items[*].metadata.uid}"
+        return kubectl("get", "pods", "-n", namespace, "-o", uids)
+
+    before = pods()
+    file = tmp_path / "windlass.yaml"
+    file.write_text(file.read_text().replace(IMAGE, "registry.invalid/none:1"))
+    refused = k8s("apply")
+    assert refused.returncode == 2
+    assert "nothing was changed" in refused.stderr
+    assert "--replace" in refused.stderr
+    assert len(refused.stderr) < 1000
+    assert pods() == before
+    deleted = k8s("delete", "--namespace-too")
+    assert deleted.returncode == 0, deleted.stderr
+    assert f"Namespace {namespace} deleted" in deleted.stdout
+    assert k8s("status").returncode == 9
 
 
 def test_what_cannot_start_says_why(

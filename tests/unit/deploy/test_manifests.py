@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers.job_objects import digits
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
 from windlass.cluster.access.principal import principal_of_uri
+from windlass.launch.k8s.manifests import manifests
 from windlass.net.metrics_answer import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
@@ -206,6 +208,9 @@ def test_certificates_are_those_of_the_roles_that_mount_them() -> None:
         assert principal.job == kind.labels["app.kubernetes.io/instance"]
         assert principal.role == kind.labels["app.kubernetes.io/component"]
         assert certificate["dnsNames"] == [f"*.{service['metadata']['name']}.{namespace}.svc"]
+        # The chief is asked for its status through a port-forward, too.
+        forwarded = ["127.0.0.1"] if principal.role == "chief" else []
+        assert certificate.get("ipAddresses", []) == forwarded
         assert certificate["issuerRef"]["name"] in issuers
         assert secret["defaultMode"] == 0o440
     assert not certificates
@@ -239,11 +244,12 @@ def test_a_policy_lets_the_tasks_of_a_job_alone_in() -> None:
     assert "matchLabels" not in names["to"][0]["podSelector"]  # DNS is no part of the job
 
 
-def dev_with(folder: Path, *components: str) -> tuple[Manifest, ...]:
+def dev_with(folder: Path, *components: str, namespace: str = "") -> tuple[Manifest, ...]:
     """``overlays/dev`` with more components, built from a copy of its kustomization."""
     text = (K8S / "overlays" / "dev" / "kustomization.yaml").read_text()
     more = "".join(f"  - ../../components/{name}\n" for name in components)
     text = text.replace("components:\n", f"components:\n{more}")
+    text += f"namespace: {namespace}\n" if namespace else ""
     # Kustomize takes folders by relative paths alone.
     relative = "/".join([".."] * len(folder.parts[1:])) + str(K8S)
     (folder / "kustomization.yaml").write_text(text.replace("../..", relative))
@@ -310,6 +316,37 @@ def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
         assert kind.spec["automountServiceAccountToken"] == is_chief
         said = {each["name"]: each.get("value") for each in kind.spec["containers"][0]["env"]}
         assert said.get("WINDLASS_ENDS_JOB") == ("true" if is_chief else None)
+
+
+def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path: Path) -> None:
+    objects = dev_with(tmp_path, "status", namespace="training")
+    for each in objects:
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    named = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    assert ("ConfigMap", "digits-status") in named
+    role, binding = named["Role", "digits-chief"], named["RoleBinding", "digits-chief"]
+    assert role["rules"][0]["resourceNames"] == ["digits-status"]
+    assert binding["roleRef"]["name"] == "digits-chief"
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": "digits-chief", "namespace": "training"}
+    ]
+    accounts = {
+        kind.name: (
+            kind.spec.get("serviceAccountName"),
+            kind.spec["automountServiceAccountToken"],
+        )
+        for kind in pod_templates(objects)
+    }
+    assert accounts.pop("digits-chief") == ("digits-chief", True)
+    assert set(accounts.values()) == {(None, False)}
+    # The same as `windlass k8s apply` makes of a job file.
+    part = digits().kubernetes.model_copy(update={"status": True})
+    rendered = manifests(digits().model_copy(update={"kubernetes": part}))
+    ours = {each["kind"]: each for each in rendered}
+    assert ours["Role"]["rules"] == role["rules"]
+    assert ours["ConfigMap"]["metadata"]["name"] == "digits-status"
+    [rule] = named["NetworkPolicy", "digits-status"]["spec"]["egress"]
+    assert {each["port"] for each in rule["ports"]} == {443, 6443}
 
 
 @builds

@@ -1,0 +1,117 @@
+"""The same, against etcd and kube-apiserver where ``KUBEBUILDER_ASSETS`` shows them.
+
+What the fake server of the other tests refuses is held here against the real one.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from helpers.api_server import client_of, serve_api
+from helpers.job_objects import digits
+from helpers.manifests import BUILT, build, pod_templates
+from windlass.core.errors import ConfigurationError, IncompatibleError, NotFoundError
+from windlass.launch.job.model import Job
+from windlass.launch.k8s.applying import apply_job
+from windlass.launch.k8s.client import KubernetesApi
+from windlass.launch.k8s.kinds import KINDS
+from windlass.launch.k8s.manifests import manifests
+from windlass.launch.k8s.operations import observe
+from windlass.launch.k8s.preflight import warnings
+from windlass.launch.k8s.removal import delete_all
+
+pytest.importorskip("kubernetes")
+pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("etcd and kube-apiserver")]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve_api(tmp_path_factory.mktemp("api-server")) as address:
+        yield address
+
+
+@pytest.fixture
+def real(url: str, request: pytest.FixtureRequest) -> KubernetesApi:
+    """The API in a namespace of the test's own."""
+    from kubernetes import client
+
+    name = f"test-{abs(hash(request.node.name)) % 10**8}"
+    connection = client_of(url)
+    client.CoreV1Api(connection).create_namespace({"metadata": {"name": name}})
+    return KubernetesApi(connection, name)
+
+
+def changed(job: Job) -> Job:
+    return job.model_copy(update={"image": "windlass-digits:2"})
+
+
+@pytest.mark.parametrize("name", [each for each in BUILT if each not in ("base", "podmonitor")])
+@pytest.mark.needs("kubectl or kustomize")
+def test_every_overlay_is_accepted(real: KubernetesApi, name: str) -> None:
+    objects = build(name)
+    for each in objects:
+        if each["kind"] in KINDS:
+            refusal = real.try_apply(each)
+            assert refusal is None, (each["kind"], each["metadata"]["name"], refusal)
+    for kind in pod_templates(objects):  # those of custom resources, too
+        if kind.job:
+            job = {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "tried"},
+                "spec": kind.job,
+            }
+            assert real.try_apply(job) is None
+
+
+def test_a_refused_apply_changes_nothing(real: KubernetesApi) -> None:
+    def versions() -> list[str]:
+        listed = [real.list_all(kind).items for kind in ("Job", "StatefulSet", "Service")]
+        return [each["metadata"]["resourceVersion"] for items in listed for each in items]
+
+    apply_job(real, digits())
+    before = versions()
+    with pytest.raises(ConfigurationError, match=r"^nothing was changed: .*spec\.template.*--repl"):
+        apply_job(real, changed(digits()))
+    assert versions() == before
+    assert {each.what for each in apply_job(real, changed(digits()), replace=True)} == {"applied"}
+    (image,) = {
+        each["spec"]["template"]["spec"]["containers"][0]["image"]
+        for each in real.list_all("Job").items
+    }
+    assert image == "windlass-digits:2"
+
+
+def test_what_others_own_is_a_conflict(real: KubernetesApi) -> None:
+    from kubernetes import client
+
+    apply_job(real, digits())
+    apps = client.AppsV1Api(real._client.client)
+    apps.patch_namespaced_stateful_set_scale(
+        "digits-ps", real.namespace, {"spec": {"replicas": 7}}, field_manager="autoscaler"
+    )
+    with pytest.raises(IncompatibleError, match=r"spec\.replicas.*autoscaler"):
+        apply_job(real, digits())
+
+
+def test_a_job_whose_chief_writes_its_state_is_accepted(real: KubernetesApi) -> None:
+    part = digits().kubernetes.model_copy(update={"status": True})
+    job = digits().model_copy(update={"kubernetes": part})
+    apply_job(real, job)
+    assert observe(real, "digits").phase == "Pending"
+    real.patch("ConfigMap", "digits-status", {"data": {"step": "7"}})
+    apply_job(real, job)  # leaves what the chief has written
+    assert observe(real, "digits").progress.step == "7"
+    delete_all(real, "digits", checkpoints=True)
+    assert real.list_all("Role").items == []
+
+
+def test_a_namespace_that_is_missing_is_told(url: str) -> None:
+    nowhere = KubernetesApi(client_of(url), "typo")
+    for ask in (
+        lambda: observe(nowhere, "digits"),
+        lambda: apply_job(nowhere, digits()),
+        lambda: warnings(nowhere, manifests(digits())),
+    ):
+        with pytest.raises(NotFoundError, match="no namespace typo"):
+            ask()
