@@ -146,12 +146,13 @@ def refused_apply(problems: Sequence[Problem], where: Where) -> WindlassError:
             f"another one ({first.refusal.words}); take back what the job file says of it, or "
             "delete the job with its checkpoints first"
         )
+    again = where.command("apply", "", "--replace")
     names = ", ".join(f"{each.kind} {each.name}" for each in problems)
     fields = ", ".join(sorted({c.field for each in problems for c in each.refusal.causes}))
     return ConfigurationError(
         f"nothing was changed: {names} would change {fields or 'what cannot change'}, which is "
-        "immutable while the object is there; delete it first: `windlass k8s apply --replace` "
-        "(checkpoints stay, and training goes on from the last one)"
+        f"immutable while the object is there; delete it first: `{again}` (checkpoints stay, and "
+        "training goes on from the last one)"
     )
 
 

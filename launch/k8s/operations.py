@@ -78,7 +78,8 @@ def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
         ConfigurationError: It cannot be.
     """
     has_ps = api.get("StatefulSet", workload(name, PS)) is not None
-    return plan_scale(api.get("Job", workload(name, WORKER)), then, has_ps=has_ps)
+    live, delete = api.get("Job", workload(name, WORKER)), api.where.command("delete", name)
+    return plan_scale(live, then, has_ps=has_ps, delete=delete)
 
 
 def scale(

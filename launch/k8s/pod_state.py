@@ -106,7 +106,8 @@ def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]
     if PULL_ERROR.search(text):
         reason = _pull_words(pod, status, warnings)
     remedy = next((words for pattern, words in _REMEDIES if pattern.search(text)), "")
-    return reason, remedy
+    namespace = str(pod["metadata"].get("namespace", ""))
+    return reason, remedy.replace("{where}", f" -n {namespace}" if namespace else "")
 
 
 def _pull_words(pod: Json, status: Json, warnings: list[Json]) -> str:
@@ -146,8 +147,8 @@ _REMEDIES = [
     ),
     (
         re.compile(r"persistentvolumeclaim|unbound immediate|volume node affinity", re.I),
-        "look at the claim: `kubectl describe pvc`; storage.storage_class or storage.access may "
-        "not be what this cluster has",
+        "look at the claim: `kubectl describe pvc{where}`; storage.storage_class or "
+        "storage.access may not be what this cluster has",
     ),
     (
         re.compile(r'secret "[^"]*" not found|FailedMount'),

@@ -125,7 +125,7 @@ def no_answer(error: BaseException) -> Refusal:
     for each in _chain(error):
         kind = type(each).__name__  # of ssl, socket and urllib3, which belong to others
         if kind == "SSLCertVerificationError":
-            why = getattr(each, "verify_message", "")
+            why = str(getattr(each, "verify_message", "")).rstrip(".")
             return Refusal(0, f"its certificate is not trusted: {why}", is_final=True)
         if kind == "gaierror":
             return Refusal(0, "its name cannot be resolved")

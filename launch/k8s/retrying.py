@@ -11,7 +11,7 @@ from .refusals import Refusal
 
 _LONGEST_S = 30.0
 _TRIES = 6
-_REACH_S = 5.0
+_REACH_S = 3.0
 _RETURN_S = 60.0
 
 

@@ -39,13 +39,16 @@ class ScalePlan:
     body: Json
 
 
-def plan_scale(job: Json | None, then: int, *, has_ps: bool) -> ScalePlan:
+def plan_scale(
+    job: Json | None, then: int, *, has_ps: bool, delete: str = "windlass k8s delete"
+) -> ScalePlan:
     """Plan a change of the workers' Job.
 
     Args:
         job: The Job, as the API has it; None: there is none.
         then: Workers wanted.
         has_ps: The job has parameter servers; in sync no worker can leave.
+        delete: The command that deletes this job, for messages.
 
     Raises:
         ConfigurationError: It cannot be.
@@ -54,9 +57,8 @@ def plan_scale(job: Json | None, then: int, *, has_ps: bool) -> ScalePlan:
         raise ConfigurationError("this job has no workers to scale: apply it first")
     if not has_ps:
         raise ConfigurationError(
-            "this job trains in sync: no worker can do without another. Stop it (`windlass k8s "
-            "delete`), change roles.worker.count, and apply it again; it resumes from its last "
-            "checkpoint"
+            f"this job trains in sync: no worker can do without another. Stop it (`{delete}`), "
+            "change roles.worker.count, and apply it again; it resumes from its last checkpoint"
         )
     conditions = (job.get("status") or {}).get("conditions") or []
     for each in conditions:

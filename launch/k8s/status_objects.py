@@ -21,9 +21,12 @@ def with_status(job: Job, objects: Sequence[Json]) -> list[Json]:
     if not job.kubernetes.status:
         return list(objects)
     leader = workload(job.name, CHIEF if job.count(CHIEF) else WORKER)
+    (of_leader,) = (each for each in objects if each["metadata"]["name"] == leader)
+    # One that the job file names is there already, and gets the rights beside its own.
+    named = of_leader["spec"]["template"]["spec"].get("serviceAccountName")
     return [
-        *_objects(job, leader),
-        *(_writing(each) if each["metadata"]["name"] == leader else each for each in objects),
+        *_objects(job, leader, named),
+        *(_writing(each, named or leader) if each is of_leader else each for each in objects),
     ]
 
 
@@ -41,7 +44,7 @@ def check_rendered(job: Job) -> None:
         )
 
 
-def _objects(job: Job, account: str) -> list[Json]:
+def _objects(job: Job, name: str, account: str | None) -> list[Json]:
     namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
 
     def made(version: str, kind: str, name: str, **more: Any) -> Json:
@@ -56,17 +59,20 @@ def _objects(job: Job, account: str) -> list[Json]:
         "verbs": ["get", "patch"],
     }
     events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}
-    subject: Json = {"kind": "ServiceAccount", "name": account, **namespace}
-    role = {"apiGroup": rbac, "kind": "Role", "name": account}
+    subject: Json = {"kind": "ServiceAccount", "name": account or name, **namespace}
+    role = {"apiGroup": rbac, "kind": "Role", "name": name}
+    accounts = (
+        [] if account else [made("v1", "ServiceAccount", name, automountServiceAccountToken=False)]
+    )
     return [
         made("v1", "ConfigMap", status_object(job.name)),
-        made("v1", "ServiceAccount", account, automountServiceAccountToken=False),
-        made(f"{rbac}/v1", "Role", account, rules=[own, events]),
-        made(f"{rbac}/v1", "RoleBinding", account, roleRef=role, subjects=[subject]),
+        *accounts,
+        made(f"{rbac}/v1", "Role", name, rules=[own, events]),
+        made(f"{rbac}/v1", "RoleBinding", name, roleRef=role, subjects=[subject]),
     ]
 
 
-def _writing(leader: Json) -> Json:
+def _writing(leader: Json, account: str) -> Json:
     """The Job of the chief, whose pod has the account and is told where to write."""
     template = leader["spec"]["template"]
     spec = template["spec"]
@@ -74,7 +80,6 @@ def _writing(leader: Json) -> Json:
         {**each, "env": [*each.get("env", []), *_VARIABLES]} if each["name"] == CONTAINER else each
         for each in spec["containers"]
     ]
-    account = spec.get("serviceAccountName") or leader["metadata"]["name"]
     # The pod's word on the token wins over the account's.
     mounted = {"serviceAccountName": account, "automountServiceAccountToken": True}
     changed = {**template, "spec": {**spec, **mounted, "containers": containers}}

@@ -71,7 +71,9 @@ def test_a_refused_apply_changes_nothing(real: KubernetesApi) -> None:
 
     apply_job(real, digits())
     before = versions()
-    with pytest.raises(ConfigurationError, match=r"^nothing was changed: .*spec\.template.*--repl"):
+    with pytest.raises(
+        ConfigurationError, match=r"^nothing was changed: .*spec\.template.*--replace"
+    ):
         apply_job(real, changed(digits()))
     assert versions() == before
     assert {each.what for each in apply_job(real, changed(digits()), replace=True)} == {"applied"}

@@ -87,7 +87,7 @@ def test_a_program_that_changed_leaves_the_job_alone_and_the_error_says_how_to_r
     assert refused.value.message == (
         "nothing was changed: Job digits-chief, Job digits-worker, Job digits-evaluator would "
         "change spec.template, which is immutable while the object is there; delete it first: "
-        "`windlass k8s apply --replace` (checkpoints stay, and training goes on from the last one)"
+        "`windlass k8s apply --replace -n train` (checkpoints stay, and training goes on from the last one)"
     )
     assert written(cluster) == []
     assert {name: cluster.get(*name) for name in cluster.names()} == before

@@ -115,7 +115,9 @@ def test_a_dry_run_of_scale_names_who_would_leave(
 
 def test_a_job_in_sync_is_not_scaled(cluster: KubernetesCluster, api: KubernetesApi) -> None:
     started(cluster, digits().with_counts({"ps": 0}))
-    with pytest.raises(ConfigurationError, match="no worker can do without another"):
+    with pytest.raises(
+        ConfigurationError, match=r"without another.*`windlass k8s delete --name digits -n train`"
+    ):
         read_scale(api, "digits", 1)
 
 

@@ -21,7 +21,7 @@ from windlass.launch.job.model import Job
 from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.status_objects import check_rendered
+from windlass.launch.k8s.status_objects import check_rendered, with_status
 from windlass.net.pod_account import PodAccount
 from windlass.server.chief.servicer import LockedJob, new_chief
 from windlass.worker.status_object import StatusTarget, StatusWriter, status_target
@@ -178,6 +178,21 @@ def test_the_account_of_a_chief_may_change_one_object_and_make_events() -> None:
     assert env["WINDLASS_STATUS_OBJECT"]["value"] == "$(WINDLASS_JOB_ID)-status"
     # Kubernetes expands variables that stand before.
     assert list(env).index("WINDLASS_JOB_ID") < list(env).index("WINDLASS_STATUS_OBJECT")
+
+
+def test_an_account_that_is_named_gets_the_rights_and_is_not_made() -> None:
+    objects = manifests(digits())
+    chief = next(each for each in objects if each["metadata"]["name"] == "digits-chief")
+    chief["spec"]["template"]["spec"]["serviceAccountName"] = "trainer"
+    made = with_status(with_state(), objects)
+    assert [each["kind"] for each in made[:3]] == ["ConfigMap", "Role", "RoleBinding"]
+    assert made[2]["subjects"][0]["name"] == "trainer"
+    (leader,) = (
+        each
+        for each in made
+        if each["metadata"]["name"] == "digits-chief" and each["kind"] == "Job"
+    )
+    assert leader["spec"]["template"]["spec"]["serviceAccountName"] == "trainer"
 
 
 def test_the_namespace_reaches_the_account_and_delete_takes_all_of_it(

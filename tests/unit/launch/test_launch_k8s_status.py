@@ -60,7 +60,7 @@ CASES: list[Any] = [
     ("no memory", {"phase": "Pending"}, [("FailedScheduling", "0/3 nodes are available: 3 "
      "Insufficient memory.")], "Pending", "FailedScheduling: 0/3 nodes", "lower resources"),
     ("claim", {"phase": "Pending"}, [("FailedScheduling", "0/3 nodes: pod has unbound immediate "
-     "PersistentVolumeClaims")], "Pending", "unbound immediate", "kubectl describe pvc"),
+     "PersistentVolumeClaims")], "Pending", "unbound immediate", "`kubectl describe pvc -n train`"),
     ("no image", pulling(), [("Failed", "Failed to pull image: 401 Unauthorized")], "Pending",
      "ImagePullBackOff", "image_pull_secrets"),
     ("no secret", {"phase": "Pending", "containerStatuses": [{"name": "windlass", "state":
