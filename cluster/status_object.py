@@ -29,6 +29,7 @@ class JobSnapshot:
         checkpoint_step: Its global step.
         tasks: State by task, e.g. ``{"worker:1": State.ALIVE}``.
         details: What is known about a state, by task.
+        generations: Number of each task's life: a task that was started again has a higher one.
     """
 
     at: float
@@ -40,6 +41,7 @@ class JobSnapshot:
     checkpoint_step: int = 0
     tasks: Mapping[str, State] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
+    generations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def view_of(job: Job, now: float, checkpoint: str, checkpoint_step: int) -> JobS
         checkpoint_step=checkpoint_step,
         tasks={task.short: member.state for task, member in job.members.items()},
         details={task.short: member.detail for task, member in job.members.items()},
+        generations={task.short: member.generation for task, member in job.members.items()},
     )
 
 
@@ -77,6 +80,8 @@ def is_due(written: JobSnapshot | None, view: JobSnapshot) -> bool:
     if written is None or view.phase != written.phase or view.tasks != written.tasks:
         return True
     if view.checkpoint != written.checkpoint or view.reason != written.reason:
+        return True
+    if view.generations != written.generations:
         return True
     return view.step != written.step and view.at - written.at >= _WORST_S
 
@@ -122,6 +127,8 @@ def events_between(before: JobSnapshot | None, after: JobSnapshot) -> list[JobEv
         for state, reason, words, is_warning in _OF_STATES
         if state in by_state
     ]
+    if again := _started_again(before, after):
+        events.append(JobEvent("Rejoined", _sentence(again, "joined again", after)))
     if after.checkpoint and (before is None or after.checkpoint != before.checkpoint):
         message = f"saved {after.checkpoint} (step {after.checkpoint_step})"
         events.append(JobEvent("Checkpoint", _bounded(message)))
@@ -131,6 +138,18 @@ def events_between(before: JobSnapshot | None, after: JobSnapshot) -> list[JobEv
         failed = after.phase == "failed"
         events.append(JobEvent(f"Job{after.phase.capitalize()}", _bounded(message), failed))
     return events
+
+
+def _started_again(before: JobSnapshot | None, after: JobSnapshot) -> list[str]:
+    """Tasks that are alive, as they were before, and in another life."""
+    if before is None:
+        return []
+    return [
+        task
+        for task, state in after.tasks.items()
+        if state is State.ALIVE is before.tasks.get(task)
+        and after.generations.get(task) != before.generations.get(task)
+    ]
 
 
 _OF_STATES = (

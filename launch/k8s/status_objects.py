@@ -60,15 +60,16 @@ def _objects(job: Job, name: str, account: str | None) -> list[Json]:
     }
     events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}
     subject: Json = {"kind": "ServiceAccount", "name": account or name, **namespace}
-    role = {"apiGroup": rbac, "kind": "Role", "name": name}
+    state = status_object(job.name)
+    role = {"apiGroup": rbac, "kind": "Role", "name": state}
     accounts = (
         [] if account else [made("v1", "ServiceAccount", name, automountServiceAccountToken=False)]
     )
     return [
-        made("v1", "ConfigMap", status_object(job.name)),
+        made("v1", "ConfigMap", state),
         *accounts,
-        made(f"{rbac}/v1", "Role", name, rules=[own, events]),
-        made(f"{rbac}/v1", "RoleBinding", name, roleRef=role, subjects=[subject]),
+        made(f"{rbac}/v1", "Role", state, rules=[own, events]),
+        made(f"{rbac}/v1", "RoleBinding", state, roleRef=role, subjects=[subject]),
     ]
 
 

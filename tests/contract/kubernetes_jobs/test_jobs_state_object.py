@@ -201,7 +201,7 @@ def test_the_namespace_reaches_the_account_and_delete_takes_all_of_it(
     with pytest.raises(ConfigurationError, match=r"kubernetes\.namespace"):
         check_rendered(with_state())
     apply_job(api, with_state())
-    binding = cluster.get("RoleBinding", "digits-chief")
+    binding = cluster.get("RoleBinding", "digits-status")
     assert binding is not None
     assert binding["subjects"][0]["namespace"] == "train"
     run("delete", "--name", "digits", "--checkpoints")

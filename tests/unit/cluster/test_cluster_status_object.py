@@ -69,6 +69,14 @@ def test_joins_losses_checkpoints_and_the_end_are_events() -> None:
     assert events_between(TRAINING, later(step=2000)) == []
 
 
+def test_a_task_that_was_started_again_within_its_lease_is_an_event() -> None:
+    before = later(generations={"chief:0": 1, "worker:0": 2})
+    after = later(4.0, generations={"chief:0": 1, "worker:0": 3})
+    assert is_due(before, after)
+    (event,) = events_between(before, after)
+    assert (event.reason, event.message) == ("Rejoined", "worker:0 joined again")
+
+
 def test_an_event_is_short_however_many_tasks_it_is_about() -> None:
     many = later(tasks={f"worker:{index}": State.ALIVE for index in range(300)})
     (event,) = events_between(JobSnapshot(0.0, "running"), many)

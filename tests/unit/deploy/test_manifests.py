@@ -319,14 +319,14 @@ def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
 
 
 def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path: Path) -> None:
-    objects = dev_with(tmp_path, "status", namespace="training")
+    objects = dev_with(tmp_path, "chief-account", "status", namespace="training")
     for each in objects:
         kubernetes_validate.validate(each, KUBERNETES, strict=True)
     named = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     assert ("ConfigMap", "digits-status") in named
-    role, binding = named["Role", "digits-chief"], named["RoleBinding", "digits-chief"]
+    role, binding = named["Role", "digits-status"], named["RoleBinding", "digits-status"]
     assert role["rules"][0]["resourceNames"] == ["digits-status"]
-    assert binding["roleRef"]["name"] == "digits-chief"
+    assert binding["roleRef"]["name"] == "digits-status"
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": "digits-chief", "namespace": "training"}
     ]
@@ -345,7 +345,7 @@ def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path
     ours = {each["kind"]: each for each in rendered}
     assert ours["Role"]["rules"] == role["rules"]
     assert ours["ConfigMap"]["metadata"]["name"] == "digits-status"
-    [rule] = named["NetworkPolicy", "digits-status"]["spec"]["egress"]
+    [rule] = named["NetworkPolicy", "digits-chief"]["spec"]["egress"]
     assert {each["port"] for each in rule["ports"]} == {443, 6443}
 
 
