@@ -304,6 +304,8 @@ def delete_command(
         done = delete_with_namespace(api, name, timeout_s)
     else:
         done = delete_all(api, name, checkpoints=checkpoints)
+    if not done:
+        api.check_namespace()
     if as_json:
         echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
         return

@@ -76,9 +76,12 @@ def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
 
     Raises:
         ConfigurationError: It cannot be.
+        NotFoundError: There is no such namespace.
     """
     has_ps = api.get("StatefulSet", workload(name, PS)) is not None
     live, delete = api.get("Job", workload(name, WORKER)), api.where.command("delete", name)
+    if live is None:
+        api.check_namespace()
     return plan_scale(live, then, has_ps=has_ps, delete=delete)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...core.errors import AccessError, ConfigurationError, PeerLostError
+from ...core.errors import AccessError, ConfigurationError, PeerLostError, WindlassError
 from .client import KubernetesApi
 from .kinds import Done
 from .names import INSTANCE, selector_text, service, workload
@@ -50,24 +50,22 @@ def _delete(api: KubernetesApi, kind: str, name: str) -> Done:
     return Done(kind, name, "deleted" if api.delete(kind, name) else "absent")
 
 
-def wait_until_gone(api: KubernetesApi, name: str, timeout_s: float, *, free: bool = False) -> None:
-    """Wait until a job has no pods any more.
+def wait_until_gone(api: KubernetesApi, name: str, timeout_s: float) -> None:
+    """Wait until a job whose tasks were removed has no pods any more.
 
     Args:
         api: The Kubernetes API.
         name: Name of the job.
         timeout_s: How long. Unit: seconds.
-        free: Take the finalizer away from pods that have ended and whose Job is gone.
 
     Raises:
         PeerLostError: Pods are still there.
     """
     deadline = api.clock.now() + timeout_s
     while pods := api.list_all("Pod", selector_text(name)).items:
-        if free:
-            for pod in filter(_is_left_over, pods):
-                body = {"metadata": {"finalizers": None}}
-                api.patch("Pod", pod["metadata"]["name"], body)
+        for pod in filter(_is_left_over, pods):
+            with contextlib.suppress(WindlassError):  # it is gone, or its controller has to
+                api.patch("Pod", pod["metadata"]["name"], {"metadata": {"finalizers": None}})
         if api.clock.now() > deadline:
             raise PeerLostError(
                 f"after {timeout_s:g} s these pods are still there: {_named(pods)}; "
@@ -101,7 +99,7 @@ def delete_with_namespace(api: KubernetesApi, name: str, grace_s: float) -> list
     api.check_namespace()
     _refuse_others(api, name)
     done = delete_all(api, name, checkpoints=True)
-    wait_until_gone(api, name, grace_s, free=True)
+    wait_until_gone(api, name, grace_s)
     if not api.delete("Namespace", api.namespace):
         return done
     deadline = api.clock.now() + _NAMESPACE_S

@@ -118,9 +118,10 @@ def test_a_namespace_that_is_missing_is_named(run: Callable[..., Result]) -> Non
     assert isinstance(said.exception, NotFoundError)
     assert "kubectl create namespace typo" in said.exception.message
     assert said.exception.exit_code == 9
-    assert isinstance(
-        run("apply", "--job", str(DIGITS), "--namespace", "typo").exception, NotFoundError
-    )
+    for command in (["apply"], ["delete"], ["scale", "3"], ["logs", "-f"], ["list"]):
+        job = [] if command == ["list"] else ["--job", str(DIGITS)]
+        refused = run(*command, *job, "--namespace", "typo")
+        assert isinstance(refused.exception, NotFoundError), command
 
 
 @pytest.mark.parametrize("flags", [[], ["--watch"]], ids=["once", "watch"])
