@@ -1,6 +1,7 @@
 """Answers of the Kubernetes API: one that is an error as an exception, a stream as chunks."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,6 +39,20 @@ class ByteChunks:
         """Let the thread that iterates go on, with an error or an end."""
         with contextlib.suppress(Exception):  # it has ended, or urllib3 is older than 2.3
             self._response.shutdown()
+
+
+_WARNING = re.compile(r'^\d{3} \S+ "(.*)"$', re.S)
+
+
+def warnings_of(response: Any) -> list[str]:
+    """What the API server warns of beside its answer, e.g. that pods would break a policy.
+
+    Source: RFC 7234, section 5.5: ``299 - "would violate PodSecurity …"``, one a header.
+    """
+    headers: Any = getattr(response, "headers", None)
+    lines = headers.getlist("Warning") if hasattr(headers, "getlist") else []
+    matches = [_WARNING.match(line.strip()) for line in lines]
+    return [match[1].replace('\\"', '"') for match in matches if match]
 
 
 def refused(error: Exception) -> Exception:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
 from ...core.errors import AccessError, ConfigurationError
-from .answers import ByteChunks, RefusedRequestError, refused
+from .answers import ByteChunks, RefusedRequestError, refused, warnings_of
 from .explaining import error_of, missing_namespace
 from .kinds import Listing, in_namespace, path_of
 from .names import FIELD_MANAGER
@@ -96,6 +96,7 @@ class KubernetesApi:
         namespace: The namespace.
         where: Cluster and namespace, for messages.
         clock: For waiting between tries.
+        on_warning: Called with what the API server warns of, each once.
     """
 
     def __init__(
@@ -109,6 +110,8 @@ class KubernetesApi:
         self.where = Where(namespace, str(api_client.configuration.host or ""), context)
         self.clock = clock or SystemClock()
         self._reached = False  # it has answered
+        self.on_warning: Callable[[str], None] = lambda _: None
+        self._warned: set[str] = set()
 
     def now(self) -> datetime:
         """The time of day, by which ages are told."""
@@ -321,6 +324,10 @@ class KubernetesApi:
         except Exception as error:
             raise refused(error) from error
         self._reached = True
+        for text in warnings_of(response):
+            if text not in self._warned:
+                self._warned.add(text)
+                self.on_warning(text)
         return answer
 
     def _send(

@@ -47,6 +47,7 @@ class KubernetesLauncher:
 
     def apply(self, job: JobFile, *, dry_run: bool) -> list[Done]:
         """Apply them, or have the API server check them alone."""
+        self._api.on_warning = lambda text: self._say(f"warning: {text}")
         for warning in warnings(self._api, manifests(job)):
             self._say(f"warning: {warning}")
         return apply_job(

@@ -92,6 +92,7 @@ class KubernetesCluster:
         expired_by_status: 410 as a status; otherwise as an event of a watch.
         managers: By (kind, name): paths that others own, e.g. ``{"spec.replicas": "kubectl"}``.
         logs: By pod, and by ``pod/previous``.
+        warnings: By kind: beside the answer to what is applied of it.
         namespaces: Those that are there. In another one lists are empty, as a real server's.
         on_patch: Called with the kind and the object after every patch, as a controller is.
         on_delete: Called with the kind and the object after every request to delete one.
@@ -107,6 +108,7 @@ class KubernetesCluster:
         self.on_patch: Callable[[str, Listed], None] = lambda *_: None
         self.on_delete: Callable[[str, Listed], None] = lambda *_: None
         self.namespaces = {"train"}
+        self.warnings: dict[str, str] = {}
         self.url = ""
         self.changed = threading.Condition(threading.RLock())
         self.closing = False
@@ -403,7 +405,8 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
                 else:
                     self._stream(cluster.watch(kind, query))
             elif asked.method == "PATCH":
-                self._answer(*cluster.patch(asked, kind, name))
+                warning = cluster.warnings.get(kind, "")
+                self._answer(*cluster.patch(asked, kind, name), warning=warning)
             elif not name:
                 self._answer(200, cluster.listing(kind, query))
             elif asked.method == "DELETE":
@@ -423,13 +426,16 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
 
         do_GET = do_PATCH = do_POST = do_DELETE = _handle  # noqa: N815
 
-        def _answer(self, code: int, body: Any, retry_after: str = "") -> None:
+        def _answer(self, code: int, body: Any, retry_after: str = "", warning: str = "") -> None:
             text = json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             if retry_after:
                 self.send_header("Retry-After", retry_after)
+            if warning:
+                escaped = warning.replace('"', '\\"')
+                self.send_header("Warning", f'299 - "{escaped}"')
             self.end_headers()
             self.wfile.write(text)
 

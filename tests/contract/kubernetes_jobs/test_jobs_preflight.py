@@ -30,6 +30,17 @@ def test_a_namespace_that_has_everything_is_not_warned_of(
     assert "warning" not in said.stderr
 
 
+def test_what_the_api_server_warns_of_is_said_once(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    cluster.warnings["Job"] = 'would violate PodSecurity "restricted:latest": runAsNonRoot != true'
+    said = run("apply", "--job", str(DIGITS))
+    assert said.exception is None, said.exception
+    assert said.stderr == (
+        'warning: would violate PodSecurity "restricted:latest": runAsNonRoot != true\n'
+    )
+
+
 def test_secrets_that_are_missing_are_named_with_the_roles_that_wait(
     cluster: KubernetesCluster, api: KubernetesApi
 ) -> None:
