@@ -1,7 +1,7 @@
 """The status of a whole job on Kubernetes: from its objects, never from logs. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +14,12 @@ from .names import COMPONENT, ROLES
 from .names import FIELD_MANAGER as OURS
 from .pod_state import DONE, FAILED, MISSING, PodState, pod_state
 from .progress import Progress, read_progress
-from .retries import condition, indices, next_try, ran_out, retry_limit
+from .retries import condition, has_failed, indices, next_try, ran_out, retry_limit
 
 Json = dict[str, Any]
+
+SUSPENDED = "Suspended"
+_ENDED = "its Job is suspended, since the job is over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,9 @@ def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
             _line(role, index, pods.get((role, index), []), owners.get(role), events, now)
             for index in sorted(indices)
         ]
+    if _leader_done(owners) or has_failed(owners.get(_leader(owners))):
+        # The chief has ended them: nothing will admit them any more.
+        tasks = [replace(t, reason=_ENDED) if t.state == SUSPENDED else t for t in tasks]
     phase, reason, code = _phase(owners, tasks)
     return ClusterStatus(name, phase, reason, code, tasks, read_progress(seen.record))
 
@@ -158,7 +164,7 @@ def _without_pod(
     if index in indices(status.get("completedIndexes", "")):
         return DONE, ""
     if spec.get("suspend"):
-        return "Suspended", "its Job is suspended: a queue has not admitted it yet"
+        return SUSPENDED, "its Job is suspended: a queue has not admitted it yet"
     about = events.get((owner["kind"], owner["metadata"]["name"]), [])
     warnings = [
         each
@@ -182,8 +188,8 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
             return ("Failed", *_failure(role, failed, tasks, owners))
     if _leader_done(owners):
         return "Done", "", 0
-    if any((owner.get("spec") or {}).get("suspend") for owner in owners.values()):
-        return "Suspended", "a queue has not admitted it yet, or somebody suspended it", None
+    if (owners.get(_leader(owners), {}).get("spec") or {}).get("suspend"):
+        return SUSPENDED, "a queue has not admitted it yet, or a person has suspended it", None
     running = {line.task for line in tasks if line.state == "Running"}
     leader = f"{_leader(owners)}:0"
     return ("Running" if leader in running else "Pending"), "", None

@@ -65,10 +65,12 @@ def follow_status(
     follower = ObjectFollower(api, "Pod", selector_text(name), round_s)
     for _ in follower.rounds():
         status = observe(api, name, list(follower.objects.values()))
+        if status.is_over:
+            status = observe(api, name)  # the watch may be behind with the pod that is to blame
         show(status)
         if status.is_over or status.phase == "Absent":
             return status
-    raise AssertionError("unreachable: nobody stops the follower")
+    raise AssertionError("unreachable: the follower is not stopped")
 
 
 def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:

@@ -311,6 +311,20 @@ def test_a_suspended_job_says_so() -> None:
     assert line(found, "worker:0").state == "Suspended"
 
 
+def test_tasks_that_a_failed_chief_has_suspended_wait_for_no_queue() -> None:
+    def suspended(**conditions: str) -> ClusterStatus:
+        jobs, sets = owners(**conditions)
+        worker = next(each for each in jobs if each["metadata"]["name"] == "digits-worker")
+        worker["spec"]["suspend"] = True
+        return job_status("digits", Observed(jobs, sets, [task_pod("chief", 0, ready())]), NOW)
+
+    # Its Job is told a moment later.
+    assert suspended().phase == "Running"
+    found = suspended(chief="Failed")
+    assert found.phase == "Failed"
+    assert line(found, "worker:0").reason == "its Job is suspended, since the job is over"
+
+
 def test_a_task_whose_pod_was_tidied_away_is_done() -> None:
     jobs, sets = owners()
     for each in jobs:
