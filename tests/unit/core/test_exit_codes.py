@@ -16,6 +16,7 @@ def test_the_numbers_are_frozen() -> None:
         "REFUSED": 6,
         "STORAGE": 7,
         "ACCESS": 8,
+        "NOT_FOUND": 9,
         "KILLED": 137,
         "PEER_LOST": 138,
         "JOIN_TIMEOUT": 140,
