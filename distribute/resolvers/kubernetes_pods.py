@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...cluster.pod_access import account_of, grant
+from ...cluster.resolvers.pod_access import account_of, grant
 from ...cluster.resolvers.pods import Pod, read_pod
 from ...core.errors import ConfigurationError, PeerLostError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...cluster.roles import WORKER
 from ...core.errors import ConfigurationError, PeerLostError, WindlassError
-from ..job.model import Job
+from ..job.model import JobFile
 from .client import KubernetesApi
 from .explaining import error_of
 from .job_status import job_status
@@ -40,7 +40,7 @@ class Problem:
 
 def apply_job(
     api: KubernetesApi,
-    job: Job,
+    job: JobFile,
     *,
     force: bool = False,
     dry_run: bool = False,

@@ -1,6 +1,6 @@
 """Refusals of the Kubernetes API as errors: what was tried, why not, what to do. Pure."""
 
-from ...cluster.pod_access import account_of, grant
+from ...cluster.resolvers.pod_access import account_of, grant
 from ...core.errors import (
     AccessError,
     ConfigurationError,

@@ -10,13 +10,13 @@ from typing import Any
 
 from ...cluster.roles import CHIEF, WORKER
 from ...core.errors import ConfigurationError
-from ..job.model import Job
+from ..job.model import JobFile
 from .names import CONTAINER, STATUS, labels, status_object, workload
 
 Json = dict[str, Any]
 
 
-def with_status(job: Job, objects: Sequence[Json]) -> list[Json]:
+def with_status(job: JobFile, objects: Sequence[Json]) -> list[Json]:
     """A job's objects, with those for its state in front if the job file asks for them."""
     if not job.kubernetes.status:
         return list(objects)
@@ -30,7 +30,7 @@ def with_status(job: Job, objects: Sequence[Json]) -> list[Json]:
     ]
 
 
-def check_rendered(job: Job) -> None:
+def check_rendered(job: JobFile) -> None:
     """Refuse to print objects that ``kubectl`` could not apply.
 
     Raises:
@@ -44,7 +44,7 @@ def check_rendered(job: Job) -> None:
         )
 
 
-def _objects(job: Job, name: str, account: str | None) -> list[Json]:
+def _objects(job: JobFile, name: str, account: str | None) -> list[Json]:
     namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
 
     def made(version: str, kind: str, name: str, **more: Any) -> Json:

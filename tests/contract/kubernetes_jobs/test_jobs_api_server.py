@@ -11,7 +11,7 @@ from helpers.api_server import client_of, serve_api
 from helpers.job_objects import digits
 from helpers.manifests import BUILT, build, pod_templates
 from windlass.core.errors import ConfigurationError, IncompatibleError, NotFoundError
-from windlass.launch.job.model import Job
+from windlass.launch.job.model import JobFile
 from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.kinds import KINDS
@@ -41,7 +41,7 @@ def real(url: str, request: pytest.FixtureRequest) -> KubernetesApi:
     return KubernetesApi(connection, name)
 
 
-def changed(job: Job) -> Job:
+def changed(job: JobFile) -> JobFile:
     return job.model_copy(update={"image": "windlass-digits:2"})
 
 

@@ -17,20 +17,20 @@ from helpers.waiting import wait_until
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.job.model import Job
+from windlass.launch.job.model import JobFile
 from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.manifests import manifests
 from windlass.launch.k8s.status_objects import check_rendered, with_status
 from windlass.net.pod_account import PodAccount
 from windlass.server.chief.servicer import LockedJob, new_chief
-from windlass.worker.status_object import StatusTarget, StatusWriter, status_target
+from windlass.worker.lead.status_object import StatusTarget, StatusWriter, status_target
 
 CHIEF, WORKER = TaskId("chief", 0), TaskId("worker", 1)
 TARGET = StatusTarget("train", "digits-status", "digits-chief", "uid-1", "digits-chief-0-x7k2p")
 
 
-def with_state() -> Job:
+def with_state() -> JobFile:
     part = digits().kubernetes.model_copy(update={"status": True})
     return digits().model_copy(update={"kubernetes": part})
 
@@ -132,7 +132,7 @@ def test_the_state_of_a_job_that_was_trained_is_done(
     def writer(locked_job: LockedJob) -> StatusWriter:
         return StatusWriter(locked_job, PodAccount(cluster.url, account), TARGET, look_s=0.05)
 
-    monkeypatch.setattr("windlass.worker.status_object.status_writer", writer)
+    monkeypatch.setattr("windlass.worker.lead.status_object.status_writer", writer)
 
     def train() -> None:
         strategy = wl.distribute.ParameterServerStrategy()

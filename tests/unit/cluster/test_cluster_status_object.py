@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.cluster.status_object import JobSnapshot, events_between, is_due, record_of
+from windlass.cluster.job.status_object import JobSnapshot, events_between, is_due, record_of
 from windlass.core.states import State
 
 ALIVE = {"chief:0": State.ALIVE, "worker:0": State.ALIVE}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ..cluster.status_object import (
+from ...cluster.job.status_object import (
     JobEvent,
     JobSnapshot,
     events_between,
@@ -20,11 +20,11 @@ from ..cluster.status_object import (
     record_of,
     view_of,
 )
-from ..core.errors import WindlassError
-from ..core.process.threads import new_thread, nobody_waits
-from ..core.settings import environment_variables
-from ..net.pod_account import PodAccount, cluster_url
-from ..server.chief.servicer import LockedJob
+from ...core.errors import WindlassError
+from ...core.process.threads import new_thread, nobody_waits
+from ...core.settings import environment_variables
+from ...net.pod_account import PodAccount, cluster_url
+from ...server.chief.servicer import LockedJob
 
 log = logging.getLogger(__name__)
 

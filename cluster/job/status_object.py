@@ -1,14 +1,14 @@
 """The state of a job as others on the same platform see it: a flat record, and events. Pure.
 
-The chief writes both (``worker/status_object.py``). On Kubernetes the record is the data of a
+The chief writes both (``worker/lead/status_object.py``). On Kubernetes the record is the data of a
 ConfigMap, which needs no definition of its own; events stand in ``kubectl describe``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..core.states import State
-from .job.job import Job
+from ...core.states import State
+from .job import Job
 
 _WORST_S = 15.0  # how old numbers may be while a job trains
 _SHOWN = 8  # tasks in one event
