@@ -347,7 +347,13 @@ def greet(cluster: Cluster, over: str, server: str, service: str, caller: Caller
 @pytest.mark.parametrize("over", OVER)
 def test_greetings_of_each_role(cluster: Cluster, over: str) -> None:
     table = read_table(GREETINGS)
-    tunnels = {"chief", "worker:0", "worker:1", "evaluator:0"}
+    tunnels = {
+        "chief",
+        "worker:0",
+        "worker:1",
+        "evaluator:0",
+        *(n for n in ROLE_NAMES if n[:2] == "ps"),
+    }
 
     def ask(service: str, who: str) -> set[str]:
         servers = GREETED[service]

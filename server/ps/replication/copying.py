@@ -17,7 +17,7 @@ from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.rules import entry_of
 from ..first_values import Held
-from .records import BlockCopyBegun, Tile
+from .records import BlockCopyBegun, CopiedTile
 from .stream import Follower, RecordStream
 
 _TILE_BYTES = 512 * 1024  # copied under a block's lock: 0.1 ms
@@ -68,7 +68,7 @@ def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
     for start, stop in _pieces(block, where.start, where.stop):
         part = slice(start, stop)
         slots = {name: slot[part] for name, slot in block.slots.items()}
-        stream.post(Tile(block.number, start, stop, block.value[part], slots))
+        stream.post(CopiedTile(block.number, start, stop, block.value[part], slots))
 
 
 def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:
@@ -94,7 +94,7 @@ def _send_tile(
 ) -> None:
     part = slice(*tile)
     slots = {name: slot[part] for name, slot in block.slots.items()}
-    stream.send(follower, Tile(block.number, *tile, block.value[part], slots))
+    stream.send(follower, CopiedTile(block.number, *tile, block.value[part], slots))
 
 
 def _tiles(block: Block) -> Iterator[tuple[int, int]]:

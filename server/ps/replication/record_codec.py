@@ -15,6 +15,7 @@ from ....proto.v1 import replication_pb2 as pb
 from .records import (
     BlockCopyBegun,
     BlockUpdated,
+    CopiedTile,
     CopyCompleted,
     LogCopied,
     PushCompleted,
@@ -22,7 +23,6 @@ from .records import (
     RuleBound,
     StepRaised,
     TaskRegistered,
-    Tile,
 )
 
 _MAX_RULES = 4096  # named by numbers at a time
@@ -60,7 +60,7 @@ class RecordEncoder:
             message.log.global_step = record.global_step
         elif isinstance(record, BlockCopyBegun):
             _encode_block(message.block, record)
-        elif isinstance(record, Tile):
+        elif isinstance(record, CopiedTile):
             tile = message.tile
             tile.block, tile.start, tile.stop = record.block, record.start, record.stop
             tile.slots.extend(record.slots)
@@ -216,12 +216,12 @@ class RecordDecoder:
             closures=_closures_from_wire(message.closures),
         )
 
-    def _decode_tile(self, message: pb.Tile, payload: "_Payload") -> Tile:
+    def _decode_tile(self, message: pb.Tile, payload: "_Payload") -> CopiedTile:
         dtype, wide = self._dtypes_of(message.block)
         count = message.stop - message.start
         value = payload.take(count, dtype)
         slots = {name: payload.take(count, wide) for name in message.slots}
-        return Tile(message.block, message.start, message.stop, value, slots)
+        return CopiedTile(message.block, message.start, message.stop, value, slots)
 
     def _dtypes_of(self, block: int) -> tuple[DType, DType]:
         if block not in self.dtypes:

@@ -94,7 +94,7 @@ class BlockCopyBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class CopiedTile:
     """Elements ``[start, stop)`` of a block's value and slots, at one moment."""
 
     block: int
@@ -127,10 +127,10 @@ Record = (
     | StepRaised
     | LogCopied
     | BlockCopyBegun
-    | Tile
+    | CopiedTile
     | RuleBound
     | CopyCompleted
 )
 
-BLOCK_RECORDS = (BlockUpdated, Tile, RuleBound)
+BLOCK_RECORDS = (BlockUpdated, CopiedTile, RuleBound)
 """Those about a block that a follower has begun to copy; it is sent no others of that block."""

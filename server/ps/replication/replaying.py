@@ -7,6 +7,7 @@ from ..store import Store
 from .records import (
     BlockCopyBegun,
     BlockUpdated,
+    CopiedTile,
     CopyCompleted,
     LogCopied,
     PushCompleted,
@@ -14,7 +15,6 @@ from .records import (
     RuleBound,
     StepRaised,
     TaskRegistered,
-    Tile,
 )
 
 
@@ -39,7 +39,7 @@ class Replayer:
             self._update(record)
         elif isinstance(record, PushCompleted):
             self._store.complete(record.info, record.step_increment)
-        elif isinstance(record, Tile):
+        elif isinstance(record, CopiedTile):
             self._take_tile(record)
         elif isinstance(record, BlockCopyBegun):
             self._blocks[record.block] = self._store.table.install(record)
@@ -62,7 +62,7 @@ class Replayer:
         with block.writing():
             block.run(record.parts, record.info)
 
-    def _take_tile(self, tile: Tile) -> None:
+    def _take_tile(self, tile: CopiedTile) -> None:
         block, where = self._blocks[tile.block], slice(tile.start, tile.stop)
         with block.writing():
             block.value[where] = tile.value

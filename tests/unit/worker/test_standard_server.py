@@ -10,6 +10,7 @@ from windlass.client.ps.control import PsControl
 from windlass.cluster.access.principal import Principal
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
+from windlass.core.states import Phase
 from windlass.core.task import TaskId
 from windlass.server.ps.server import PsServer
 
@@ -76,5 +77,7 @@ def test_a_local_server_is_a_ps_that_answers() -> None:
     control = PsControl(TaskId("ps", 0), address, Settings(), Principal("chief", index=0))
     try:
         assert control.find_job(timeout_s=scaled(10)).chief_address == ""
+        control.end_job(Phase.DONE, "", timeout_s=scaled(10))
+        made.join()
     finally:
         control.close()
