@@ -182,6 +182,11 @@ class KubernetesPart(PodPart):
         description="The chief writes the job's phase, step, rate and checkpoints to the ConfigMap "
         "NAME-status, and Events; it gets a service account that may do this and nothing else.",
     )
+    end_job: bool = Field(
+        default=False,
+        description="When the job is over for good, its chief ends what is left of it: the ps, and "
+        "after a failure all pods; it gets a service account that may do this and nothing else.",
+    )
 
 
 class SlurmPart(Part):

@@ -180,6 +180,38 @@ def test_the_account_of_a_chief_may_change_one_object_and_make_events() -> None:
     assert list(env).index("WINDLASS_JOB_ID") < list(env).index("WINDLASS_STATUS_OBJECT")
 
 
+def test_a_chief_that_ends_its_job_may_do_that_and_nothing_else() -> None:
+    part = digits().kubernetes.model_copy(update={"end_job": True})
+    made = manifests(digits().model_copy(update={"kubernetes": part}))
+    documents = {each["kind"]: each for each in made}
+    assert "ConfigMap" not in documents
+    assert documents["Role"]["rules"] == [
+        {
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets/scale"],
+            "resourceNames": ["digits-ps"],
+            "verbs": ["patch"],
+        },
+        {
+            "apiGroups": ["batch"],
+            "resources": ["jobs"],
+            "resourceNames": ["digits-worker", "digits-evaluator"],
+            "verbs": ["patch"],
+        },
+    ]
+    assert documents["RoleBinding"]["subjects"][0]["name"] == "digits-chief"
+    chief = next(
+        each
+        for each in made
+        if each["metadata"]["name"] == "digits-chief" and each["kind"] == "Job"
+    )
+    spec = chief["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is True
+    env = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert env["WINDLASS_ENDS_JOB"] == "true"
+    assert "WINDLASS_STATUS_OBJECT" not in env
+
+
 def test_an_account_that_is_named_gets_the_rights_and_is_not_made() -> None:
     objects = manifests(digits())
     chief = next(each for each in objects if each["metadata"]["name"] == "digits-chief")
