@@ -318,6 +318,7 @@ def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
         assert said.get("WINDLASS_ENDS_JOB") == ("true" if is_chief else None)
 
 
+@builds
 def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path: Path) -> None:
     objects = dev_with(tmp_path, "chief-account", "status", namespace="training")
     for each in objects:
