@@ -20,13 +20,13 @@ _NEWS_S = 1.0  # after a connection broke: how long to wait for the previous wor
 class CollectiveCall:
     """Sends and receives the chunks of one call. See :class:`~windlass.collectives.ring.Link`.
 
-    When nothing moves for a while it asks the other workers why.
+    When nothing moves for a while it asks the other workers for the reason.
 
     Args:
-        links: Of this worker.
-        head: Of every chunk, but for its length.
+        links: Links of this worker.
+        head: Head of every chunk, except for its length.
         timeout_s: A call that waits longer for a worker fails; None: no limit.
-        probe_after_s: Time without progress until the other workers are asked.
+        probe_after_s: Time without progress until the other workers are asked. Unit: seconds.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class RingWorkers:
 
     @property
     def rank(self) -> int:
-        """Of this worker."""
+        """Rank of this worker."""
         return self.members.index(self.task)
 
     @property

@@ -40,17 +40,17 @@ class RingLinks:
     """This worker's two links, the progress of its calls, and the failure that broke the ring.
 
     Args:
-        workers: The ring's.
+        workers: Workers of the ring.
         settings: Timeouts.
         timeout_s: A call that waits longer for a worker fails; None or 0: no limit while it
             answers.
-        still_wanted: Called during waits; raises to end them.
+        still_wanted: Called during waits; raises an exception to end them.
 
     Attributes:
-        sender: To the next worker, while the ring is open.
-        receiver: From the previous one.
-        number: Of the ring.
-        join_deadline: Until when workers may be missing; None: the ring is formed.
+        sender: Sender to the next worker, while the ring is open.
+        receiver: Receiver from the previous worker, while the ring is open.
+        number: Number of the ring.
+        join_deadline: Time until which workers may be missing; None: the ring is formed.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RingLinks:
         """Leave the ring: workers that still wait for this one get an error that says so.
 
         Args:
-            error: With which the program of this worker fails, if it does.
+            error: Error with which the program of this worker fails, if it does.
         """
         with self._lock:
             sender, self.sender = self.sender, None

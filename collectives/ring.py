@@ -61,8 +61,8 @@ class Ring:
         """Sum over the workers.
 
         Args:
-            link: Of this call.
-            values: flat array, of one length on all workers. May be ``out``.
+            link: Link of this call.
+            values: flat array, of the same length on all workers. May be ``out``.
             out: flat array for the result.
             divisor: Divides the sum, for floats; None: no division.
         """
@@ -136,8 +136,8 @@ class Ring:
         """Sum over the workers; each gets the part of its rank.
 
         Args:
-            link: Of this call.
-            values: flat array, of one length on all workers.
+            link: Link of this call.
+            values: flat array, of the same length on all workers.
 
         Returns:
             Part ``rank`` of the sum, cut as :func:`bounds` says.
@@ -167,7 +167,7 @@ class Ring:
         """Every worker's array.
 
         Args:
-            link: Of this call.
+            link: Link of this call.
             mine: flat array.
             sizes: Elements per worker, by rank.
 

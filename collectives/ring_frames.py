@@ -76,7 +76,7 @@ class RingMember:
 
     Attributes:
         ring: Number of the ring, from its cluster and the order of creation; one per strategy.
-        rank: Of the sender.
+        rank: Rank of the sender.
         size: Number of workers.
     """
 

@@ -72,13 +72,13 @@ def _describe(
     error: ValidationError,
     also: Mapping[str, str] | None = None,
 ) -> str:
-    """The first problem with ``given``.
+    """The first problem with the arguments in ``given``.
 
     Args:
-        kind: What was to be made of them.
+        kind: The class to be made of them.
         given: The arguments by name.
-        error: Of pydantic.
-        also: Argument -> what it may be besides, as the end of the sentence.
+        error: The error from pydantic.
+        also: Argument -> other values that it may have, as the end of the sentence.
     """
     problem = error.errors()[0]
     message = problem["msg"].replace("Input should", "it should").removeprefix("Value error, ")

@@ -9,17 +9,17 @@ class TaskReport:
 
     Attributes:
         steps: Steps this task finished.
-        pushes: Of them, those that pushed something.
+        pushes: Number of these steps that pushed something.
         bytes_pushed: Payload sent to all ps.
         bytes_pulled: Payload received from all ps.
         refused_pushes: Steps refused for NaN or infinite gradients.
-        global_step: Last one seen.
+        global_step: Last global step seen.
         staleness: Mean over the recent pushes. Unit: steps.
         metrics: Last values the program reported, e.g. ``{"loss": 0.3}``.
         total_steps: Global step the program works towards; 0: unknown.
-        transports: The kind of connection, per ps.
+        transports: Kinds of connection, per ps.
         replicas: Devices that compute for it; 0: not known yet.
-        serves: It has no program of its own, and ends with the job.
+        serves: Whether it has no program of its own, and ends with the job.
     """
 
     steps: int = 0
@@ -41,16 +41,16 @@ class PsCounters:
     """A ps's work since its start.
 
     Attributes:
-        pushes: Applied.
-        duplicates: Arrived again, not applied again.
+        pushes: Pushes applied.
+        duplicates: Pushes that arrived again and were not applied again.
         refused: Steps refused.
-        pulls: Answered.
+        pulls: Pulls answered.
         bytes_in: Payload received.
         bytes_out: Payload sent.
         variables: Variables with a shard here.
         shards: Shards here.
-        value_bytes: Of the shards' values.
-        slot_bytes: Of their slot variables.
+        value_bytes: Size of the shards' values. Unit: bytes.
+        slot_bytes: Size of their slot variables. Unit: bytes.
         sessions: Workers connected now.
         labels: Names of the first few shards.
         global_step: Worker steps applied, as far as this ps knows.

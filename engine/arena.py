@@ -35,10 +35,10 @@ class Memory:
     """Memory of one block.
 
     Attributes:
-        values: 1-D, zero.
-        sequence: One int64: odd while the values are being written.
-        slab: Number of the slab it is in; -1: it is on the heap.
-        offset: Of the values in the slab; the sequence is a cache line before. Unit: bytes.
+        values: 1-D, initially zero.
+        sequence: One int64, odd during a write of the values.
+        slab: Number of the slab that holds it; -1: it is on the heap.
+        offset: Offset of the values in the slab; the sequence is a cache line before. Unit: bytes.
     """
 
     values: Array

@@ -62,11 +62,11 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What an update needs to know of its step.
+    """What an update needs to know about its step.
 
     Attributes:
-        sequence: Of the worker's push, or its number in the closure.
-        closure: In which it is made.
+        sequence: Sequence number of the worker's push, or its number in the closure.
+        closure: Closure in which the push is made; None: it is made outside closures.
     """
 
     who: Incarnation
@@ -81,11 +81,11 @@ class UpdatePart:
     """What a push does to neighbouring shards of a block.
 
     Attributes:
-        where: Their elements.
-        operation: What is done.
-        rule: That is run, for APPLY.
+        where: Range of their elements.
+        operation: Operation of the push.
+        rule: Rule to run, for APPLY.
         gradient: The push's values for them.
-        decay: Of an ASSIGN_ADD; see :meth:`Block.combine`.
+        decay: Decay of an ASSIGN_ADD; see :meth:`Block.combine`.
     """
 
     where: Range
@@ -96,12 +96,12 @@ class UpdatePart:
 
 
 class Block:
-    """Memory of some shards. Use ``lock`` around everything but the constructor.
+    """Memory of some shards. Hold ``lock`` around everything but the constructor.
 
     Args:
-        shards: In order; all of one dtype.
+        shards: Shards in order, all of one dtype.
         arena: Where the memory is taken from; None: the heap.
-        number: Of the block, among those of its store.
+        number: Number of the block among those of its store.
     """
 
     def __init__(
@@ -158,13 +158,13 @@ class Block:
             self.slots[slot] = zeros(self.value.size, self.compute_dtype)
 
     def adopt(self, array: Array) -> bool:
-        """Have a program's array as the memory of the only shard, with the values it has.
+        """Use a program's array, with its values, as the memory of the only shard.
 
         Args:
-            array: Of as many elements, which the program may change between two steps.
+            array: Array of as many elements, which the program may change between two steps.
 
         Returns:
-            Whether it is; False: no kernel could work on it.
+            Whether it is used; False: no kernel could work on it.
         """
         flags = array.flags
         usable = flags.c_contiguous and flags.aligned and flags.writeable
@@ -231,13 +231,13 @@ class Block:
     ) -> None:
         """Add to a range, or to rows of its shard; or multiply rows, and so on.
 
-        Integers are divided as NumPy's ``divide.at`` does it: the fraction is cut off.
+        Integers are divided as by NumPy's ``divide.at``: the fraction is cut off.
 
         Args:
-            where: Of what.
-            gradient: What is added.
-            operation: One of those that combine two values.
-            decay: The part of the old values that goes first, which makes a moving average of a
+            where: Range to change, or the one of the rows' shard.
+            gradient: Values to combine with, and their rows if there are any.
+            operation: An operation that combines two values.
+            decay: Fraction by which the old values are reduced first, for a moving average of a
                 range; 0: none.
         """
         ufunc = _UFUNCS[operation]

@@ -57,12 +57,12 @@ def compile_function(
     """Compile a function for one list of argument types, or load it from the cache.
 
     Args:
-        function: Plain Python.
+        function: A Python function.
         arguments: Numba types. Calls with others raise TypeError; nothing is compiled at a call.
-        folder: Of the cache, checked (``kernel_cache.py``); None: no cache.
+        folder: Folder of the cache, checked (``kernel_cache.py``); None: no cache.
 
     Returns:
-        (what to call; it releases the GIL, whether it came from the cache)
+        (the compiled function, which releases the GIL; whether it came from the cache)
     """
     if folder is not None and folder not in _given_up:
         for _ in range(2):

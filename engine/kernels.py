@@ -59,7 +59,7 @@ UPDATE_FUNCTIONS: dict[str, UpdateFunction] = {}
 
 
 def argument_types(dtype: DType) -> tuple[Any, ...]:
-    """Of every update kernel."""
+    """Argument types of every update kernel."""
     slots = [changed(dtype)] * 3
     return (changed(dtype), *slots, read(dtype), read(np.int64), INT64, read(dtype))
 

@@ -36,22 +36,22 @@ def prepare() -> None:
 def deduplicate(
     ids: Array, num_rows: int, memory: BufferPools | None = None
 ) -> tuple[Array, Array]:
-    """Find the distinct ids, and where each id went.
+    """Find the distinct ids, and the position of each id among them.
 
     Memory beyond the result: 16 bytes per 64 rows of the table, or 32 bytes per id if that is less.
 
     Args:
         ids: int64, shape ``(n,)``, each in ``[0, num_rows)``. May repeat.
-        num_rows: Of the table.
-        memory: For the result and to work in; None: fresh memory, whose first use costs more than
-            the work.
+        num_rows: Number of rows of the table.
+        memory: Memory for the result and the work; None: fresh memory, whose first use costs more
+            than the work.
 
     Returns:
         (the distinct ids, ascending, int64, shape ``(count,)``;
         int64, shape ``(n,)``: ``unique[inverse]`` is ``ids``)
 
     Raises:
-        ValueError: An id is out of range, or ``ids`` is no vector of int64.
+        ValueError: An id is out of range, or ``ids`` is not a vector of int64.
     """
     ids = _vector("deduplicate", "ids", ids)
     name = "deduplicate_bitmap" if _takes_bitmap(ids.size, num_rows) else "deduplicate_radix"

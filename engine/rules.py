@@ -155,13 +155,13 @@ def apply_formula(
 
     Args:
         xp: ``numpy`` or ``cupy``.
-        rule: Formulas: see ``core/rules/update_rules.py``.
+        rule: The rule; for the formulas see ``core/rules/update_rules.py``.
         value: float array. Modified.
-        slots: By name, of the value's shape. Modified.
-        gradient: Of the shape of ``value[index]``.
+        slots: Arrays by name, of the value's shape. Modified.
+        gradient: Gradient of the shape of ``value[index]``.
         index: ``...``, or rows that occur once.
         rate: The learning rate.
-        updates: How often the rule was applied, this time included.
+        updates: Number of times the rule was applied, this time included.
         scale: Multiplies the gradient before it is clipped.
     """
     entry = entry_of(rule)

@@ -19,11 +19,11 @@ class UpdateKernel:
     """A compiled kernel of ``kernels.py`` for one dtype. Thread-safe.
 
     Args:
-        name: For messages.
-        dtype: Of all arrays but the row numbers.
-        run: What was compiled.
-        num_scalars: It reads.
-        num_slots: It always reads, the first ones.
+        name: Name for messages.
+        dtype: Dtype of all arrays but the row numbers.
+        run: The compiled function.
+        num_scalars: Number of scalars that it reads.
+        num_slots: Number of slots that it always reads, the first ones.
         optional_slots: Slot -> index of the scalar that is positive if the slot is read.
     """
 

@@ -51,8 +51,8 @@ class IgnoreRules:
         """The rules inside a folder.
 
         Args:
-            folder: Relative to the project, ``"data/raw/"``; empty: the project itself.
-            lines: Of its ignore files, joined.
+            folder: Path relative to the project, ``"data/raw/"``; empty: the project itself.
+            lines: Lines of its ignore files, joined.
         """
         patterns = tuple(_compile(lines))
         return IgnoreRules((*self.levels, (len(folder), patterns))) if patterns else self

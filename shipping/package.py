@@ -29,8 +29,8 @@ class Package:
             differ, which costs a second upload and nothing else.
         data: The archive.
         files: Number of files.
-        size: Of all files, not compressed. Unit: bytes.
-        names: Of the files, relative to the project, sorted.
+        size: Size of all files, not compressed. Unit: bytes.
+        names: Names of the files, relative to the project, sorted.
     """
 
     digest: str

@@ -63,12 +63,12 @@ from .catalogue import (
 
 
 def task_samples(task: TaskId, job: str, *, draining: bool) -> Iterator[Sample]:
-    """Who this is.
+    """The identity of this task.
 
     Args:
-        task: Of this process.
+        task: Task of this process.
         job: Id of its job; empty: not known yet.
-        draining: Whether it was asked to end.
+        draining: Whether the task was asked to end.
     """
     versions = _versions()
     labels = (job, task.type, str(task.index), versions.windlass, versions.python)
@@ -103,10 +103,10 @@ def ps_samples(
     """What a ps has done, and what it holds.
 
     Args:
-        counters: Of the ps.
-        limit_bytes: Most that values and slots may have.
-        max_sessions: Most workers that may have a session.
-        chief_silent_s: Since the chief was heard of.
+        counters: Counters of the ps.
+        limit_bytes: Maximal size of values and slots. Unit: bytes.
+        max_sessions: Maximal number of workers with a session.
+        chief_silent_s: Time since the chief was last heard of. Unit: seconds.
     """
     yield Sample(PS_PUSHES, counters.pushes)
     yield Sample(PS_DUPLICATES, counters.duplicates)
@@ -162,10 +162,10 @@ class SaveCounters:
 
 
 def save_samples(saves: SaveCounters, last_step: int) -> Iterator[Sample]:
-    """Checkpoints.
+    """The job's checkpoints.
 
     Args:
-        saves: Of the job.
+        saves: Save counters of the job.
         last_step: Global step of the last one.
     """
     yield Sample(SAVES, saves.saved)
@@ -187,11 +187,11 @@ def job_samples(
     """A job, as its chief sees it.
 
     Args:
-        phase: Of the job.
-        tasks: (role, state) of each.
-        global_step: Of the job.
-        goal_steps: That it works towards; 0: not said.
-        age_s: Since the chief leads it.
+        phase: Phase of the job.
+        tasks: (role, state) of each task.
+        global_step: Global step of the job.
+        goal_steps: Global step that it works towards; 0: unknown.
+        age_s: Time since the chief leads it. Unit: seconds.
     """
     for each in Phase:
         yield Sample(JOB_PHASE, each is phase, (each.value,))

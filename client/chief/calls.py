@@ -54,8 +54,8 @@ class ChiefClient:
     """Unary calls to the chief. Thread-safe.
 
     Args:
-        address: Of the chief.
-        settings: How the caller shows who it is, and bounds.
+        address: Address of the chief.
+        settings: Credentials of the caller, and limits.
         who: The caller.
     """
 

@@ -33,12 +33,12 @@ class JobOnPs:
 
     Attributes:
         job: Its id; empty: none yet.
-        chief_address: Empty: no chief yet.
-        silent_s: Since the chief was last heard of. Unit: seconds.
-        last_generation: Of the last chief that led it.
-        shards: Held there.
-        global_step: As far as this ps knows.
-        gives_way: Worker 0 leads it, and a chief that comes leads instead.
+        chief_address: Address of the chief; empty: no chief yet.
+        silent_s: Time since the chief was last heard of. Unit: seconds.
+        last_generation: Generation of the last chief that led it.
+        shards: Number of shards held there.
+        global_step: Global step as far as this ps knows.
+        gives_way: Whether worker 0 leads it, and a chief that comes leads instead.
     """
 
     job: str

@@ -54,9 +54,9 @@ class DirectPull:
     """A pull layout whose values are read from the ps's memory.
 
     Args:
-        layout: The layout.
-        num_bytes: Of all its values.
-        regions: Where they are.
+        layout: Layout of the pull.
+        num_bytes: Size of all its values. Unit: bytes.
+        regions: Memory regions of the values.
         slabs: The ps's memory, by number.
     """
 

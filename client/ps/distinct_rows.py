@@ -129,12 +129,12 @@ class DistinctRowsCache:
         self.memory = BufferPools()
 
     def of(self, table: str, ids: Array, num_rows: int) -> DistinctRows:
-        """The distinct ones of some ids.
+        """The distinct values among some ids.
 
         Args:
-            table: The variable's name.
+            table: Name of the variable.
             ids: int64, shape ``(n,)``.
-            num_rows: Of the table.
+            num_rows: Number of rows of the table.
 
         Raises:
             ShapeMismatchError: An id is not in ``[0, num_rows)``.

@@ -16,11 +16,11 @@ Span = tuple[int, int, int]
 class ErrorFeedback:
     """What was not sent yet, by variable; as large as the variables.
 
-    A selection counts once :meth:`sent` was called, for the shards of the ps that accepted it; what
-    the others were sent is as if it had not been chosen.
+    A selection counts once :meth:`sent` was called, for the shards of the ps that accepted it; the
+    selections for the others are undone.
 
     Args:
-        share: Of the elements that are sent, in (0, 1).
+        share: Fraction of the elements that is sent, in (0, 1).
     """
 
     def __init__(self, share: float) -> None:
@@ -34,9 +34,9 @@ class ErrorFeedback:
         """The elements to send of a gradient and what was left of earlier ones.
 
         Args:
-            name: The variable's.
-            gradient: Of it.
-            wire: What the elements travel as; what rounding takes away is remembered too.
+            name: Name of the variable.
+            gradient: Gradient of the variable.
+            wire: Dtype in which the elements are sent; what rounding takes away is remembered too.
             shards: Which elements go to which ps; none: all of them to one.
 
         Returns:

@@ -29,13 +29,13 @@ class FanOut:
     """Sends the requests of a step and receives their answers. The caller locks.
 
     Args:
-        peers: One per ps, by index.
+        peers: One peer per ps, by index.
         who: This task.
 
     Attributes:
-        sequences: Of the last push to each ps that was applied; in a closure, its number there.
-        closure: In which pushes are made now.
-        broken: Why no step can follow: the outcome of one is not known.
+        sequences: Number of the last applied push to each ps; in a closure, its number there.
+        closure: Closure in which pushes are made now; None: no closure.
+        broken: Why no step can follow: the outcome of a step is unknown.
     """
 
     def __init__(self, peers: Sequence[PsPeer], who: Incarnation) -> None:

@@ -44,13 +44,13 @@ class PsPeer(Protocol):
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
     ) -> list[HeldShard]:
-        """Create shards on this ps, or look up the shards it holds of these variables.
+        """Create shards on this ps, or look up those that it holds of these variables.
 
         Idempotent: repeated after a lost answer, it gives the same one.
 
         Args:
-            shards: Of this ps.
-            create: Or look up.
+            shards: Shards of this ps.
+            create: Whether to create them, or else look them up.
             restore_from: Name of a checkpoint in the model directory of the ps; of a ps in this
                 process, the checkpoint's path. Empty: none.
 

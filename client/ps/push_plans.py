@@ -303,16 +303,16 @@ def plan_push(
     packed: Collection[int] = (),
     decays: Sequence[float] = (),
 ) -> PushPlan:
-    """How values of these variables travel.
+    """How values of these variables are sent.
 
     Args:
-        variables: In the order of the push.
-        sparse: Which of them come as rows.
-        operations: On each of them.
-        wire_formats: Per ps.
+        variables: Variables in the order of the push.
+        sparse: Whether each of them comes as rows.
+        operations: Operation on each of them.
+        wire_formats: Wire format per ps.
         new_layout: Gives a layout its id.
         packed: Numbers of the variables that come as bytes.
-        decays: Of what is there, for each of them; empty: none.
+        decays: Decay of the old value of each variable; empty: none.
     """
     entries: dict[int, list[LayoutEntry]] = {}
     parts: list[_Run | _Cut] = []

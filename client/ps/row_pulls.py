@@ -19,10 +19,10 @@ def row_pulls(
 
     Args:
         placed: The variable.
-        distinct: Its rows that are wanted.
+        distinct: Rows of it to pull.
         out: Array of shape (distinct rows, numbers in a row), to be filled.
-        layouts: Of a pull of rows, by ps.
-        global_step: Last seen.
+        layouts: Layouts of a pull of rows, by ps.
+        global_step: Last global step seen.
     """
     by_ps: dict[int, list[tuple[Array, memoryview]]] = {}
     for ps, shard in placed.shards:

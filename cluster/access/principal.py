@@ -1,4 +1,4 @@
-"""Who somebody is: a job, a role, and for tasks an index.
+"""Who a caller is: a job, a role, and for tasks an index.
 
 Certificates carry a principal as a URI of their subject alternative name, in the form of SPIFFE:
 ``spiffe://TRUST_DOMAIN/windlass/JOB/ROLE/INDEX``. Tokens carry it as the claims ``job``, ``role``
@@ -24,15 +24,15 @@ _URI = re.compile(r"spiffe://(?P<domain>[^/]+)/windlass/(?P<rest>.+)")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who showed who they are.
+    """The identity of a caller.
 
     Attributes:
         role: One of :data:`ROLES`.
         job: Id of the job; empty: any, or not known yet.
-        index: Of the task; None: any task of the role, and for the roles that are no tasks.
+        index: Index of the task; None: any task of the role, and for roles without tasks.
 
     Raises:
-        ConfigurationError: There is no such role, or the job or index cannot be one.
+        ConfigurationError: The role does not exist, or the job or index is not valid.
     """
 
     role: str

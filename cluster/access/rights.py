@@ -105,16 +105,16 @@ def check_access(
     """Check a principal against the table.
 
     Args:
-        who: Asks.
+        who: The caller.
         operation: A key of :data:`RULES`.
-        server: Is asked.
-        job: Of the server; empty: not known yet.
-        leadership: What the server knows of who leads the job.
-        is_proven: Whether the job of ``who`` is proven, and not only what it says.
+        server: The task that is called.
+        job: Job of the server; empty: not known yet.
+        leadership: What the server knows about which task leads the job.
+        is_proven: Whether the job of ``who`` is proven, and not only claimed.
 
     Raises:
-        PermissionDeniedError: Its role may not, or its proven job is another one.
-        OtherJobError: It says that it belongs to another job.
+        PermissionDeniedError: The role may not call it, or the proven job is another one.
+        OtherJobError: The caller claims to belong to another job.
     """
     rule = rule_of(operation)
     if is_other_job(job, who.job):

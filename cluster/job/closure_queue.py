@@ -200,12 +200,12 @@ class ClosureQueue:
     def schedule(
         self, closure: int, *, deadline_s: float = math.inf, now: float = 0.0
     ) -> list[Decision]:
-        """A new closure, whose number is new; until an error is told it is cancelled.
+        """Add a closure with a new number; while an error is still to be reported it is cancelled.
 
         Args:
-            closure: Its number.
-            deadline_s: How long it may run. Unit: seconds.
-            now: Of a monotonic clock. Unit: seconds.
+            closure: Number of the closure.
+            deadline_s: How long the closure may run. Unit: seconds.
+            now: Current time of a monotonic clock. Unit: seconds.
         """
         if self._error is not None:
             return [Cancel(closure)]

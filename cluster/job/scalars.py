@@ -24,13 +24,13 @@ SHORTEST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """A job at one moment.
+    """The state of a job at one moment.
 
     Attributes:
-        at: Unit: seconds.
-        global_step: Of the job.
-        reports: Of tasks that train and are alive.
-        counters: Of ps that have answered.
+        at: Time of the sample. Unit: seconds.
+        global_step: Global step of the job.
+        reports: Reports of the tasks that train and are alive.
+        counters: Counters of the ps that have answered.
     """
 
     at: float
@@ -40,7 +40,7 @@ class JobSample:
 
     @classmethod
     def of_nothing(cls, at: float) -> "JobSample":
-        """A job that nobody has told anything of yet."""
+        """A sample of a job from which no task has reported yet."""
         return cls(at, 0, {}, {})
 
 
@@ -66,7 +66,7 @@ def sample_every_s(age_s: float) -> float:
     in a week.
 
     Args:
-        age_s: Of the job. Unit: seconds.
+        age_s: Age of the job. Unit: seconds.
     """
     return min(max(age_s / _SAMPLES, SHORTEST_S), _LONGEST_S)
 

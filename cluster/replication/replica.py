@@ -45,14 +45,14 @@ class Replica:
 
 
 def may_answer(position: int, acknowledged: Iterable[int]) -> bool:
-    """Whether what lies up to a position may be shown to a worker.
+    """Whether the state up to a position may be shown to a worker.
 
     That holds for each kind of answer: to a push, to a push that was applied before (its first
     answer may never have been possible), and to a read.
 
     Args:
-        position: Of the last record of the blocks that the answer is about.
-        acknowledged: Of each follower that is needed, the last position.
+        position: Position of the last record of the blocks that the answer is about.
+        acknowledged: Last position acknowledged by each follower that is needed.
     """
     return all(each >= position for each in acknowledged)
 
@@ -123,9 +123,9 @@ def takes_record(now: Replica, leader: TaskId, epoch: int, position: int, have: 
 
     Args:
         now: The follower.
-        leader: Who sent it.
-        epoch: Of the leader.
-        position: Of the record.
+        leader: Sender of the record.
+        epoch: Epoch of the leader.
+        position: Position of the record.
         have: Position of the last record that the follower has.
     """
     return (

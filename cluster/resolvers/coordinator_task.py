@@ -33,8 +33,8 @@ def coordinator_of(spec: ClusterSpec, host: str) -> ResolvedTask:
     """The coordinator's program, as the chief of the cluster.
 
     Args:
-        spec: Of :func:`servers_to_coordinate`.
-        host: Where the servers reach this process.
+        spec: The cluster from :func:`servers_to_coordinate`.
+        host: Host at which the servers reach this process.
 
     Raises:
         ConfigurationError: The addresses are malformed or used twice.

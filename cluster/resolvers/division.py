@@ -40,8 +40,8 @@ def divide(addresses: Sequence[str], jobs: Mapping[str, int]) -> ClusterSpec:
     """The addresses as a cluster: the first job has the first of them, and so on.
 
     Args:
-        addresses: By rank.
-        jobs: Of :func:`jobs_or_workers`.
+        addresses: Addresses of the processes, by rank.
+        jobs: Tasks per job, from :func:`jobs_or_workers`.
     """
     rest = list(addresses)
     cluster: dict[str, list[str]] = {}
@@ -51,11 +51,11 @@ def divide(addresses: Sequence[str], jobs: Mapping[str, int]) -> ClusterSpec:
 
 
 def task_of_rank(rank: int, jobs: Mapping[str, int]) -> TaskId:
-    """Which task has an address.
+    """The task that has an address.
 
     Args:
-        rank: Its position; below the number of tasks.
-        jobs: Of :func:`jobs_or_workers`.
+        rank: Position of the address; below the number of tasks.
+        jobs: Tasks per job, from :func:`jobs_or_workers`.
     """
     first = 0
     for job, count in jobs.items():

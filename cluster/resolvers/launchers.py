@@ -1,4 +1,4 @@
-"""The resolver of a process that nobody told about its cluster: TF_CONFIG's, or its launcher's.
+"""The resolver of a process without an explicit cluster: TF_CONFIG's, or its launcher's.
 
 TF_CONFIG goes first, even if it is ``{}``, which says "this process alone". Without it the
 environment of a task of a Slurm step, of a SageMaker job or of a Volcano Job counts, if that has
@@ -52,13 +52,13 @@ def launcher_resolver(
     """The resolver of the launcher that started this process; None without, or with TF_CONFIG.
 
     Args:
-        variables: Instead of this process's environment; then no GPUs are set either.
+        variables: Used instead of this process's environment; then no GPUs are set either.
         replicas: Tasks per role; None: ``WINDLASS_REPLICAS``, or all are workers.
         port: First port of a host; None: ``WINDLASS_PORT``, or the resolver's default.
-        hostname: Of the machine or pod; None: of this one.
+        hostname: Host name of the machine or pod; None: this one's.
 
     Raises:
-        ConfigurationError: What the launcher says does not fit, or two launchers say something.
+        ConfigurationError: The launcher's variables do not fit, or those of two launchers are set.
     """
     said = environment_variables() if variables is None else variables
     if said.get(TF_CONFIG, "").strip():

@@ -74,14 +74,14 @@ def assemble(
     Args:
         listed: Job → for each of its selectors the pods it selects. The tasks of a selector follow
             those of the one before.
-        port: Of every task.
-        replicas: Tasks of each job that must be there; None: those up to the highest index that is,
+        port: Port of every task.
+        replicas: Tasks of each job that must exist; None: those up to the highest existing index,
             and at least one.
-        addresses: ``ip``: of the pod. ``name``: in DNS below its headless Service, which stays when
-            a pod is replaced. ``auto``: its name if it has one.
+        addresses: ``ip``: the pod's IP address. ``name``: its DNS name below its headless Service,
+            which stays when a pod is replaced. ``auto``: its name if it has one.
 
     Raises:
-        ConfigurationError: A pod is selected twice, or has no name in DNS.
+        ConfigurationError: A pod is selected twice, or has no DNS name.
     """
     _check_once(listed)
     unknown = sorted(set(replicas or {}) - set(listed)) if listed else []
@@ -181,7 +181,7 @@ def _jobset_job(pod: Pod) -> int:
 
 
 def _rank(pod: Pod) -> tuple[bool, int, list[int]]:
-    """Of two pods of one index the lower counts: alive before ended, then the newer."""
+    """Sort key of a pod; of two of one index the lower counts: alive before ended, then newer."""
     place = _PREFERENCE.index(pod.phase) if pod.phase in _PREFERENCE else len(_PREFERENCE)
     return pod.leaving, place, [-ord(letter) for letter in pod.created]
 

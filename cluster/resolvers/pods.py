@@ -37,17 +37,17 @@ class Pod:
     """One pod.
 
     Attributes:
-        name: Of the pod.
-        namespace: Where it is.
+        name: Name of the pod.
+        namespace: Namespace of the pod.
         phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Unknown``.
-        ip: Of the pod, not of its node; empty before it has one.
-        labels: Of the pod.
+        ip: IP address of the pod, not of its node; empty before it has one.
+        labels: Labels of the pod.
         hostname: Its host name, if its template or controller sets one.
         subdomain: The headless Service below which that host name has an address in DNS.
         owner: Kind of the controller, e.g. ``StatefulSet``.
-        created: When, so that later sorts behind earlier.
-        leaving: It is being deleted.
-        why: Why it does not run, as its status says; empty if that says nothing.
+        created: Creation time, as text that sorts by time.
+        leaving: Whether it is being deleted.
+        why: Why it does not run, from its status; empty if that gives no reason.
     """
 
     name: str

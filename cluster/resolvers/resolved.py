@@ -106,14 +106,14 @@ def resolve(
     """Check a resolver's answers and make them canonical.
 
     Args:
-        resolver: Read through one snapshot.
+        resolver: The resolver, read through one snapshot.
         source: The resolver's name in messages, e.g. ``"flags"``; empty: its own.
         overrides: What was decided elsewhere → where, for :attr:`ResolvedTask.sources`.
-        chief_address: Of ``--chief``: wins over the spec.
+        chief_address: Address from ``--chief``, which wins over the spec.
 
     Raises:
-        ConfigurationError: Task missing, unknown or out of range, or without a cluster; addresses
-            malformed or used twice.
+        ConfigurationError: The task is missing, unknown, out of range or without a cluster; or
+            addresses are malformed or used twice.
     """
     source = source or resolver.source
     error = TFConfigError if source == "TF_CONFIG" else ConfigurationError

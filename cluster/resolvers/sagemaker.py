@@ -67,13 +67,13 @@ class SageMakerClusterResolver(ClusterResolver):
     Each call and property reads the variables anew, as TensorFlow's.
 
     Args:
-        port: Of every task.
-        task_type: Instead of what the variables say.
-        task_id: As above.
+        port: Port of every task.
+        task_type: Used instead of the type in the variables.
+        task_id: Used instead of the index in the variables.
         rpc_layer: Protocol in front of addresses.
-        environment: What :attr:`environment` says.
+        environment: Value of :attr:`environment`.
         jobs: Tasks of each job; None: all are workers.
-        variables: Instead of this process's environment.
+        variables: Used instead of this process's environment.
     """
 
     _asks_nobody = True

@@ -70,8 +70,8 @@ def tasks_by_host(
     """Tasks on each host, in the order of the hosts.
 
     Args:
-        environment: Of a task of the step.
-        tasks_per_node: For every node, or by host name; None: as Slurm says.
+        environment: Environment variables of a task of the step.
+        tasks_per_node: For every node, or by host name; None: Slurm's numbers.
 
     Raises:
         ConfigurationError: A variable is missing or malformed, or the lists do not fit.
@@ -156,11 +156,11 @@ def check_place(places: Sequence[RankPlace], environment: Mapping[str, str]) -> 
     """Compare where a rank should be with where Slurm says it is.
 
     Args:
-        places: By rank.
-        environment: Of the rank; variables that are not set are not compared.
+        places: Places by rank.
+        environment: Environment variables of the rank; those that are not set are not compared.
 
     Raises:
-        ConfigurationError: The rank is another, or there are more or fewer of them.
+        ConfigurationError: The rank is elsewhere, or there are more or fewer ranks.
     """
     rank = read_number(environment, RANK)
     if rank >= len(places):
@@ -187,9 +187,9 @@ def gpus_of_place(place: RankPlace, visible: Sequence[str], gpus_per_task: int) 
     """The GPUs of one task: those of the tasks before it on its host come first.
 
     Args:
-        place: Of the task.
+        place: Place of the task.
         visible: GPUs of the job on the host, as ``CUDA_VISIBLE_DEVICES`` names them.
-        gpus_per_task: How many each task has.
+        gpus_per_task: Number of GPUs of each task.
     """
     first = place.local_id * gpus_per_task
     return list(visible[first : first + gpus_per_task])

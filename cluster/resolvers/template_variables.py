@@ -30,11 +30,11 @@ class VariablesClusterResolver(TemplateClusterResolver):
 
     Args:
         variables: The environment, in which the pattern is set.
-        replicas: Instead of ``WINDLASS_REPLICAS``.
-        hostname: Of the pod; None: of this machine.
+        replicas: Used instead of ``WINDLASS_REPLICAS``.
+        hostname: Host name of the pod; None: this machine's.
 
     Raises:
-        ConfigurationError: A variable is missing or does not read, or nothing says the index.
+        ConfigurationError: A variable is missing or malformed, or nothing tells the index.
     """
 
     def __init__(

@@ -34,9 +34,9 @@ def read_hosts(
     """Hosts by job.
 
     Args:
-        variables: Of a container.
-        tasks: Job → name of the Volcano task; None: Volcano tasks that are named as jobs are, all
-            others (a TensorBoard, say) are no part of the cluster.
+        variables: Environment variables of a container.
+        tasks: Job → name of the Volcano task; None: Volcano tasks with the name of a job;
+            others (a TensorBoard, say) are not part of the cluster.
 
     Raises:
         ConfigurationError: There are no hosts, or not as many as Volcano says.
@@ -108,13 +108,13 @@ class VolcanoClusterResolver(ClusterResolver):
         VolcanoClusterResolver(tasks={"ps": "servers", "worker": "trainers"}, port=2222)
 
     Args:
-        tasks: Job → name of the Volcano task; None: tasks that are named as jobs are.
-        port: Of every task.
-        task_type: Instead of what the host name says.
-        task_id: Instead of what the variables say.
+        tasks: Job → name of the Volcano task; None: Volcano tasks with the name of a job.
+        port: Port of every task.
+        task_type: Used instead of the type in the host name.
+        task_id: Used instead of the index in the variables.
         rpc_layer: Protocol in front of addresses.
-        variables: Instead of this process's environment, which is read now.
-        hostname: Of the pod; None: of this machine.
+        variables: Used instead of this process's environment, which is read now.
+        hostname: Host name of the pod; None: this machine's.
 
     Raises:
         ConfigurationError: The variables are missing or contradict each other.

@@ -17,13 +17,13 @@ class Node:
 
     Attributes:
         task: Its role and number.
-        instance: Of its process.
-        host: Where others reach its tasks.
-        ports: Free there, and given to no task.
+        instance: Id of the node's process.
+        host: Host at which others reach its tasks.
+        ports: Free ports there, assigned to no task.
         heard: Time of its last message, or of the end of an answer that it waited for.
-        running: Tasks that were given to it, each as (job, task), with the number of the order.
-        orders: To it.
-        has_own_index: Its credentials are good for the task of its own index alone.
+        running: Tasks assigned to it, each as (job, task), with the number of the order.
+        orders: Orders to the node.
+        has_own_index: Whether its credentials are good for the task of its own index alone.
     """
 
     task: TaskId
@@ -55,12 +55,12 @@ class Node:
         a word. So it waits until that one has been silent for :data:`TAKEOVER_S`.
 
         Args:
-            instance: Of the process.
+            instance: Id of the process.
             host: Its host, for messages.
-            now: The time.
+            now: Current time.
 
         Raises:
-            RefusedError: Both are there, or this one has been replaced.
+            RefusedError: Both processes are running, or this one has been replaced.
         """
         name = self.task.short
         if instance == self.instance:

@@ -11,13 +11,13 @@ class Start:
     """Start a task.
 
     Attributes:
-        job: Id.
-        task: Which.
+        job: Id of the job.
+        task: The task to start.
         attempt: 0 at first; a task that is started again keeps its address.
-        tf_config: Of the task.
-        digest: Of the package; empty: there is none.
-        command: Of ``windlass``.
-        settings: Of the task, by name.
+        tf_config: ``TF_CONFIG`` of the task.
+        digest: Digest of the package; empty: there is none.
+        command: Arguments for the ``windlass`` command.
+        settings: Settings of the task, by name.
     """
 
     job: str

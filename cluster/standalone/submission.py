@@ -35,23 +35,23 @@ def new_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job as it was asked for.
+    """A job as the driver submitted it.
 
     Attributes:
-        id: Made by the driver, so that asking twice begins one job.
-        name: For people.
-        digest: Of the package with the program; empty: the program stays with the driver.
+        id: Id from the driver, so that asking twice begins one job.
+        name: Name for people.
+        digest: Digest of the package with the program; empty: the program stays with the driver.
         program: ``("train.py",)`` or ``("-m", "package.module")``.
-        arguments: Of the program.
-        workers: How many; :data:`ALL`: one on each node for workers.
-        ps: The same for parameter servers.
+        arguments: Arguments of the program.
+        workers: Number of workers; :data:`ALL`: one on each node for workers.
+        ps: Number of parameter servers, in the same way.
         coordinator: The chief alone runs the program; workers run what it schedules.
-        detached: It goes on without its driver.
-        grace_s: So long may the driver of a job that is not detached be silent.
-        settings: Of all tasks, by name.
-        model: Folder of the model below the cluster's; empty: the id. A job goes on from what
+        detached: Whether it goes on without its driver.
+        grace_s: How long the driver of a job that is not detached may be silent. Unit: seconds.
+        settings: Settings of all tasks, by name.
+        model: Folder of the model below the cluster's; empty: the id. A job continues from what
             another one has left there.
-        owner: Who asked, for people.
+        owner: Name of the submitter, for people.
     """
 
     id: str
@@ -112,7 +112,7 @@ class Submission:
 
     @property
     def folder(self) -> str:
-        """Of the model, below the cluster's."""
+        """Folder of the model, below the cluster's."""
         return self.model or self.id
 
     @property

@@ -40,13 +40,13 @@ class ClusterLimits:
 
 
 class JobTable:
-    """All of a standalone cluster.
+    """All nodes and jobs of a standalone cluster.
 
     Args:
-        limits: What it takes on.
-        settings: Of all tasks of all jobs, by name.
-        model_dir: Each job has a folder of its id below; empty: nothing is saved.
-        job_id: Of the credentials, if they are of one job; empty: each job has its own id.
+        limits: Limits on what the cluster accepts.
+        settings: Settings of all tasks of all jobs, by name.
+        model_dir: Folder in which each job has one named by its id; empty: nothing is saved.
+        job_id: Job id of the credentials, if they are for one job; empty: each job has its own id.
         max_ps_bytes: Quota of a job on each ps; 0: none.
     """
 

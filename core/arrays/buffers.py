@@ -49,7 +49,7 @@ class BufferPool:
     keeps must never change.
 
     Args:
-        num_bytes: Of each. Unit: bytes.
+        num_bytes: Size of each buffer. Unit: bytes.
     """
 
     _KEEP = 4

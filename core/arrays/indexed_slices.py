@@ -44,17 +44,17 @@ class IndexedSlices:
 
     @property
     def dtype(self) -> DType:
-        """Of the rows."""
+        """Dtype of the rows."""
         return self.values.dtype
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of the whole: ``dense_shape``."""
+        """Shape of the whole: ``dense_shape``."""
         return self.dense_shape
 
     @property
     def nbytes(self) -> int:
-        """Of rows and indices."""
+        """Size of rows and indices. Unit: bytes."""
         return self.values.nbytes + self.indices.nbytes
 
     def copy(self) -> "IndexedSlices":

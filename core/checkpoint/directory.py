@@ -28,7 +28,7 @@ class CheckpointInfo:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """Name of its directory."""
         return self.path.rsplit("/", 1)[-1]
 
 
@@ -111,8 +111,8 @@ def numbered_checkpoints(directory: str, name: str = "") -> list[CheckpointInfo]
 
     Args:
         directory: Path or fsspec URL; need not exist.
-        name: Of the checkpoints of a program; empty: whatever they are called. A job's in the same
-            directory, whose numbers have ten digits, are not meant.
+        name: Name of the checkpoints of a program; empty: any name. A job's in the same directory,
+            whose numbers have ten digits, do not count.
     """
     folder, found = open_folder(directory), []
     for entry in folder.names():
@@ -143,7 +143,7 @@ def _is_complete(folder: Folder, name: str) -> bool:
 
 
 def _entries(folder: Folder) -> list[tuple[int, int, str]]:
-    """Of each checkpoint: step, how many of that step are before it, name."""
+    """Step, number of earlier checkpoints of that step, and name of each checkpoint."""
     found = [(match, name) for name in folder.names() if (match := _NAME.match(name))]
     return sorted((int(match[1]), _times(match[2]), name) for match, name in found)
 

@@ -82,9 +82,9 @@ def write_tensors(
     """Write arrays, whose bytes come in parts, as a safetensors file.
 
     Args:
-        path: Of the file.
-        specs: Of the arrays.
-        parts: Given an array's name, its bytes in order.
+        path: Path of the file.
+        specs: Specs of the arrays.
+        parts: Returns the bytes of an array, by its name, in order.
 
     Raises:
         ValueError: An array has a name that safetensors keeps for itself.

@@ -59,9 +59,9 @@ class TensorRecord(_Record):
 
     Attributes:
         slot: Name of the slot variable; empty for the value itself.
-        file: In the checkpoint's directory.
+        file: Name of the file in the checkpoint's directory.
         tensor: Its name in the safetensors file.
-        digest: Of its bytes; see ``tensor_file.digest``.
+        digest: Digest of its bytes; see ``tensor_file.digest``.
     """
 
     variable: str
@@ -91,9 +91,9 @@ class FileRecord(_Record):
     """A file of tensors.
 
     Attributes:
-        num_bytes: Of the whole file.
-        header_bytes: Its length field and its header.
-        header_digest: Of these.
+        num_bytes: Size of the whole file. Unit: bytes.
+        header_bytes: Size of its length field and its header. Unit: bytes.
+        header_digest: Digest of these two.
     """
 
     num_bytes: _Count

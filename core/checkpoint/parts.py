@@ -13,8 +13,8 @@ def manifest_of_parts(parts: Sequence[SavedPart], global_step: int, *, final: bo
 
     Args:
         parts: What each ps has saved, by its index.
-        global_step: Of the checkpoint.
-        final: The job is complete.
+        global_step: Global step of the checkpoint.
+        final: Whether the job is complete.
     """
     variables: dict[str, VariableRecord] = {}
     blocks: list[BlockRecord] = []

@@ -153,7 +153,7 @@ class CheckpointReader:
         """Read everything and check every digest.
 
         Args:
-            files: Of these files only.
+            files: Files to check; None: all.
 
         Raises:
             CheckpointError: Something is missing, truncated or altered.

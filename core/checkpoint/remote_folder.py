@@ -8,7 +8,7 @@ from .folder import Folder, plain_name
 
 
 class RemoteFolder:
-    """Of an object store, or of another file system of fsspec. See :class:`~.folder.Folder`."""
+    """Folder of an object store or other fsspec file system. See :class:`~.folder.Folder`."""
 
     def __init__(self, url: str, fs: Any, root: str) -> None:
         self.url = url

@@ -27,7 +27,7 @@ class Remover:
     """Removes folders in a thread that ends when none is left. Thread-safe.
 
     Args:
-        remove_for: Of :mod:`~windlass.core.files.tree_removal`; another one for tests.
+        remove_for: The function of :mod:`~windlass.core.files.tree_removal`; tests replace it.
     """
 
     def __init__(self, remove_for: Callable[[float, Path], Remains | None] = remove_for) -> None:
@@ -37,10 +37,10 @@ class Remover:
         self._thread: threading.Thread | None = None
 
     def remove(self, path: Path, then: Callable[[], object] | None = None) -> threading.Event:
-        """Remove a folder some time; returns an event that is set when this is over.
+        """Remove a folder later; returns an event that is set when this is over.
 
         Args:
-            path: Of the folder. One that is not there is removed already.
+            path: Path of the folder. A missing one counts as removed.
             then: Called afterwards in the thread, even if something is left.
         """
         over = threading.Event()

@@ -1,4 +1,4 @@
-"""Temporary folders that outlive nobody for long: one that a killed process left is removed by the
+"""Temporary folders that do not stay for long: one that a killed process left is removed by the
 next process that makes one of its kind, in the background.
 
 A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So these
@@ -34,15 +34,15 @@ class TemporaryFolder:
     Thread-safe.
 
     Args:
-        kind: Begins its name, e.g. ``"windlass-node"``. A digest of this machine's name follows,
+        kind: Start of its name, e.g. ``"windlass-node"``. A digest of this machine's name follows,
             since machines may share a user's folders.
         max_path_bytes: Longest path of the folder: a Unix socket in it has 107 bytes at most.
 
     Attributes:
-        path: Of the folder; :meth:`present` says the same and makes sure that it is there.
+        path: Path of the folder; :meth:`present` returns the same and makes sure that it exists.
 
     Raises:
-        OSError: No folder can be made, or no file system knows locks.
+        OSError: No folder can be made, or no file system supports locks.
     """
 
     def __init__(self, kind: str, max_path_bytes: int = 4096) -> None:
@@ -52,7 +52,7 @@ class TemporaryFolder:
         self.path, self._lock = _new_folder(prefix, max_path_bytes)
 
     def present(self) -> Path:
-        """Its path; the folder is made anew, and empty, if somebody has removed it.
+        """Its path; the folder is made anew, and empty, if it has been removed.
 
         Raises:
             UnsafeFolderError: Another folder or file has its name now.

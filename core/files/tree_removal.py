@@ -42,12 +42,12 @@ def remove_tree(path: str | Path, *, dir_fd: int | None = None, timeout_s: float
     """Remove a folder with all that is in it.
 
     Args:
-        path: Of the folder.
-        dir_fd: A relative path begins there; None: in the current folder.
-        timeout_s: Bound for a folder into which somebody goes on writing. Unit: seconds.
+        path: Path of the folder.
+        dir_fd: Folder in which a relative path begins; None: the current folder.
+        timeout_s: Limit for a folder into which files are still being written. Unit: seconds.
 
     Raises:
-        OSError: Something cannot be removed, the folder is not there, or it is none. The rest has
+        OSError: Something cannot be removed, or the path is missing or not a folder. The rest has
             been removed nevertheless.
         TimeoutError: It took too long.
     """
@@ -66,13 +66,13 @@ def remove_for(
     dir_fd: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Remains | None:
-    """Remove as much of a folder as the time allows; call it again to go on.
+    """Remove as much of a folder as the time allows; call it again to continue.
 
     Args:
-        seconds: For which it goes on at most.
-        path: Of the folder.
-        dir_fd: A relative path begins there; None: in the current folder.
-        clock: For tests.
+        seconds: Longest time to work. Unit: seconds.
+        path: Path of the folder.
+        dir_fd: Folder in which a relative path begins; None: the current folder.
+        clock: Replaced in tests.
 
     Returns:
         What is still there; None: nothing.

@@ -1,7 +1,7 @@
-"""Threads that nobody can lose unheard: what ends one early is logged, and whoever waits is told.
+"""Threads that cannot fail silently: an early end is logged and reported to those that wait.
 
-Python prints the traceback of a thread's exception and goes on without it. Whoever waits for that
-thread then waits for ever, so each says here whom its end concerns.
+Python prints the traceback of a thread's exception and goes on without it. A caller that waits for
+that thread then waits for ever, so each thread names here whom its end concerns.
 """
 
 import logging
@@ -19,9 +19,9 @@ def new_thread(name: str, work: Callable[[], object], *, failed: Failed) -> thre
     """A daemon thread that calls ``work``, not started yet.
 
     Args:
-        name: Of the thread.
-        work: Handles what it expects by itself.
-        failed: Told of any other exception, in the thread: ends whatever waits for it.
+        name: Name of the thread.
+        work: What the thread runs; handles the exceptions that it expects itself.
+        failed: Called in the thread with any other exception; ends whatever waits for the thread.
     """
 
     def run() -> None:

@@ -15,8 +15,8 @@ class VariableDefinition:
     """A whole variable.
 
     Attributes:
-        name: Unique in the job.
-        shape: Of the whole variable.
+        name: Name of the variable, unique in the job.
+        shape: Shape of the whole variable.
         dtype: One of ``core.arrays.dtypes.DTYPES``.
         initializer: Runs on the ps; None: the creating task assigns the value.
         trainable: Whether optimizers update it by default.

@@ -47,13 +47,13 @@ class Initializer:
     Args:
         name: One of ``INITIALIZERS``.
         seed: Same seed, same values, however the variable is cut. In [0, 2**64).
-        arguments: Of that initializer, by name.
-        keywords: The same, as keyword arguments.
+        arguments: Arguments of that initializer, by name.
+        keywords: The same arguments, as keyword arguments.
 
     Raises:
-        ValueError: No such initializer, an argument it does not have or that is given twice, or a
+        ValueError: Unknown initializer, an argument that it lacks or that is given twice, or a
             seed out of range; NaN or infinity for a random one.
-        TypeError: An argument is no number.
+        TypeError: An argument is not a number.
     """
 
     name: str
@@ -94,8 +94,8 @@ class Initializer:
         """Rows ``[start, stop)`` of the variable.
 
         Args:
-            full_shape: Of the whole variable.
-            dtype: Of the result.
+            full_shape: Shape of the whole variable.
+            dtype: Dtype of the result.
             start: First row.
             stop: One past the last row.
 
@@ -113,7 +113,7 @@ class Initializer:
 
         Args:
             out: C-contiguous, shape ``(rows, *full_shape[1:])``; a scalar's is ``()``. Modified.
-            full_shape: Of the whole variable.
+            full_shape: Shape of the whole variable.
             start: First row.
         """
         arguments = {**INITIALIZERS[self.name], **self.arguments}

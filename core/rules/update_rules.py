@@ -24,10 +24,10 @@ _R = TypeVar("_R", bound="UpdateRule")
 
 
 class UpdateRule(BaseModel):
-    """What all rules have.
+    """The fields that all rules have.
 
     Attributes:
-        name: Of the class.
+        name: Name of the class.
         learning_rate: A number, or a schedule of the ps's global step.
         clipnorm: Scale the gradient of a variable so that its norm is at most this; None: do not.
             Done by the worker, which alone sees all of it.

@@ -62,13 +62,13 @@ def check_text(text: str, most: int, what: str, who: object) -> str:
     """Check the length of a text.
 
     Args:
-        text: Of a message.
-        most: Unit: bytes of UTF-8.
-        what: It is, for messages.
-        who: Sent it.
+        text: Text of a message.
+        most: Maximal length. Unit: bytes of UTF-8.
+        what: What the text is, for messages.
+        who: Sender of the text.
 
     Raises:
-        RefusedError: It is longer.
+        RefusedError: The text is longer.
     """
     # A character has at most four bytes: most texts need not be encoded.
     if len(text) * 4 > most and (size := len(text.encode(errors="replace"))) > most:

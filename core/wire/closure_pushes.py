@@ -22,10 +22,10 @@ class ClosureRun:
     """One attempt at a closure, as its pushes name it.
 
     Attributes:
-        coordinator: Its generation: a later one has begun anew.
-        lane: Of the closure, as long as it is not over.
-        turn: Grows with each closure that a coordinator begins.
-        attempt: From 1.
+        coordinator: Generation of the coordinator; a later one has begun anew.
+        lane: Lane of the closure until it is over.
+        turn: Turn of the closure, which grows with each closure that a coordinator begins.
+        attempt: Number of the attempt, from 1.
         oldest_attempt: The first attempt that may still push; those before have lost their worker.
     """
 
@@ -44,9 +44,9 @@ class _Mark:
     """The last push of a lane that was applied.
 
     Attributes:
-        closure: Generation of the coordinator, and turn.
-        oldest_attempt: The highest that was named.
-        number: Of the push, in the closure.
+        closure: Generation of the coordinator, and turn of the closure.
+        oldest_attempt: Highest ``oldest_attempt`` of its pushes.
+        number: Number of the push in the closure.
     """
 
     closure: tuple[int, int] = (0, 0)

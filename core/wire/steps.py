@@ -51,9 +51,9 @@ class LayoutEntry:
         variable: Its variable.
         part: Its number there.
         operation: What the step does to it.
-        encoding: How its values stand in the payload.
-        dtype: Of the values in the payload; None: the variable's.
-        num_bytes: Of the values in the payload, if the worker knows; not sent.
+        encoding: Encoding of its values in the payload.
+        dtype: Dtype of the values in the payload; None: the variable's.
+        num_bytes: Size of the values in the payload, if the worker knows it; not sent. Unit: bytes.
         decay: For a dense ASSIGN_ADD: the shard is multiplied by ``1 - decay`` before the values
             are added, in [0, 1].
     """
@@ -107,24 +107,24 @@ class StepRequest:
     """What a worker asks of one ps in one round trip.
 
     Attributes:
-        sequence: Of the push; 0 if nothing is pushed.
+        sequence: Sequence number of the push; 0 if nothing is pushed.
         push: Layout of ``values``, or None.
         pull: Layout of the answer, or None.
         push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard.
         pull_rows: Per entry of ``pull`` that is not dense, row numbers.
-        values: What is pushed, in the layout's order.
-        in_segment: The row numbers and values are in the segment handed over last, after its
-            header.
-        segment_bytes: How many.
-        direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
-        global_step: As of the values the gradients were computed from.
+        values: The pushed values, in the layout's order.
+        in_segment: Whether the row numbers and values are in the last segment handed over, after
+            its header.
+        segment_bytes: Size of the row numbers and values there. Unit: bytes.
+        direct_bytes: Bytes that the worker reads from the ps's memory itself; for the counters.
+        global_step: Global step of the values from which the gradients were computed.
         step_increment: Added to the global step.
         gradient_scale: Multiplies every gradient.
-        hyperparameters: Of the update rules of this push, where they are others than the rules were
-            bound with: fields of the rules. None: as bound.
-        has_previous: What the last pull of the same layout brought is at hand.
-        detached: The caller may change what ``values`` is made of as soon as the step is sent.
-        closure: In which the push is made; ``sequence`` is its number there.
+        hyperparameters: Fields of the update rules of this push, where they differ from the bound
+            rules. None: as bound.
+        has_previous: Whether the result of the last pull of the same layout is at hand.
+        detached: Whether the caller may change the memory of ``values`` once the step is sent.
+        closure: Closure in which the push is made; ``sequence`` is its number there.
     """
 
     sequence: int = 0
@@ -182,9 +182,9 @@ class MemoryLocation:
     """Where a shard's values are in memory that a ps shares with workers of its machine.
 
     Attributes:
-        slab: Number of the ps's segment they are in.
-        offset: Of the first value. Unit: bytes.
-        sequence_offset: Of the int64 that is odd while they are being written. Unit: bytes.
+        slab: Number of the ps's segment that holds them.
+        offset: Offset of the first value. Unit: bytes.
+        sequence_offset: Offset of the int64 that is odd during a write of the values. Unit: bytes.
     """
 
     slab: int
@@ -207,21 +207,21 @@ class StepHeader:
     """A step as a session of the ps sees it, before its payload.
 
     Attributes:
-        request_id: The answer names it.
-        sequence: Of the push; 0: nothing is pushed.
-        push_layout: Id of a layout; 0: none.
-        pull_layout: The same.
+        request_id: Number of the step, which the answer repeats.
+        sequence: Sequence number of the push; 0: nothing is pushed.
+        push_layout: Id of the layout of the push; 0: none.
+        pull_layout: Id of the layout of the pull; 0: none.
         push_counts: Per entry of the push that is not dense, how many rows or elements come.
         pull_counts: Per entry of the pull that is not dense, how many rows are asked for.
-        payload_bytes: Row numbers and pushed values. Unit: bytes.
-        global_step: As of the values the gradients were computed from.
+        payload_bytes: Size of the row numbers and pushed values. Unit: bytes.
+        global_step: Global step of the values from which the gradients were computed.
         step_increment: Added to the global step.
         gradient_scale: Multiplies every gradient.
-        direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
-        known_request: What this request brought for the same pull is still at hand; 0: nothing is.
-        early_reply: Values of a shard may be sent as soon as its push is applied.
-        hyperparameters: Of the update rules of this push, where they changed.
-        closure: In which the push is made; ``sequence`` is its number there.
+        direct_bytes: Bytes that the worker reads from the ps's memory itself; for the counters.
+        known_request: Request whose result for the same pull is still at hand; 0: none.
+        early_reply: Whether values of a shard may be sent as soon as its push is applied.
+        hyperparameters: Changed fields of the update rules of this push.
+        closure: Closure in which the push is made; ``sequence`` is its number there.
     """
 
     request_id: int = 0
@@ -246,14 +246,14 @@ class StepReply:
     """What a session of the ps answers, before the pulled values.
 
     Attributes:
-        request_id: Which step it answers.
-        payload_bytes: Of the values that follow.
-        global_step: After the step, as far as this ps knows.
+        request_id: Number of the step that it answers.
+        payload_bytes: Size of the values that follow. Unit: bytes.
+        global_step: Global step after the step, as far as this ps knows.
         staleness: Steps applied between the pull of this push and itself.
-        duplicate: The push had been applied before.
-        error: The step was refused; nothing of it was applied.
+        duplicate: Whether the push had been applied before.
+        error: Why the step was refused; nothing of it was applied. None: it was not.
         changed: Which entries of the pull follow, a bit each, lowest first; empty: all.
-        outcome_follows: The values come before the push is over; another reply says how that ended.
+        outcome_follows: Whether the values come before the push is over; its outcome comes later.
     """
 
     request_id: int

@@ -38,13 +38,13 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True)
 class SketchedSightings:
-    """The same with a count-min sketch (Cormode and Muthukrishnan, 2005) in constant memory.
+    """Sightings in a count-min sketch (Cormode and Muthukrishnan, 2005), in constant memory.
 
-    A key may get its row early, never late, but for sightings that have faded.
+    A key may get its row early, but late only where sightings have faded.
 
     Attributes:
-        count: At least 1.
-        counters: Of each of its four rows, a power of two. Unit: 4 bytes.
+        count: Sightings that give a key its row, at least 1.
+        counters: Number of counters in each of its four rows, a power of two. Unit: 4 bytes.
     """
 
     count: int

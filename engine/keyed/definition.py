@@ -21,21 +21,21 @@ _MAX_ROWS = 1 << 33
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """What a table is.
+    """The definition of a table.
 
     Attributes:
-        name: Part of the seed of its rows.
-        dim: Elements of a row.
+        name: Name of the table, part of the seed of its rows.
+        dim: Number of elements of a row.
         rule: How rows are updated.
-        max_rows: How many rows there may be; see ``max_rows_of``.
-        initializer: How rows begin.
+        max_rows: Maximal number of rows; see ``max_rows_of``.
+        initializer: Initializer of the rows.
         dtype: float32 or float64.
-        unknown: What a key without a row reads as: the value its row would begin with, or zeros.
+        unknown: What a key without a row reads as: the initial value of its row, or zeros.
         admission: Which keys get a row; None: all.
-        max_unseen_steps: A row whose last push is more steps ago is evicted, within a sixteenth of
-            these steps; None: none is.
-        evicts: What goes when the table is full; None: nothing, and new keys are refused.
-        clipping: Of gradients, by norm.
+        max_unseen_steps: Steps after its last push at which a row is evicted, within a sixteenth
+            of them; None: no row is.
+        evicts: Order of eviction when the table is full; None: none, and new keys are refused.
+        clipping: Clipping of gradients, by norm.
     """
 
     name: str

@@ -51,7 +51,7 @@ class Draws:
             out: float array, contiguous, shape ``(num_rows, width)``. Modified.
             keys: int64, shape ``(n,)``.
             rows: int64, shape ``(n,)``, each in ``[0, num_rows)``.
-            first_block: Of the counter: other draws for the same key.
+            first_block: First block of the counter; another one gives other draws for the same key.
         """
         if self.constant is not None:
             out[rows] = self.constant

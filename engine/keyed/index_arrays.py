@@ -50,9 +50,9 @@ def find(entries: Array, keys: Array, hashes: Array) -> Array:
 
 
 def insert(entries: Array, keys: Array, words: Array, hashes: Array) -> int:
-    """Write keys with the second words of their entries; how many were not there before.
+    """Write keys with the second words of their entries; returns how many are new.
 
-    Of a key that is there twice the last word stays.
+    Where a key occurs twice, the last word stays.
     """
     new = 0
     left, at = np.arange(keys.size), homes(hashes, len(entries))

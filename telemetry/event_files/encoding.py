@@ -34,8 +34,8 @@ def event_of(step: int, summary: Any, wall_time: float | None = None) -> bytes:
     """A summary as an event, serialized.
 
     Args:
-        step: Of the horizontal axis.
-        summary: What a function of this module made.
+        step: Step on the horizontal axis.
+        summary: Summary made by a function of this module.
         wall_time: Seconds since the epoch; None: now.
     """
     from tensorboardX.proto.event_pb2 import Event

@@ -41,10 +41,10 @@ def open_event_file(logdir: str, suffix: str = "") -> EventFile:
 
     Args:
         logdir: Path or fsspec URL.
-        suffix: Of the file's name.
+        suffix: Suffix of the file's name.
 
     Raises:
-        ConfigurationError: No file system has such URLs, or its package is not installed.
+        ConfigurationError: No file system supports such URLs, or its package is not installed.
         OSError: The file system refused.
     """
     try:

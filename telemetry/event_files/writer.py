@@ -37,16 +37,16 @@ class EventWriter:
 
     Args:
         logdir: Path or fsspec URL.
-        max_queue: Most events that wait.
-        flush_s: What is written is in the file after so long, at the latest. Unit: seconds.
-        suffix: Of the file's name.
+        max_queue: Maximal number of waiting events.
+        flush_s: Longest time until a written event is in the file. Unit: seconds.
+        suffix: Suffix of the file's name.
 
     Attributes:
-        dropped: Events that found no room.
+        dropped: Number of events dropped because the queue was full.
 
     Raises:
-        ConfigurationError: No file system has such URLs.
-        StorageError: The folder cannot be written.
+        ConfigurationError: No file system supports such URLs.
+        StorageError: The folder is not writable.
     """
 
     def __init__(
