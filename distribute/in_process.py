@@ -55,7 +55,7 @@ class _Part:
     Attributes:
         where: The variables' place, with their update rule.
         first: Position of the first variable in the step's pairs.
-        views: Of ``gradient``, one for each variable, in its shape; empty: there is one variable,
+        views: Views of ``gradient``, one per variable, in its shape; empty: there is one variable,
             whose gradient is used where it is.
         gradient: Buffer for all gradients.
     """

@@ -47,11 +47,11 @@ class Metric:
     """Base class: state that replicas add to. As ``keras.metrics.Metric``.
 
     A subclass gives the shape of its state, adds to it in :meth:`update_state` by :meth:`_add`, and
-    makes the result of it in :meth:`_result_of`.
+    computes the result from it in :meth:`_result_of`.
 
     Args:
-        name: Of the metric, and of its variable.
-        shape: Of its state.
+        name: Name of the metric; its variable's name begins with it.
+        shape: Shape of its state.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
@@ -230,12 +230,12 @@ class AUC(Metric):
         num_thresholds: At least 2; two lie just outside of [0, 1], the others evenly inside.
         curve: ``"ROC"`` or ``"PR"``.
         summation_method: ``"interpolation"``, ``"minoring"`` or ``"majoring"``.
-        name: Of the metric.
+        name: Name of the metric.
         thresholds: In (0, 1), ascending, instead of ``num_thresholds``.
         from_logits: Predictions are logits, of which the sigmoid is taken.
 
     Raises:
-        ValueError: An argument is none of these.
+        ValueError: An argument has another value.
     """
 
     def __init__(

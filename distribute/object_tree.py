@@ -18,12 +18,12 @@ _OURS = "windlass."
 
 @dataclass(frozen=True, slots=True)
 class ObjectTree:
-    """What was found, the nearest key of each, by key.
+    """Variables and other state of a tree of objects, each under its nearest key.
 
     Attributes:
-        variables: Of the objects.
-        places: What has ``state_dict`` and ``load_state_dict``.
-        refresh: To be called when the variables were restored: bridges keep a copy of their values.
+        variables: Variables of the objects.
+        places: Objects that have ``state_dict`` and ``load_state_dict``.
+        refresh: Called after the variables are restored: bridges keep a copy of their values.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)

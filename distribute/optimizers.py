@@ -334,17 +334,17 @@ def register_rule(
     name it for the ps in ``WINDLASS_RULE_MODULES``. Code does not travel.
 
     Args:
-        name: Of the rule; of the returned class, too.
+        name: Name of the rule and of the returned class.
         update: The formula.
-        slots: Slot variable -> the number it starts with.
-        learning_rate: The default.
-        hyperparameters: Others, with their defaults.
+        slots: Initial number of each slot variable, by name.
+        learning_rate: The default learning rate.
+        hyperparameters: Other hyperparameters, with their defaults.
 
     Returns:
         A class of optimizers: ``Mine(learning_rate=0.1, …)``.
 
     Raises:
-        ValueError: The name stands for another rule, or is no name.
+        ValueError: The name belongs to another rule, or is not a valid name.
     """
     from ..engine.own_rules import register_own_rule
 

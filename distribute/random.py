@@ -27,7 +27,7 @@ class Generator:
         strategy.run(lambda: noise.normal((2, 3)))
 
     Args:
-        seed: Of all streams.
+        seed: Seed of all streams.
     """
 
     def __init__(self, seed: int) -> None:

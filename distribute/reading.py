@@ -10,7 +10,7 @@ from ..core.checkpoint import CheckpointReader, numbered_checkpoints
 def latest_checkpoint(checkpoint_dir: str) -> str | None:
     """Path of the complete checkpoint with the highest number in a directory; None: there is none.
 
-    Of a job's model directory, too.
+    It works on a job's model directory, too.
     """
     found = numbered_checkpoints(checkpoint_dir)
     return found[-1].path if found else None
@@ -46,7 +46,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Array:
 
     Args:
         ckpt_dir_or_file: As for :func:`load_checkpoint`.
-        name: Of the variable, as :func:`list_variables` has it.
+        name: Name of the variable, as in :func:`list_variables`.
 
     Returns:
         Array of the variable's shape and dtype.

@@ -38,7 +38,7 @@ def confusion_counts(true: Array, pred: Array, weights: Array, thresholds: Array
     Args:
         true: Labels, 0 or 1.
         pred: Probabilities, of the same shape; positive if above the threshold.
-        weights: Of the same shape.
+        weights: Example weights, of the same shape.
         thresholds: shape ``(n,)``, ascending.
 
     Returns:
@@ -67,8 +67,8 @@ def area_under_curve(counts: Array, curve: str, method: str) -> Any:
     """The area under ``"ROC"`` or ``"PR"``.
 
     Args:
-        counts: Of :func:`confusion_counts`.
-        curve: Which.
+        counts: Result of :func:`confusion_counts`.
+        curve: The curve: ``"ROC"`` or ``"PR"``.
         method: ``"interpolation"``, or the lower or higher end of each step: ``"minoring"``,
             ``"majoring"``.
     """

@@ -61,8 +61,8 @@ def capture(variable: Variable, value: Array | None = None) -> SavedVariable:
     """Copy a variable and its slots, so that they can be written while training goes on.
 
     Args:
-        variable: Of this process's memory, or on servers, which keep the slots.
-        value: What :func:`saved_value` gave before; None: as of now.
+        variable: A variable in this process's memory, or on servers, which keep the slots.
+        value: An earlier result of :func:`saved_value`; None: the value now.
 
     Raises:
         ValueError: As :func:`saved_value`.
@@ -84,13 +84,13 @@ def write_variables(
     """Write a checkpoint, the manifest last.
 
     Args:
-        path: Of its directory. What is there is valid until this one is complete.
-        variables: By key.
-        places: By key; their states are taken now.
-        global_step: Its number.
+        path: The checkpoint's directory. An older one there is valid until this one is complete.
+        variables: Variables by key.
+        places: Stateful objects by key; their states are taken now.
+        global_step: The checkpoint's number.
 
     Raises:
-        OSError: The file system refused.
+        OSError: The file system reports an error.
     """
     folder = open_folder(path)
     states = {name: dict(place.state_dict()) for name, place in places.items()}
@@ -111,18 +111,18 @@ def write_values(
     places: Mapping[str, dict[str, Any]] | None = None,
     file: str = _FILE,
 ) -> Manifest:
-    """Write the values of a checkpoint; what is written is none without the manifest returned.
+    """Write the values of a checkpoint, which is complete once the returned manifest is written.
 
     Args:
-        folder: Of the checkpoint.
-        variables: By name.
-        global_step: Its number.
+        folder: Folder of the checkpoint.
+        variables: Variables by name.
+        global_step: The checkpoint's number.
         final: The job is complete.
         places: States of iterators and random generators, by name.
-        file: That the values are written to.
+        file: Name of the file that the values are written to.
 
     Raises:
-        OSError: The file system refused.
+        OSError: The file system reports an error.
     """
     folder.make()
     pieces: list[tuple[str, str, Array]] = []

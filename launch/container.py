@@ -63,9 +63,9 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
     """Run ``windlass ARGUMENTS`` as a task of this container until it ends for good.
 
     Args:
-        task: Who it is, in which cluster.
-        arguments: Of the command, as this process was given them.
-        settings: Of this process, which are the task's.
+        task: The task and its cluster.
+        arguments: Arguments of the command, as this process got them.
+        settings: Settings of this process, which are the task's.
 
     Returns:
         The exit code of the container.
@@ -87,11 +87,11 @@ class Container:
 
     Args:
         task: The task.
-        arguments: Of the ``windlass`` command that runs it.
-        settings: Of the task.
+        arguments: Arguments of the ``windlass`` command that runs it.
+        settings: Settings of the task.
         report: File in which the task writes why it ends.
-        memory_kills: How many processes of the container were killed for want of memory so far;
-            None: the system does not say.
+        memory_kills: Counts the container's processes that were killed so far because memory ran
+            out; None: the system does not report it.
     """
 
     def __init__(

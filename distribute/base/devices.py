@@ -168,16 +168,16 @@ def device_of(array: Any) -> str:
 class on_device:  # noqa: N801 - used as a function, as `tf.device`
     """A context in which work of this thread goes to a device. As ``tf.device``.
 
-    It is a device of this process: job and task in the name are read over, because a strategy
+    It is a device of this process: job and task in the name are ignored, because a strategy
     places variables, and each task runs its own work.
 
     Args:
-        device_name: Of a GPU: it becomes CuPy's current one. A task without a device, or ``""``:
-            as outside of the context. None: as outside of every such context.
+        device_name: Name of a device; a GPU becomes CuPy's current one. A task without a device, or
+            ``""``: the device outside of the context. None: that outside of every such context.
 
     Raises:
-        ValueError: It names no CPU or GPU.
-        RuntimeError: It is a function, which needs a graph.
+        ValueError: ``device_name`` names no CPU or GPU.
+        RuntimeError: ``device_name`` is a function, which needs a graph.
     """
 
     def __init__(self, device_name: str | None) -> None:

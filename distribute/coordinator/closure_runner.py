@@ -70,18 +70,18 @@ class ClosureRunner:
         parts: Sequence[memoryview],
         began: Callable[[session_pb2.ClosureAnswer], None],
     ) -> tuple[session_pb2.ClosureAnswer, list[memoryview]] | None:
-        """Do what a coordinator says.
+        """Carry out a message from a coordinator.
 
         Args:
-            message: From it.
-            parts: Of the message's payload.
-            began: Told when a closure with a deadline begins.
+            message: The coordinator's message.
+            parts: Parts of the message's payload.
+            began: Called when a closure with a deadline begins.
 
         Returns:
             (the answer, the parts of its payload) of a closure, else None.
 
         Raises:
-            RefusedError: The message is none of a coordinator.
+            RefusedError: Coordinators do not send such a message.
         """
         kind = message.WhichOneof("kind")
         if kind == "run_closure":

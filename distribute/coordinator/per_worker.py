@@ -27,8 +27,8 @@ class PerWorkerIterator(PerWorkerValue):
     """An iterator of every worker's dataset. Give it to a closure, which calls ``next`` on it.
 
     Args:
-        resource: Its number.
-        dataset: Of which it is; a worker that comes back begins it anew.
+        resource: Number of the iterator.
+        dataset: The dataset to iterate over; a worker that comes back begins it anew.
     """
 
     def __init__(self, resource: int, dataset: PerWorkerValue) -> None:

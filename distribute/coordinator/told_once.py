@@ -51,9 +51,9 @@ class OptimizerState:
     """The hyperparameters of an optimizer, as they were when a closure was scheduled.
 
     Attributes:
-        optimizer: Its number.
-        version: Of all states of all optimizers each has another one.
-        of: The objects that it is made of: while they are the same, it is.
+        optimizer: Number of the optimizer.
+        version: Version number, unique across all states of all optimizers.
+        of: The objects that the state is made of: while they are the same, so is the state.
         parts: The state, pickled.
     """
 
@@ -216,12 +216,12 @@ class ToldOnce:
     def frames(
         self, known: Knowledge, function: int, states: Iterable[OptimizerState]
     ) -> list[Frame]:
-        """What a worker has to be told before a closure, beside what it knows already.
+        """Frames that a worker needs before a closure, beyond those that it has already.
 
         Args:
-            known: By the worker; changed.
-            function: Of the closure.
-            states: For it.
+            known: What the worker has already; updated in place.
+            function: Number of the closure's function.
+            states: States of the closure's optimizers.
         """
         frames: list[Frame] = []
         with self._lock:

@@ -175,15 +175,15 @@ class Dataset(Shown):
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> "Dataset":
-        """In a random order: each element is drawn from the next ``buffer_size`` of them.
+        """The elements in random order: each is drawn from the next ``buffer_size`` of them.
 
         Args:
             buffer_size: Elements that wait to be drawn; as many as there are, for an order that is
                 entirely random.
-            seed: Of the orders. None: 0, so that every run and every synchronous worker draws the
-                same.
-            reshuffle_each_iteration: Another order in each pass and on each worker that does not
-                share batches with others; else the same one always and everywhere.
+            seed: Seed of the random orders. None: 0, so that every run and every synchronous worker
+                draws the same.
+            reshuffle_each_iteration: Draw another order in each pass and on each worker that does
+                not share batches with others; False: the same one always and everywhere.
 
         Raises:
             ValueError: ``buffer_size`` < 1.

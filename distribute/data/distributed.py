@@ -120,11 +120,11 @@ class DistributedDataset(Shown):
     """A dataset split over replicas, to iterate over. As ``tf.distribute.DistributedDataset``.
 
     Args:
-        extended: Of the strategy whose replicas share it.
-        source: Where their batches come from.
-        distribute: Makes it out of ``extended`` and ``given``; a worker that it is sent to does so
-            anew, for its own replicas.
-        given: What the program gave to be distributed.
+        extended: ``extended`` of the strategy whose replicas share the dataset.
+        source: Source of their batches.
+        distribute: Makes the dataset from ``extended`` and ``given``; a worker that it is sent to
+            makes it again, for its own replicas.
+        given: The dataset or function that the program passed to be distributed.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def from_arrays(
         shuffle: Draw a new order for every epoch, and every time it is iterated over. Synchronous
             workers share the batches of one order; each worker of a parameter-server job has its
             own; an evaluator reads in order.
-        seed: Of the orders: with the same one every run draws them again.
+        seed: Seed of the random orders: runs with the same seed draw the same orders.
         epochs: How often the data is gone through; None: for ever.
         drop_remainder: Leave out a last batch that is not full.
 

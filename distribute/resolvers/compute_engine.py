@@ -21,23 +21,24 @@ class GCEClusterResolver(ClusterResolver):
     """As ``tf.distribute.cluster_resolver.GCEClusterResolver``: running instances of a group.
 
     Instances are ordered by their names, numbers in them as numbers; TensorFlow orders addresses as
-    strings. Without ``task_id`` it is the place of the instance that is named as this host.
+    strings. Without ``task_id`` it is the index of the instance that has this host's name.
 
     ::
 
         GCEClusterResolver("my-project", "europe-west4-a", "trainers", port=2222)
 
     Args:
-        project: Of the group.
-        zone: Of the group.
-        instance_group: Its name.
-        port: Of every task.
-        task_type: The job that the group is; it cannot be set later.
-        task_id: Of this instance; None: found by its name (TensorFlow: 0, on every instance).
+        project: Project of the group.
+        zone: Zone of the group.
+        instance_group: Name of the group.
+        port: Port of every task.
+        task_type: Type of the group's tasks; it cannot be set later.
+        task_id: Index of this instance's task; None: looked up by host name (TensorFlow: 0, on
+            every instance).
         rpc_layer: Protocol in front of addresses.
         credentials: ``"default"``: those of the machine or of ``gcloud``.
         service: A client that ``googleapiclient.discovery`` made; ``credentials`` is then not used.
-        hostname: Of this instance; None: of this machine.
+        hostname: Host name of this instance; None: that of this machine.
 
     Raises:
         ImportError: The client library is not installed.

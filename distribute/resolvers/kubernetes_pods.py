@@ -78,8 +78,8 @@ class PodLister:
 
     Args:
         client: A ``CoreV1Api``; its ``list_namespaced_pod`` is asked for the JSON.
-        namespace: Where.
-        timeout_s: Of one request. Unit: seconds.
+        namespace: Namespace of the pods.
+        timeout_s: Timeout of one request. Unit: seconds.
     """
 
     def __init__(self, client: Any, namespace: str, timeout_s: float = 10.0) -> None:

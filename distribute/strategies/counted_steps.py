@@ -17,18 +17,18 @@ from .synchronous_steps import OneWorker, SynchronousSteps
 
 
 class CountedStepsExtended(StrategyExtended):
-    """The steps of such a strategy; what its variables are is for derived classes.
+    """Steps of such a strategy; derived classes define its variables.
 
     Args:
-        strategy: Whose algorithms these are.
-        devices: One per replica of this worker.
-        cross_device_ops: How values of several of them become one.
-        first_replica: Number of the first of them among those in sync.
+        strategy: The strategy whose algorithms these are.
+        devices: Devices, one per replica of this worker.
+        cross_device_ops: Combines the values of several devices into one.
+        first_replica: Number of this worker's first replica among those in sync.
         reducer: Reduces over the replicas; None: over those of this worker.
-        progress: Of this task, for the status; None: nobody looks.
+        progress: Progress of this task, for the status; None: it is not reported.
 
     Attributes:
-        steps: Counted, and saved by the job.
+        steps: Counter of the steps, which the job saves.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class CountedStepsExtended(StrategyExtended):
         """Let the program's job, if it has one, save the variables of this strategy alone.
 
         Args:
-            runtime: Of a program whose job saves.
+            runtime: Runtime of a program whose job saves; None: there is none.
 
         Raises:
             CheckpointError: The checkpoint that the job resumes from is damaged.
-            StorageError: It may not be read.
+            StorageError: This task may not read it.
             PeerLostError: It cannot be read now.
         """
         job = runtime.snapshots if runtime is not None else None

@@ -204,8 +204,8 @@ class StrategyExtended:
         """Values of several variables, in order; as they are now, or in ``run`` as of the step.
 
         Args:
-            variables: Of this strategy.
-            arrived: Outside of ``run`` values will do that the last step brought along.
+            variables: Variables of this strategy.
+            arrived: Outside of ``run``, accept values that came with the last step.
         """
         return [variable.read_value() for variable in variables]
 
@@ -305,8 +305,8 @@ class StrategyExtended:
         first.
 
         Args:
-            var: Of this strategy.
-            fn: Runs in an update context: neither of a replica nor of all.
+            var: A variable of this strategy.
+            fn: The function; it runs in an update context, neither replica nor cross-replica.
             args: Further positional arguments.
             kwargs: Keyword arguments.
             group: One Mirrored structure of the results; False: a tuple with one per component.

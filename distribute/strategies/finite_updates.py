@@ -25,12 +25,12 @@ DELTAS = "what an optimizer on the worker has made"
 
 
 class FiniteUpdates:
-    """Of one task's program. Not thread-safe.
+    """Refuses steps with NaN or infinity in one task's program. Not thread-safe.
 
     Args:
-        runtime: Of this task: ``nonfinite_gradients`` and ``nonfinite_limit`` of its settings
-            count, and its progress gets the refused steps.
-        what: Is looked at, for people.
+        runtime: Runtime of this task: its settings ``nonfinite_gradients`` and ``nonfinite_limit``
+            apply, and its progress counts the refused steps.
+        what: What is checked, for messages.
     """
 
     def __init__(self, runtime: ClusterRuntime, what: str = "the gradient") -> None:

@@ -43,13 +43,13 @@ class MultiWorkerMirroredStrategy(Strategy):
         cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
             process alone.
         communication_options: Packing, timeout and implementation of collective operations.
-        runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
+        runtime: Runtime of the task that makes the strategy; None: that of the program's cluster.
 
     Raises:
         ConfigurationError: The cluster has parameter servers, or this process is no worker of it,
             or it lists only a part of the workers; or NCCL is asked for and a replica has no GPU,
             or CuPy no NCCL.
-        JoinTimeoutError: A worker did not come.
+        JoinTimeoutError: A worker did not join in time.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
 
     Raises:
         ConfigurationError: See :class:`MultiWorkerMirroredStrategy`.
-        JoinTimeoutError: A worker did not come.
+        JoinTimeoutError: A worker did not join in time.
     """
 
     def __init__(

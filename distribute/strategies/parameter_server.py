@@ -64,7 +64,7 @@ class ParameterServerStrategy(Strategy):
         prefetch: Do not wait for the push at the end of a step: the next step begins with the
             values that arrived meanwhile, which lack this worker's own last update. Hides the time
             on the way behind the program's; the staleness in the status counts it.
-        runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
+        runtime: Runtime of the task that makes the strategy; None: that of the program's cluster.
 
     Raises:
         ConfigurationError: The cluster is not valid, or has no ps.

@@ -15,10 +15,10 @@ def closed_gate() -> threading.Lock:
 
 
 class ReplicaThread:
-    """Waits for work, a step's, and does it; forgets work it is too late for.
+    """Waits for the work of a step and does it; drops work that it is too late for.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:

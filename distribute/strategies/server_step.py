@@ -38,7 +38,7 @@ class ServerStep:
     """One worker's steps, one after the other. Not thread-safe: its user holds a lock.
 
     Args:
-        runtime: Of this task.
+        runtime: Runtime of this task.
         prefetch: Do not wait for a step's push: the next step begins with the values that are
             there.
     """
@@ -141,11 +141,11 @@ class ServerStep:
         return value
 
     def read_all(self, names: Sequence[str], *, arrived: bool) -> list[Array]:
-        """Several variables outside of steps, by one round trip.
+        """Values of several variables outside of steps, by one round trip.
 
         Args:
-            names: Of the variables.
-            arrived: What the last step's push has brought will do: then there is none.
+            names: Names of the variables.
+            arrived: Accept values that came with the last step's push, without a round trip.
         """
         pulled = self._pulled
         if not (arrived and all(name in pulled for name in names)):
@@ -208,9 +208,9 @@ class ServerStep:
         """Assign or add.
 
         Args:
-            name: The variable.
-            operation: What to do.
-            value: Of the variable's shape and dtype, or some rows.
+            name: Name of the variable.
+            operation: Whether to assign or to add.
+            value: An array of the variable's shape and dtype, or some of its rows.
             at_once: False: inside a step it travels with the step's push.
         """
         if at_once or not self._active:
@@ -256,7 +256,7 @@ class ServerStep:
         Args:
             batches: Each is pushed as a whole, in order.
             clip: Limit of the joint norm of a batch; None: none.
-            hyperparameters: Of their update rules, where they are others than those bound.
+            hyperparameters: Hyperparameters of their update rules that differ from those bound.
         """
         if not self._active:
             self._count_anew()
@@ -285,11 +285,11 @@ class ServerStep:
         return 0 if self._counted else 1
 
     def made_alone(self, global_step: int, increment: int) -> None:
-        """Count a step that was made beside the session, of finite updates.
+        """Count a step of finite updates that was made without the session.
 
         Args:
-            global_step: After it.
-            increment: Of :meth:`increment_alone`.
+            global_step: The global step after it.
+            increment: Result of :meth:`increment_alone`.
         """
         self._counted = True
         self._count_anew()

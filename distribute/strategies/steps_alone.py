@@ -106,8 +106,8 @@ class StepsAlone:
         """Apply gradients to the program's arrays.
 
         Args:
-            updates: Of a step.
-            own: Of :meth:`arrays`.
+            updates: Gradients of a step.
+            own: Result of :meth:`arrays`.
 
         Returns:
             Whether the arrays have been updated; False: nothing was done, the step is one for the
@@ -150,7 +150,7 @@ class StepsAlone:
         Args:
             update: Makes it, and returns the new values by the names of their variables; with NaN
                 or infinity in them the step is refused, and arrays are what they were.
-            own: Of :meth:`values`, or of :meth:`arrays` without ``adopt``.
+            own: Result of :meth:`values`, or of :meth:`arrays` without ``adopt``.
 
         Returns:
             Whether the step counts; False: it was refused; None: ``update`` was not called, the

@@ -84,10 +84,10 @@ class SynchronousSteps:
     """Counts a strategy's steps, and keeps and restores its variables for the job.
 
     A step is a ``run``, or ``apply_gradients`` outside of one, that changes what the replicas have
-    in common; so the count is the same on all workers. Of the program's thread.
+    in common; so the count is the same on all workers. Use it from the program's thread.
 
     Args:
-        progress: Of this task, for the status; None: nobody looks.
+        progress: Progress of this task, for the status; None: it is not reported.
         clock: The time in seconds.
     """
 
@@ -117,9 +117,9 @@ class SynchronousSteps:
         """Let the job save these variables; begin with a checkpoint's.
 
         Args:
-            job: Of this task.
-            workers: Those in sync; the first one writes.
-            restore_from: The same on all of them; empty: begin anew.
+            job: Snapshots of this task's job.
+            workers: The workers in sync; the first one writes.
+            restore_from: Path of the checkpoint, the same on all of them; empty: begin anew.
 
         Raises:
             CheckpointError: It is damaged, or not here.

@@ -22,10 +22,10 @@ class ShardedVariable(Variable):
 
     Args:
         variables: The shards, in order: one dtype, and one shape but for axis 0.
-        name: Of the whole.
+        name: Name of the whole variable.
 
     Raises:
-        TypeError: ``variables`` is no list of variables, or empty.
+        TypeError: ``variables`` is not a list of variables, or is empty.
         ValueError: Dtypes or shapes differ.
     """
 

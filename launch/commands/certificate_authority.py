@@ -72,8 +72,8 @@ def make_authority(
 
     Args:
         days: How long its certificate is valid, from now on.
-        name: Of the CA.
-        now: UTC.
+        name: Name of the CA.
+        now: The time, in UTC.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes

@@ -70,14 +70,14 @@ def run_as_task(
     print_tf_config: bool,
     **flags: Any,
 ) -> None:
-    """Do what a command of a task was asked for; ends the process.
+    """Run a task as its command line asks, and end the process.
 
     Args:
         script: The program, if there is one.
-        arguments: Of the program.
+        arguments: Arguments of the program.
         module: Whether ``script`` names a module.
         print_tf_config: Show the cluster, and return.
-        flags: Those of the task and of its settings.
+        flags: Flags of the task and of its settings.
     """
     settings = take_settings(flags)
     set_up_logging(settings)

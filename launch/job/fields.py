@@ -12,10 +12,10 @@ ObjectName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-.a-z0-9]*[a
 
 
 class MisfitError(ValueError):
-    """What one field says does not fit another's.
+    """The values of two fields do not fit each other.
 
     Attributes:
-        path: Of the field to look at, from the model that is validated.
+        path: Path of the field to look at, from the model that is validated.
     """
 
     def __init__(self, message: str, *path: str | int) -> None:

@@ -35,7 +35,7 @@ class Document:
     """A YAML document.
 
     Attributes:
-        name: Of the file, for messages.
+        name: Name of the file, for messages.
         lines: Its text.
         data: Mappings, lists and scalars.
         values: Position of each value by its path, e.g. ``("roles", "ps", "count")``.
@@ -72,11 +72,11 @@ def read_yaml(text: str, name: str, is_text: Callable[[Path], bool]) -> Document
 
     Args:
         text: YAML, or JSON.
-        name: Of the file, for messages.
-        is_text: Whether the scalar at a path is taken as it is written.
+        name: Name of the file, for messages.
+        is_text: Whether the scalar at a path is read as text.
 
     Raises:
-        ConfigurationError: It is no YAML, too large, or says a key twice; with the place.
+        ConfigurationError: It is not YAML, is too large or has a key twice; names the position.
     """
     document = Document(name, text.splitlines())
     if len(text) > _MOST_CHARACTERS:

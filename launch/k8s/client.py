@@ -259,12 +259,12 @@ class KubernetesApi:
         """Chunks of a container's log, each line behind its time.
 
         Args:
-            pod: Its name.
-            container: Of the pod.
+            pod: Name of the pod.
+            container: Name of a container of the pod.
             since: RFC 3339; empty: from the beginning.
             follow: Go on until the container ends.
-            previous: Of the container before the last restart.
-            tail: Lines at the end; -1: all.
+            previous: Read the log from before the container's last restart.
+            tail: Number of lines at the end; -1: all.
 
         Raises:
             RefusedRequestError: There was no answer.

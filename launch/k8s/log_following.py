@@ -37,9 +37,9 @@ class Said:
     """Something to print.
 
     Attributes:
-        task: Whose, as ``worker:1``; empty: of the job.
+        task: The task it comes from, as ``worker:1``; empty: the job.
         text: A line.
-        is_note: Of this command, not of the task.
+        is_note: Whether it comes from this command, not from the task.
     """
 
     task: str
@@ -61,9 +61,9 @@ def read_logs(
 
     Args:
         api: The Kubernetes API.
-        name: Of the job.
-        wanted: Whether a task's is.
-        tail: Lines at the end of each; -1: all.
+        name: Name of the job.
+        wanted: Whether a task's log is wanted.
+        tail: Number of lines at the end of each; -1: all.
     """
     pods = api.list_all("Pod", selector_text(name)).items
     pods.sort(key=lambda pod: (task_of(pod), pod["metadata"].get("creationTimestamp", "")))
@@ -102,9 +102,9 @@ class LogFollower:
 
     Args:
         api: The Kubernetes API.
-        name: Of the job.
-        wanted: Whether a task's log is.
-        tail: Lines of what is there already; -1: all.
+        name: Name of the job.
+        wanted: Whether a task's log is wanted.
+        tail: Number of lines to show that exist already; -1: all.
         watch_s: How long a watch of the pods lasts. Unit: seconds.
     """
 

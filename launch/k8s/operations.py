@@ -22,8 +22,8 @@ def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -
 
     Args:
         api: The Kubernetes API.
-        name: Of the job.
-        pods: As a watch has them; None: they are listed.
+        name: Name of the job.
+        pods: Pods from a watch; None: they are listed.
     """
     selector = selector_text(name)
     if pods is None:

@@ -28,9 +28,9 @@ class PodState:
         state: ``Pending``, ``Starting``, ``Running``, ``Leaving``, ``Done``, ``Failed``,
             ``OOMKilled``, ``Preempted`` or ``Unknown``.
         reason: Why it is not running or has ended; empty if there is nothing to say.
-        remedy: What to do; empty: nothing, or nobody knows.
-        exit_code: Of the last container that ended; None: none has.
-        restarts: Of its containers.
+        remedy: What to do; empty: nothing, or it is not known.
+        exit_code: Exit code of the last container that ended; None: none has.
+        restarts: Number of restarts of its containers.
     """
 
     state: str

@@ -125,7 +125,7 @@ def departure(exit_codes: Mapping[str, int]) -> str:
     """How a pod of a worker that was asked to leave ended, for people; ``""``: not known.
 
     Args:
-        exit_codes: Of its containers that have ended.
+        exit_codes: Exit codes of its containers that have ended, by name.
     """
     if not exit_codes:
         return ""

@@ -24,12 +24,12 @@ class ExpiredVersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One object that came, changed or went.
+    """One object that was added, changed or deleted.
 
     Attributes:
-        name: Of the object.
-        object: As it is now; of one that went: as it was last seen.
-        gone: It was deleted.
+        name: Name of the object.
+        object: The object as it is now; a deleted one as it was last seen.
+        gone: Whether it was deleted.
     """
 
     name: str

@@ -18,8 +18,8 @@ class ObjectFollower:
 
     Args:
         api: The Kubernetes API.
-        kind: Of the objects.
-        selector: Labels.
+        kind: Kind of the objects.
+        selector: Label selector.
         watch_s: How long a watch lasts before it is begun anew. Unit: seconds.
     """
 

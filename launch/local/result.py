@@ -28,7 +28,7 @@ class LocalResult:
         model_dir: Where its checkpoints are.
         first_failure: The task that failed first, if any.
         status: The last status from the chief.
-        metrics: Of the last evaluation.
+        metrics: Metrics of the last evaluation.
         errors: What failing tasks reported: a traceback or a message.
     """
 

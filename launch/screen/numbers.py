@@ -18,8 +18,8 @@ def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
     """Step, steps/s, what the program reports, staleness: the most important first.
 
     Args:
-        status: The job's.
-        steps_per_s: Of all workers; 0: not known, and of no interest once the job is over.
+        status: Status of the job.
+        steps_per_s: Steps per second of all workers; 0: not known. Not shown once the job is over.
     """
     goal = f"/{status.total_steps}" if status.total_steps else ""
     parts = [f"step {status.global_step}{goal}"]

@@ -37,8 +37,8 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
     """Serve a standalone cluster in this process's role until SIGTERM; returns the exit code.
 
     Args:
-        task: Who this is, in which cluster.
-        settings: Of the daemon.
+        task: The task and its cluster.
+        settings: Settings of the daemon.
 
     Raises:
         ConfigurationError: The cluster has no chief, this task is an evaluator, or this process may
@@ -131,8 +131,8 @@ class LocalStandaloneCluster:
     Args:
         workers: Nodes for workers.
         ps: Nodes for parameter servers.
-        address: Of the gateway; port 0: any.
-        settings: Of all.
+        address: Address of the gateway; port 0: any.
+        settings: Settings of all daemons.
     """
 
     def __init__(self, workers: int, ps: int, address: str, settings: Settings) -> None:

@@ -21,7 +21,7 @@ class ChiefServer:
         expected: Tasks of the spec and their addresses.
         settings: Lease and bind rule.
         clock: For tests.
-        job_id: Of the job; None: it is set later, and nobody can register before.
+        job_id: Id of the job; None: it is set later, and no task can register before.
     """
 
     def __init__(

@@ -48,13 +48,12 @@ class _Segment:
 
 @dataclass(slots=True)
 class JobLog:
-    """The log of one job; the oldest of 64 MiB makes room. Not thread-safe.
+    """The last 64 MiB of the log of one job. Not thread-safe.
 
-    Lines whose file has been removed by others are lost, and count as dropped.
+    Lines whose file another process has removed are lost, and count as dropped.
 
     Attributes:
-        folder: Of this job alone; made, also when it has been removed meanwhile. The one above it
-            is there.
+        folder: Folder of this job alone; made if it is missing, in a folder that exists.
         end: The offset behind the last line.
     """
 
@@ -89,7 +88,7 @@ class JobLog:
         """The lines from an offset on, as many as fit an answer.
 
         Args:
-            offset: Of an earlier piece; 0: the beginning.
+            offset: Offset from an earlier piece; 0: the beginning.
 
         Raises:
             RefusedError: No line begins there.

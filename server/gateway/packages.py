@@ -16,8 +16,7 @@ class PackageStore:
     """Packages by digest. Not thread-safe.
 
     Args:
-        folder: Of this gateway alone; made, also when it has been removed meanwhile. The one above
-            it is there.
+        folder: Folder of this gateway alone; made if it is missing, in a folder that exists.
     """
 
     def __init__(self, folder: Path) -> None:

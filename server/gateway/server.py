@@ -29,7 +29,7 @@ class GatewayServer:
     Args:
         task: The cluster's chief.
         table: The cluster.
-        settings: Of the gateway.
+        settings: Settings of the gateway.
     """
 
     def __init__(self, task: TaskId, table: JobTable, settings: Settings) -> None:

@@ -44,9 +44,9 @@ class GatewayServicer:
 
     Args:
         table: The cluster.
-        folder: Says which folder this gateway has for packages and logs, and makes it anew if it
+        folder: Returns the folder this gateway has for packages and logs, and makes it again if it
             has been removed.
-        instance: Of this process.
+        instance: Instance id of this process.
         ticket: Makes a ticket for a connection to an address.
     """
 

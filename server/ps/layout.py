@@ -20,10 +20,10 @@ class LayoutRange:
         where: Their elements in the block.
         operation: What the step does to them.
         rule: Applies gradients; None for other operations.
-        encoding: Of the values in the payload.
-        dtype: Of the values in the payload.
+        encoding: Encoding of the values in the payload.
+        dtype: Dtype of the values in the payload.
         width: Elements per row.
-        decay: What part of the old values goes before others are added.
+        decay: Fraction of the old values that is taken away before others are added.
     """
 
     block: Block

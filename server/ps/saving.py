@@ -55,8 +55,8 @@ def save_shards(store: Store, directory: str | Folder, copy_bytes: int = COPY_BY
 
     Args:
         store: The shards of this ps.
-        directory: Of the checkpoint; a path or fsspec URL, or the directory.
-        copy_bytes: Copied at a time, and extra memory; up to 32 MiB on a ps with over 16 GiB.
+        directory: Directory of the checkpoint: a path, a fsspec URL or an open folder.
+        copy_bytes: Bytes copied at a time, in extra memory; up to 32 MiB on a ps with over 16 GiB.
 
     Raises:
         OSError: The file system refused.

@@ -41,8 +41,8 @@ class PsServer:
         exit_code = server.wait()
 
     Args:
-        task: Which one.
-        settings: Of this task.
+        task: The task of this ps.
+        settings: Settings of this task.
         clock: For tests.
         has_chief: Whether the cluster is known to have a task of the type chief; else it is once
             one has attached.
@@ -163,13 +163,13 @@ class PsServer:
 
 
 class _Orphanhood:
-    """How long nobody has led a ps, said in words while it lasts, and whether it is to end for it.
+    """How long a ps has had no chief, logged while it lasts, and whether it should end.
 
     Args:
         task: The ps.
-        lease: Of its chief.
-        settings: ``orphan_timeout_s`` and ``stay_without_chief``.
-        clock: That of the lease.
+        lease: Lease of its chief.
+        settings: Settings with ``orphan_timeout_s`` and ``stay_without_chief``.
+        clock: Clock of the lease.
     """
 
     def __init__(self, task: TaskId, lease: ChiefLease, settings: Settings, clock: Clock) -> None:

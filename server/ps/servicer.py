@@ -24,8 +24,8 @@ class ParameterServerServicer:
 
     Args:
         store: The variables.
-        lease: Who leads the job; told by ``Attach`` and ``EndJob``.
-        generation: Of this ps; a client that finds another one knows its variables are gone.
+        lease: Lease of the job's chief; updated by ``Attach`` and ``EndJob``.
+        generation: Generation of this ps; if it changes, a client knows its variables are gone.
         limiter: Counts the workers that have a session.
         model_dir: Where checkpoints are.
     """

@@ -95,16 +95,16 @@ class Session:
         self._last_changed: tuple[Layout, dict[str, Any], dict[int, UpdateRule]] = _NOTHING, {}, {}
 
     def add_layout(self, layout_id: int, entries: Entries, num_bytes: int = 0) -> None:
-        """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it.
+        """Keep a layout; the first step that uses it compiles it, and gets the layout's errors.
 
         Args:
             layout_id: A session may use it again for another layout.
-            entries: Of the layout.
-            num_bytes: What it takes, before it is compiled.
+            entries: Entries of the layout.
+            num_bytes: Size of the layout before it is compiled.
 
         Raises:
-            LimitExceededError: Too many, or too many bytes of them.
-            RefusedError: Its id stands for none.
+            LimitExceededError: There are too many layouts, or too many bytes of them.
+            RefusedError: ``layout_id`` is 0.
         """
         if len(self._layouts) > _MAX_LAYOUTS and layout_id not in self._layouts:
             raise LimitExceededError(

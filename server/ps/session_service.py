@@ -32,8 +32,8 @@ class SessionService:
 
     Args:
         store: The variables.
-        generation: Of this ps; a worker that finds another one knows its variables are gone.
-        settings: For the bounds.
+        generation: Generation of this ps; if it changes, a worker knows its variables are gone.
+        settings: Settings of this ps, for the bounds.
         limiter: Counts the workers.
         check_job: Refuses a worker of another job.
     """

@@ -87,12 +87,12 @@ class ShardTable:
         """Create shards that do not exist; repeating a definition is a no-op.
 
         Args:
-            shards: Of this ps.
-            who: Named in errors about later, different definitions.
+            shards: Shards of this ps.
+            who: The task to name in errors about later, different definitions.
             restore_from: Checkpoint with the values of new shards, a path or its directory; those
                 it lacks are initialized. It is read without a lock.
-            still_wanted: Whether somebody waits for the answer: a caller that has given up must not
-                have memory filled.
+            still_wanted: Whether the caller still waits for the answer: memory must not be filled
+                for one that has given up.
 
         Raises:
             DefinitionMismatchError: One exists, here or in the checkpoint, with another shape,

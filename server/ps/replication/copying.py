@@ -40,10 +40,10 @@ def copy_block(
     """Copy one block to a follower.
 
     Args:
-        stream: Of the store.
-        block: To be copied.
+        stream: Record stream of the store.
+        block: The block to copy.
         held: Its shards, in order.
-        follower: That gets it.
+        follower: The follower that gets it.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.

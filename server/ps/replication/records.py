@@ -31,11 +31,11 @@ class BlockUpdated:
 
 @dataclass(frozen=True, slots=True)
 class PushCompleted:
-    """All blocks of a push have it.
+    """All blocks of a push are updated.
 
     Attributes:
-        info: With the global step at which the worker computed it.
-        step_increment: Of the global step.
+        info: The push's step, with the global step at which the worker computed it.
+        step_increment: Increment of the global step.
     """
 
     info: StepInfo
@@ -72,7 +72,7 @@ class BlockCopyBegun:
 
     Attributes:
         block: Its number.
-        defined_by: Of each shard.
+        defined_by: The task that first defined each shard.
         slots: Names of the slot arrays that it has.
         restored_from: Path of the checkpoint of each shard; empty: none.
         applied: Marks of pushes of tasks.

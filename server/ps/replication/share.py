@@ -15,16 +15,16 @@ from .replaying import Replayer
 
 
 class ReplicatedShare:
-    """A share that this ps leads, follows, or has nothing of. Thread-safe.
+    """A share that this ps leads, follows, or does not hold. Thread-safe.
 
     Args:
-        number: Of the share.
+        number: Number of the share.
         task: This ps.
-        settings: For the store's bounds.
+        settings: Settings of this ps, for the store's bounds.
 
     Attributes:
-        store: What it holds; another one once it follows another leader.
-        replica: What this ps is to it.
+        store: The share's content; replaced when this ps follows another leader.
+        replica: Role and state of this ps in the share.
     """
 
     def __init__(self, number: int, task: TaskId, settings: Settings) -> None:

@@ -42,13 +42,13 @@ class Follower:
 
     Args:
         task: The ps.
-        link: To it.
+        link: Connection to it.
 
     Attributes:
-        position: Of the last record that was sent to it.
-        acknowledged: The last position that it has.
+        position: Position of the last record that was sent to it.
+        acknowledged: The last position that it has acknowledged.
         blocks: Numbers of the blocks whose copy has begun; it gets all records of these.
-        claimed: Numbers of the blocks that somebody copies, or has copied.
+        claimed: Numbers of the blocks whose copy a thread has taken on or finished.
         is_needed: Whether answers wait for it.
         broken: Why nothing can be sent to it any more.
     """
@@ -87,8 +87,8 @@ class RecordStream:
     """Posts records to followers, and waits for acknowledgements. Thread-safe.
 
     Args:
-        timeout_s: Of a wait for acknowledgements.
-        lost: Told of a follower whose link broke, once.
+        timeout_s: Timeout of a wait for acknowledgements. Unit: seconds.
+        lost: Called once for each follower whose link broke.
 
     Attributes:
         followers: Replaced as a whole, so that no lock is needed to see that there is none.
