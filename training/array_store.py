@@ -305,11 +305,11 @@ class ArrayStore(Shown):
     def push_averages(self, moved: Mapping[str, MovedAverage]) -> None:
         """Have moving averages go on from where this replica's step took them; part of a step.
 
-        Of asynchronous workers the steps of all count, in whatever order they arrive. Between
-        replicas in sync averages are averaged; counters are the same on all of them.
+        The steps of all asynchronous workers count, in whatever order they arrive. Between replicas
+        in sync, averages are averaged; counters are the same on all of them.
 
         Args:
-            moved: By name: what the step made of each.
+            moved: What the step made of each average, by name.
 
         Raises:
             UnknownVariableError: The store has no array of such a name.

@@ -15,8 +15,8 @@ class Evaluation(BaseModel):
     """One checkpoint's results.
 
     Attributes:
-        global_step: Of the checkpoint.
-        final: It was the job's last.
+        global_step: Global step of the checkpoint.
+        final: Whether it was the job's last.
         metrics: What the program computed.
         seconds: How long that took.
     """

@@ -26,9 +26,9 @@ class _ExportSource:
     """What is exported.
 
     Attributes:
-        specs: Of the arrays.
-        parts: Given a name, the array's bytes in order.
-        writes: This task is the one that writes.
+        specs: Specifications of the arrays.
+        parts: Returns an array's bytes in order, by its name.
+        writes: Whether this task is the one that writes.
     """
 
     specs: Sequence[TensorSpec]

@@ -10,8 +10,8 @@ def require(module: str, extra: str) -> ModuleType:
     """A framework's module.
 
     Args:
-        module: To import, e.g. ``torch``.
-        extra: Of ours that installs it.
+        module: Module to import, e.g. ``torch``.
+        extra: Extra of Windlass that installs it.
 
     Raises:
         MissingExtraError: It is not installed; says which extra to install.

@@ -33,8 +33,9 @@ def start_copies(arrays: Sequence[Any], *, ahead: bool | None = None) -> None:
     """Start the copies of all arrays to the host, before the first is waited for.
 
     Args:
-        arrays: Of JAX; others are left as they are.
-        ahead: None: where JAX' default device is not the CPU, whose arrays need no copy.
+        arrays: Arrays of JAX; others are left as they are.
+        ahead: Whether to start them. None: unless JAX' default device is the CPU, whose arrays need
+            no copy.
     """
     if ahead is None:
         ahead = _has_accelerator()

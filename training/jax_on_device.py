@@ -19,10 +19,10 @@ class StepsOnDevice:
     """Makes steps of a program alone.
 
     Args:
-        store: That has the parameters and the optimizer's state.
-        names: Of these in the store.
-        values: Gives what they are now: arrays of the host by name, of some or all of them. Is told
-            how many steps were made since it was called last.
+        store: Store of the parameters and the optimizer's state.
+        names: Names of these in the store.
+        values: Returns their current values: arrays of the host by name, of some or all of them.
+            Its argument is the number of steps made since its last call.
     """
 
     def __init__(

@@ -21,10 +21,10 @@ def goes_on(
 
     Args:
         before: The record when the evaluator began; an empty one if there was none.
-        record: As of now.
-        job_id: Of the evaluator's job; empty: it was not told.
-        old: The checkpoint was there before the evaluator began.
-        waits_s: How much longer a job that has not begun yet is waited for. Unit: seconds.
+        record: The record as it is now.
+        job_id: Identifier of the evaluator's job; empty: it is not known.
+        old: Whether the checkpoint was there before the evaluator began.
+        waits_s: How much longer to wait for a job that has not begun yet. Unit: seconds.
     """
     if not old:
         return None
@@ -42,8 +42,8 @@ class JobEnd:
 
     Args:
         model_dir: Path or fsspec URL.
-        settings: Of the evaluator.
-        in_cluster: Whether it is a task of a cluster; if not, nobody is about to start a job.
+        settings: Settings of the evaluator.
+        in_cluster: Whether it is a task of a cluster; if not, no job is about to start.
     """
 
     def __init__(self, model_dir: str, settings: Settings, *, in_cluster: bool) -> None:
@@ -57,7 +57,7 @@ class JobEnd:
         """Why a job may still go on from a final checkpoint; None: that is the end.
 
         Args:
-            path: Of the checkpoint.
+            path: Path of the checkpoint.
         """
         if path not in self._old:
             return None

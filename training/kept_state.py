@@ -32,11 +32,11 @@ class KeptState:
 
     Args:
         entries: What the state may have, by name: first values, of which shapes and dtypes count.
-        kind: Of the optimizer: a part of the names.
-        prefix: Of all names; empty or without a slash at its end.
+        kind: Kind of the optimizer, a part of the names.
+        prefix: Prefix of all names; empty or without a slash at its end.
 
     Attributes:
-        updates: How often the optimizer was applied; of a job that resumes from the checkpoint on.
+        updates: How often the optimizer was applied; a job that resumes goes on counting.
     """
 
     def __init__(self, entries: Mapping[str, Any], *, kind: str, prefix: str) -> None:
@@ -97,7 +97,7 @@ class KeptState:
         """The entries that were pushed, by their own names; none if nothing was.
 
         Args:
-            values: Of the variables.
+            values: Values of the variables, by name.
         """
         vector = to_host(values[self._vector])
         self.updates = int(vector[0])

@@ -24,9 +24,9 @@ class WorkerOptimizer:
     """Runs a transformation on the whole tree.
 
     Args:
-        optimizer: A ``GradientTransformation``, or what has its two methods.
-        tree: Of the parameters.
-        name: Of the bridge, which comes first in the names of the state.
+        optimizer: A ``GradientTransformation``, or an object with its two methods.
+        tree: Tree of the parameters.
+        name: Name of the bridge, the prefix of the state's names.
 
     Attributes:
         state: The ``opt_state``; None before :meth:`begin`.

@@ -18,13 +18,13 @@ def choose_place(place: Place, deltas: Deltas, name: str) -> Place:
     """Where an optimizer runs.
 
     Args:
-        place: As the table says.
-        deltas: As the program says.
-        name: Of the optimizer, for people.
+        place: Where it runs according to the table of rules.
+        deltas: Whether it may run on the worker.
+        name: Name of the optimizer, for messages.
 
     Raises:
         ConfigurationError: It has no rule and deltas are forbidden.
-        ValueError: ``deltas`` is something else.
+        ValueError: ``deltas`` is none of the allowed values.
     """
     if deltas not in get_args(Deltas):
         raise ValueError(f"deltas={deltas!r}; it is one of {', '.join(get_args(Deltas))}")
@@ -47,8 +47,8 @@ def tell_of_half_precision(arrays: Mapping[str, Array], kind: str) -> None:
     """Say that servers update half-precision arrays in float32.
 
     Args:
-        arrays: That an optimizer updates on the servers, by name.
-        kind: Of the optimizer, for people.
+        arrays: Arrays that an optimizer updates on the servers, by name.
+        kind: Kind of the optimizer, for messages.
     """
     half = [n for n, a in arrays.items() if is_float(a.dtype) and a.dtype.itemsize < 4]
     if half:

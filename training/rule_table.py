@@ -76,7 +76,7 @@ def place_torch(name: str, group: Hyperparameters) -> Place:
     """Where a ``torch.optim`` optimizer runs.
 
     Args:
-        name: Of its class.
+        name: Name of the optimizer's class.
         group: One of its ``param_groups``, without the parameters.
     """
     if group.get("maximize"):
@@ -88,7 +88,7 @@ def place_keras(name: str, config: Hyperparameters) -> Place:
     """Where a ``keras.optimizers`` optimizer runs.
 
     Args:
-        name: Of its class.
+        name: Name of the optimizer's class.
         config: Its ``get_config()``, with the rate as a number or as a callable of the step.
     """
     if config.get("use_ema"):

@@ -29,10 +29,10 @@ def save(
     Every task may call this; on others than the chief it does nothing. What is there is replaced.
 
     Args:
-        path: Of this machine. Its folder exists.
-        write: Writes to the path that it is given: one beside ``path``, with the same ending.
-        strategy: Of the program; None: that of the scope this is called in, else the one that
-            this process's place in the cluster says.
+        path: Path on this machine, in a folder that exists.
+        write: Writes to the path it gets as its argument: beside ``path``, with the same ending.
+        strategy: Strategy of the program; None: that of the scope this is called in, else the one
+            that follows from this process's place in the cluster.
 
     Returns:
         Whether this task has written it.
@@ -54,7 +54,7 @@ def writes_here(strategy: Strategy | None = None) -> bool:
     """Whether this task is the one that writes files of the program.
 
     Args:
-        strategy: Of the program; None: as :func:`save`.
+        strategy: Strategy of the program; None: as in :func:`save`.
     """
     if strategy is None and has_strategy():
         strategy = get_strategy()

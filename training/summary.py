@@ -61,9 +61,9 @@ class SummaryWriter:
     Args:
         logdir: Path or fsspec URL; None: nothing is written.
         chief_only: Whether other workers write nothing.
-        max_queue: Most summaries that wait to be written.
-        flush_s: They are in the file after so long, at the latest. Unit: seconds.
-        suffix: Of the file's name.
+        max_queue: Maximum number of summaries that wait to be written.
+        flush_s: Maximum time until they are in the file. Unit: seconds.
+        suffix: Suffix of the file's name.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class SummaryWriter:
         """In the block, and what it calls, summaries go here.
 
         Args:
-            step: Of summaries that say none: a number, or a strategy, variable or function that
-                gives one; None: the strategy's global step.
+            step: Step of summaries recorded without one: a number, or a strategy, variable or
+                function that gives one; None: the strategy's global step.
         """
         token = _default.set(_Default(self, step))
         try:
@@ -209,7 +209,7 @@ def scalar(name: str, data: Any, step: Step = None) -> bool:
     Args:
         name: Its tag.
         data: A number, or an array of one.
-        step: Of the horizontal axis; None: the default's.
+        step: Position on the horizontal axis; None: the default writer's step.
 
     Returns:
         Whether it was recorded: there is a default writer, and this is a task that writes.
@@ -233,8 +233,8 @@ def histogram(name: str, data: Any, step: Step = None, buckets: int = 30) -> boo
     Args:
         name: Its tag.
         data: An array of any shape.
-        step: Of the horizontal axis; None: the default's.
-        buckets: Into so many ranges of one width they are counted.
+        step: Position on the horizontal axis; None: the default writer's step.
+        buckets: Number of ranges of equal width in which they are counted.
 
     Returns:
         Whether it was recorded; not if there is no finite number.
@@ -259,8 +259,8 @@ def image(name: str, data: Any, step: Step = None, max_outputs: int = 3) -> bool
         name: Their tag.
         data: Array, shape (pictures, height, width, channels) with 1, 3 or 4 channels: uint8, or
             floating-point numbers from 0 to 1.
-        step: Of the horizontal axis; None: the default's.
-        max_outputs: So many are recorded, the first ones.
+        step: Position on the horizontal axis; None: the default writer's step.
+        max_outputs: Maximum number of pictures recorded, the first ones.
 
     Returns:
         Whether they were recorded.
@@ -292,7 +292,7 @@ def text(name: str, data: str | Sequence[str], step: Step = None) -> bool:
     Args:
         name: Its tag.
         data: The text, or its paragraphs.
-        step: Of the horizontal axis; None: the default's.
+        step: Position on the horizontal axis; None: the default writer's step.
 
     Returns:
         Whether it was recorded.

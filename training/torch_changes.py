@@ -17,13 +17,13 @@ torch: Any = require("torch", "torch")
 class ProgramChanges:
     """Gives parameters that the program has clamped, loaded or replaced to all workers.
 
-    In sync every worker has to make the same change. Of asynchronous workers the chief's changes
+    In sync every worker has to make the same change. Among asynchronous workers the chief's changes
     count, and those of another worker are overwritten once, as the first values are.
 
     Args:
-        store: That has the parameters.
-        names: Of the parameters.
-        targets: Into which they are loaded after each step.
+        store: Store of the parameters.
+        names: Names of the parameters.
+        targets: Tensors into which they are loaded after each step.
     """
 
     def __init__(self, store: ArrayStore, names: Iterable[str], targets: Targets) -> None:

@@ -44,8 +44,8 @@ def save(obj: Any, path: str | Path, *, strategy: Strategy | None = None) -> boo
 
     Args:
         obj: What ``torch.save`` takes, e.g. ``module.state_dict()``.
-        path: Of this machine. What is there is replaced.
-        strategy: As :func:`windlass.training.save`.
+        path: Path on this machine. What is there is replaced.
+        strategy: As in :func:`windlass.training.save`.
 
     Returns:
         Whether this task has written it.
@@ -72,11 +72,11 @@ def write_checkpoint(
     of the same kind, and the same ``name``.
 
     Args:
-        model_dir: Of the job, without a newer checkpoint.
-        module: Its parameters and buffers are written.
-        optimizer: One of ``torch.optim`` that a rule of the servers computes.
-        global_step: Of the checkpoint; None: the steps that the optimizer has made.
-        name: As ``DistributedOptimizer`` is given it.
+        model_dir: Model directory of the job, without a newer checkpoint.
+        module: Module whose parameters and buffers are written.
+        optimizer: Optimizer of ``torch.optim`` that a rule of the servers computes.
+        global_step: Global step of the checkpoint; None: the steps that the optimizer has made.
+        name: The ``name`` of ``DistributedOptimizer``.
 
     Returns:
         Path of the checkpoint.

@@ -10,12 +10,12 @@ def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]
     """The optimizer's parameters by name, in its order.
 
     Args:
-        optimizer: Of ``torch.optim``.
-        module: Whose names count; None: those that the optimizer was given, else numbers.
-        prefix: Comes first.
+        optimizer: Optimizer of ``torch.optim``.
+        module: Module whose names count; None: those that the optimizer has, else numbers.
+        prefix: Prefix of the names.
 
     Raises:
-        ValueError: The module has not all of them.
+        ValueError: The module lacks one of them.
     """
     names: dict[int, str] = {}
     if module is not None:

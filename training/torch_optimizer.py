@@ -53,15 +53,15 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     deltas. Sparse gradients travel as rows.
 
     Args:
-        optimizer: Of all parameters that are trained.
-        strategy: With one replica in this process; None: the current one.
+        optimizer: Optimizer of all parameters that are trained.
+        strategy: Strategy with one replica in this process; None: the current one.
         module: Gives the parameters their names. Its buffers are kept with them: running averages
-            (batch norm) are of the batches of all workers; of others each worker has its own while
-            it trains, and what its steps change overwrites the job's.
+            (batch norm) cover the batches of all workers; each worker has its own of the others
+            while it trains, and what its steps change overwrites the job's.
         deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
             ``forbid`` it, or ``always``.
-        mean: Gradients of workers in sync are averaged; False: added up.
-        name: Comes first in the names.
+        mean: Whether gradients of workers in sync are averaged; False: added up.
+        name: Prefix of the names.
 
     Attributes:
         store: Parameters and buffers by name.

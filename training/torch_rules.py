@@ -22,7 +22,7 @@ class TorchRules:
     """The rules of an optimizer's parameter groups.
 
     Args:
-        optimizer: Of ``torch.optim``, or one that is like them.
+        optimizer: Optimizer of ``torch.optim``, or one with the same interface.
         deltas: Whether it may run on the worker.
         reason: Why it has to run there, as the rest of a sentence that begins with its name; None:
             it need not.
@@ -62,7 +62,7 @@ class TorchRules:
         """The rule of each parameter, by name; none if the optimizer runs on this worker.
 
         Args:
-            names: Of parameters, by the id of their tensors. Those that have none get no rule.
+            names: Names of parameters, by the id of their tensors. Those without one get no rule.
         """
         return {
             names[id(parameter)]: rule
@@ -77,10 +77,10 @@ class TorchRules:
         """Add coupled weight decay to gradients, which is the worker's part.
 
         Args:
-            gradients: By name. Changed.
-            parameters: By name, each with its ``grad``.
-            share: Of the decay, what this worker adds: where gradients of several are added up, the
-                decay must count once.
+            gradients: Gradients by name, changed in place.
+            parameters: Parameters by name, each with its ``grad``.
+            share: Share of the decay that this worker adds: where gradients of several workers are
+                added up, the decay must count once.
 
         Raises:
             ConfigurationError: A parameter with a decay has a sparse gradient.

@@ -6,10 +6,10 @@ from ..core.errors import ConfigurationError
 
 
 class StateOnServers(dict[Any, Any]):
-    """Empty, and an error where a program asks for moments or changes them.
+    """An empty state that raises an error where a program asks for moments or changes them.
 
     Args:
-        kind: Of the optimizer, for people.
+        kind: Kind of the optimizer, for messages.
     """
 
     def __init__(self, kind: str) -> None:

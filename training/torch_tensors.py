@@ -150,11 +150,11 @@ class Targets:
         """Tensors that have other values than they were given, in the dtype of these.
 
         Values on the host are compared, which takes as long as a copy of them: what is done to
-        ``Tensor.data`` has no mark. On another device marks have to do.
+        ``Tensor.data`` has no mark. On another device only marks are compared.
 
         Args:
-            names: Of the tensors in question.
-            given: What was loaded last, by name.
+            names: Names of the tensors to compare.
+            given: The values that were loaded last, by name.
         """
         found: dict[str, Array] = {}
         for name in names:

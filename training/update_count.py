@@ -22,8 +22,8 @@ class UpdateCount:
     """Counts the updates of one store.
 
     Args:
-        prefix: Of the names of the store: empty, or with a slash at its end.
-        strategy: Of the store.
+        prefix: Prefix of the names of the store: empty, or with a slash at its end.
+        strategy: Strategy of the store.
 
     Attributes:
         known: Updates so far, as far as this worker knows.

@@ -220,15 +220,15 @@ def once(function: Callable[..., _T], *args: Any, name: str | None = None, **kwa
         def model_fn(features, labels, mode, params):
             net = wl.estimator.once(Net, params["hidden_units"])
 
-    Of one call of ``train``, ``evaluate`` or ``predict``: the next one begins anew. With several
-    replicas in a process all get the same object. Variables made in it, by bridges too, begin with
-    the values of the checkpoint.
+    The result holds for one call of ``train``, ``evaluate`` or ``predict``: the next begins anew.
+    With several replicas in a process all get the same object. Variables made in it, by bridges
+    too, begin with the values of the checkpoint.
 
     Args:
-        function: Is called in cross-replica context.
-        args: Of the function.
+        function: Function to call, in cross-replica context.
+        args: Positional arguments of the function.
         name: Needed where calls of ``once`` do not come in the same order for every batch.
-        kwargs: Of the function.
+        kwargs: Keyword arguments of the function.
 
     Raises:
         RuntimeError: Outside of a model_fn.

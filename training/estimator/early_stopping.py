@@ -92,7 +92,7 @@ def make_early_stopping_hook(
     """A hook that ends the training when ``should_stop_fn()`` is true on the chief.
 
     Args:
-        estimator: That trains.
+        estimator: The Estimator that trains.
         should_stop_fn: Is called now and then.
         run_every_secs: Seconds between two calls; None: by steps.
         run_every_steps: Steps between two calls. Workers in sync go by steps, 100 unless given.
@@ -119,11 +119,11 @@ def stop_if_higher_hook(
     """Ends the training when a metric of an evaluation is above a threshold.
 
     Args:
-        estimator: That trains.
-        metric_name: Of the evaluation.
-        threshold: The metric's.
-        eval_dir: Where results are; None: ``estimator.eval_dir()``.
-        min_steps: Not before this step.
+        estimator: The Estimator that trains.
+        metric_name: Name of a metric of the evaluation.
+        threshold: Threshold of the metric.
+        eval_dir: Folder of the results; None: ``estimator.eval_dir()``.
+        min_steps: Training does not end before this step.
         run_every_secs: Seconds between two looks; None: by steps.
         run_every_steps: Steps between two looks.
     """
@@ -149,13 +149,13 @@ def stop_if_no_increase_hook(
     eval_dir: str | None = None, min_steps: int = 0, run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:  # fmt: skip
-    """Ends the training when a metric has not increased for so many steps.
+    """Ends the training when a metric has not increased for a number of steps.
 
     Args:
-        estimator: That trains.
-        metric_name: Of the evaluation.
-        max_steps_without_increase: From the evaluation that was the best.
-        eval_dir: Where results are; None: ``estimator.eval_dir()``.
+        estimator: The Estimator that trains.
+        metric_name: Name of a metric of the evaluation.
+        max_steps_without_increase: Number of steps, counted from the best evaluation.
+        eval_dir: Folder of the results; None: ``estimator.eval_dir()``.
         min_steps: Evaluations before this step do not count.
         run_every_secs: Seconds between two looks; None: by steps.
         run_every_steps: Steps between two looks.
@@ -256,16 +256,16 @@ def _no_improvement_hook(
 
 
 class InMemoryEvaluatorHook(SessionRunHook):
-    """Evaluates in the process that trains, every so many steps, as TensorFlow's.
+    """Evaluates in the process that trains, at regular steps, as TensorFlow's hook does.
 
     What is evaluated is the newest checkpoint.
 
     Args:
-        estimator: That trains.
-        input_fn: Of the evaluation.
+        estimator: The Estimator that trains.
+        input_fn: Input function of the evaluation.
         steps: Batches of each evaluation; None: all.
-        hooks: Of each evaluation.
-        name: Of the evaluation.
+        hooks: Hooks of each evaluation.
+        name: Name of the evaluation.
         every_n_iter: Steps of this worker between two evaluations.
 
     Raises:

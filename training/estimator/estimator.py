@@ -153,10 +153,10 @@ class Estimator:
 
         Args:
             input_fn: See :func:`~windlass.training.estimator.inputs.batches`.
-            steps: So many batches; None: until the input ends.
-            hooks: Are called around every batch.
-            checkpoint_path: None: the newest.
-            name: Of this evaluation, if there are several: results go to ``eval_<name>``.
+            steps: Number of batches; None: until the input ends.
+            hooks: Hooks to call around every batch.
+            checkpoint_path: Path of the checkpoint; None: the newest.
+            name: Name of this evaluation, if there are several: results go to ``eval_<name>``.
 
         Raises:
             CheckpointError: There is no checkpoint, or it is not of this model.
@@ -197,14 +197,14 @@ class Estimator:
 
         Args:
             input_fn: See :func:`~windlass.training.estimator.inputs.batches`; labels are not used.
-            predict_keys: Of the predictions, if they are a dict; None: all.
-            hooks: Are called around every batch.
-            checkpoint_path: None: the newest.
-            yield_single_examples: False: whole batches.
+            predict_keys: Keys of the predictions to yield, if they are a dict; None: all.
+            hooks: Hooks to call around every batch.
+            checkpoint_path: Path of the checkpoint; None: the newest.
+            yield_single_examples: Whether to yield single examples; False: whole batches.
 
         Raises:
             CheckpointError: There is no checkpoint, or it is not of this model.
-            ConfigurationError: The predictions have not these keys, or are of different lengths.
+            ConfigurationError: The predictions lack these keys, or are of different lengths.
         """
         hooks = check_hooks(hooks)
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys

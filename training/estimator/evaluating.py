@@ -29,11 +29,11 @@ def evaluate_batches(
     """The metrics of an input, with ``loss``: the mean over its batches.
 
     Args:
-        model: Of mode EVAL.
+        model: Model in mode EVAL.
         batches: The input.
-        steps: At most so many; None: all.
-        hooks: Of the caller.
-        session: What hooks are given.
+        steps: Maximum number of batches; None: all.
+        hooks: Hooks of the caller.
+        session: The running model that hooks get as their session.
 
     Raises:
         ConfigurationError: There is no batch.
@@ -80,15 +80,15 @@ def predictions_of(
     """Predictions, as they are made: of one example each, or of one batch.
 
     Args:
-        model: Of mode PREDICT.
+        model: Model in mode PREDICT.
         batches: The input.
-        keys: Of the predictions; None: all.
-        hooks: Of the caller.
-        session: What hooks are given.
-        single: Whether of one example each.
+        keys: Keys of the predictions to yield; None: all.
+        hooks: Hooks of the caller.
+        session: The running model that hooks get as their session.
+        single: Whether to yield single examples.
 
     Raises:
-        ConfigurationError: The predictions have not these keys, or are of different lengths.
+        ConfigurationError: The predictions lack these keys, or are of different lengths.
     """
     calls = HookCalls(list(hooks), session)
     calls.begin()

@@ -29,11 +29,11 @@ def write_results(
     """Keep the scalars of an evaluation, and log them.
 
     Args:
-        model_dir: Of the Estimator.
-        name: Of the evaluation; None: the usual one.
-        reader: Of the checkpoint.
-        results: By name.
-        seconds: How long it took.
+        model_dir: Model directory of the Estimator.
+        name: Name of the evaluation; None: the usual one.
+        reader: Reader of the checkpoint.
+        results: Results by name.
+        seconds: How long the evaluation took.
     """
     step = reader.manifest.global_step
     numbers = {

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint, as far as the decision has to know it.
+    """What the decision has to know of a checkpoint.
 
     Attributes:
-        path: Of the checkpoint.
-        global_step: Of the checkpoint.
-        final: A job wrote it at its end.
+        path: Path of the checkpoint.
+        global_step: Global step of the checkpoint.
+        final: Whether a job wrote it at its end.
     """
 
     path: str
@@ -82,9 +82,9 @@ def next_of_evaluator(
         past: What it has done.
         found: The newest checkpoint; None: there is none.
         now: The time. Unit: seconds.
-        max_steps: Of the training; None: it ends with its input.
-        start_delay_s: Before the first evaluation.
-        throttle_s: From the beginning of one to that of the next.
+        max_steps: Last step of the training; None: it ends with its input.
+        start_delay_s: Delay before the first evaluation.
+        throttle_s: Minimum time from the beginning of one evaluation to that of the next.
         goes_on: Why a job may still go on from the checkpoint, if that is a final one; None: it is
             the end.
     """
@@ -117,11 +117,11 @@ def is_due_locally(
     """Whether a process that trains evaluates the checkpoint it has just saved.
 
     Args:
-        last_step: Evaluated last; None: none yet.
+        last_step: The step evaluated last; None: none yet.
         began: When that evaluation began.
-        step: Of the checkpoint; the one of step 0 is none to evaluate.
+        step: Step of the checkpoint; that of step 0 is not evaluated.
         now: The time. Unit: seconds.
-        throttle_s: From the beginning of one evaluation to that of the next.
+        throttle_s: Minimum time from the beginning of one evaluation to that of the next.
     """
     if step in (0, last_step):
         return False
@@ -132,7 +132,7 @@ def worker_delay_s(index: int, *, longest_s: float | None) -> float:
     """How long a worker waits before it trains, so that not all begin in one moment.
 
     Args:
-        index: Of the worker.
+        index: Index of the worker.
         longest_s: ``experimental_max_worker_delay_secs``; None: a minute.
     """
     return min(60.0 if longest_s is None else longest_s, (index + 1) * 5.0)

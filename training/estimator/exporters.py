@@ -71,9 +71,9 @@ class LatestExporter(_Exporter):
     """Exports every checkpoint that is evaluated.
 
     Args:
-        name: Of the exporter.
-        serving_input_receiver_fn: As of ``Estimator.export_saved_model``.
-        exports_to_keep: The newest stay; None: all.
+        name: Name of the exporter.
+        serving_input_receiver_fn: As for ``Estimator.export_saved_model``.
+        exports_to_keep: How many of the newest exports to keep; None: all.
     """
 
     def export(
@@ -92,8 +92,8 @@ class FinalExporter(_Exporter):
     """Exports the last checkpoint of a training.
 
     Args:
-        name: Of the exporter.
-        serving_input_receiver_fn: As of ``Estimator.export_saved_model``.
+        name: Name of the exporter.
+        serving_input_receiver_fn: As for ``Estimator.export_saved_model``.
     """
 
     def __init__(self, name: str, serving_input_receiver_fn: Any = None) -> None:
@@ -132,11 +132,11 @@ class BestExporter(_Exporter):
     """Exports a checkpoint whenever it is better than all before, also before a restart.
 
     Args:
-        name: Of the exporter.
-        serving_input_receiver_fn: As of ``Estimator.export_saved_model``.
+        name: Name of the exporter.
+        serving_input_receiver_fn: As for ``Estimator.export_saved_model``.
         compare_fn: ``compare_fn(best_eval_result, current_eval_result)``: whether the current one
             is better.
-        exports_to_keep: The newest stay; None: all.
+        exports_to_keep: How many of the newest exports to keep; None: all.
     """
 
     def __init__(

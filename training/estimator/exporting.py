@@ -17,7 +17,7 @@ class ServingInputReceiver:
     """As ``tf.estimator.export.ServingInputReceiver``.
 
     Args:
-        features: Of a few examples, as model_fn takes them.
+        features: Features of a few examples, as model_fn takes them.
         receiver_tensors: TensorFlow's; not used.
     """
 
@@ -34,15 +34,15 @@ def build_raw_serving_input_receiver_fn(features: Any) -> Callable[[], ServingIn
 def write_export(
     base: str, reader: CheckpointReader, outputs: Mapping[str, Callable[[str], Any]]
 ) -> str:
-    """Write a new folder, whole or not at all; its path.
+    """Write a new folder, whole or not at all, and return its path.
 
     Args:
         base: A folder of this machine; the new one is named by the time, in seconds.
-        reader: Of the checkpoint.
-        outputs: By file name: is given a path and writes it.
+        reader: Reader of the checkpoint.
+        outputs: Functions by file name, each of which writes a file to the path it gets.
 
     Raises:
-        ConfigurationError: ``base`` is no folder of this machine, or a file name is none.
+        ConfigurationError: ``base`` is no folder of this machine, or a file name is not valid.
         CheckpointError: The checkpoint is damaged.
     """
     if "://" in base:

@@ -88,11 +88,11 @@ class Anew(AsTheyAre):
 
 
 class WarmStart(Anew):
-    """Those of a checkpoint of another program, where it has them.
+    """First values from a checkpoint of another program, where it has them.
 
     Args:
-        settings: Which.
-        reader: Of the checkpoint.
+        settings: Which variables are warm-started.
+        reader: Reader of the checkpoint.
     """
 
     def __init__(self, settings: WarmStartSettings, reader: CheckpointReader) -> None:
@@ -123,10 +123,10 @@ class WarmStart(Anew):
 
 
 class Resumed(AsTheyAre):
-    """Of the model directory's checkpoint: values and slot variables, to train on.
+    """Values and slot variables from the model directory's checkpoint, to train on.
 
     Args:
-        reader: Of the checkpoint.
+        reader: Reader of the checkpoint.
     """
 
     def __init__(self, reader: CheckpointReader) -> None:
@@ -143,10 +143,10 @@ class Resumed(AsTheyAre):
 
 
 class ToLookAt(Anew):
-    """Of a checkpoint: values, to evaluate and to predict. Sums of metrics begin anew.
+    """Values from a checkpoint, to evaluate and to predict. Sums of metrics begin anew.
 
     Args:
-        reader: Of the checkpoint.
+        reader: Reader of the checkpoint.
     """
 
     def __init__(self, reader: CheckpointReader) -> None:

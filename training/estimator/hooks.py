@@ -46,19 +46,19 @@ class SavingElsewhere(Protocol):
 
 
 class RunningModel:
-    """What is being trained, evaluated or used: what hooks are given as their session.
+    """The model being trained, evaluated or used, which hooks get as their session.
 
     Args:
-        strategy: Under which it runs.
-        variables: By name; grows when model_fn is called first.
-        global_step: Asked for the step.
+        strategy: Strategy under which it runs.
+        variables: Variables by name; filled when model_fn is first called.
+        global_step: Returns the global step.
         is_chief: Whether this task leads.
 
     Attributes:
         strategy: As given.
         is_chief: As given.
-        ending: The last step was made.
-        saving: Of a training.
+        ending: Whether the last step was made.
+        saving: What saves the checkpoints of a training.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class HookCalls:
     """Calls several hooks of one run, in order.
 
     Args:
-        hooks: Of the caller.
-        session: What is running.
+        hooks: Hooks of the caller.
+        session: The running model.
     """
 
     def __init__(self, hooks: list[SessionRunHook], session: RunningModel) -> None:

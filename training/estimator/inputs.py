@@ -32,10 +32,10 @@ def batches(
         input_fn: Called once, with those of ``mode``, ``params``, ``config`` and ``input_context``
             that it names. Returns a dataset or any iterable of batches, each ``features`` or
             ``(features, labels)``; or one such batch of arrays, which then comes again and again.
-        strategy: Whose replicas get them.
-        mode: Of the model.
-        params: Of the Estimator.
-        config: Of the Estimator.
+        strategy: Strategy whose replicas get the batches.
+        mode: Mode of the model.
+        params: Hyperparameters of the Estimator.
+        config: Configuration of the Estimator.
 
     Raises:
         ConfigurationError: It returns nothing, or no batch.
@@ -122,12 +122,12 @@ def numpy_input_fn(
     """An input_fn of arrays. As ``tf.compat.v1.estimator.inputs.numpy_input_fn``.
 
     Args:
-        x: Array, or dict of arrays, the first axis of examples.
-        y: Labels: the same; None: there are none.
-        batch_size: Of one replica.
-        num_epochs: How often the data is gone through; None: for ever.
-        shuffle: Whether in a random order; has to be said.
-        seed: Of the orders.
+        x: Array, or dict of arrays, whose first axis is that of examples.
+        y: Labels in the same form; None: there are none.
+        batch_size: Batch size of one replica.
+        num_epochs: Number of passes over the data; None: without end.
+        shuffle: Whether examples come in a random order; required.
+        seed: Seed of the random orders.
 
     Raises:
         ConfigurationError: ``shuffle`` is not given, or the lengths differ.

@@ -20,7 +20,7 @@ def looking_at(registry: Registry) -> Iterator[None]:
     with. Slots stay as they are.
 
     Args:
-        registry: Of the strategy.
+        registry: Registry of the strategy.
     """
     if registry.live_step is None:
         yield
@@ -44,10 +44,10 @@ def write_copy(model_dir: str, variables: Mapping[str, Variable], global_step: i
     Returns the path.
 
     Args:
-        model_dir: Of the job.
-        variables: By name. What replicas count for themselves is left out: all workers would have
-            to read it together.
-        global_step: As far as this task knows.
+        model_dir: Model directory of the job.
+        variables: Variables by name. What replicas count for themselves is left out: all workers
+            would have to read it together.
+        global_step: The global step, as far as this task knows.
     """
     kept = list(shared_values(variables).values())
     return Checkpoint(kept, keep=1).save(f"{model_dir}/{_COPIES}", global_step)

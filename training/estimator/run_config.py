@@ -45,24 +45,25 @@ class RunConfig:
     launcher.
 
     Attributes:
-        model_dir: For checkpoints, summaries and exports. None: TF_CONFIG's, which it then is; else
+        model_dir: Folder of checkpoints, summaries and exports. None: set from TF_CONFIG; else
             the job's, or a new temporary folder.
-        tf_random_seed: Of NumPy and ``random`` when a training begins; None: left alone.
+        tf_random_seed: Seed of NumPy and ``random`` when a training begins; None: left alone.
         save_summary_steps: Steps between two summaries; 0: none.
         save_checkpoints_steps: Steps between two checkpoints.
-        save_checkpoints_secs: Or seconds; None: by steps alone. 600, unless steps are given.
-        keep_checkpoint_max: Checkpoints kept.
+        save_checkpoints_secs: Seconds between two checkpoints; None: by steps alone. 600, unless
+            steps are given.
+        keep_checkpoint_max: Number of checkpoints kept.
         keep_checkpoint_every_n_hours: TensorFlow's; not used.
         log_step_count_steps: Steps between two lines of the log; None: none.
         train_distribute: A strategy, or what makes one, such as
             ``wl.distribute.ParameterServerStrategy``. In a cluster give what makes one: a strategy
             joins the cluster where it is made, and would not know ``model_dir``. None: parameter
             servers where the cluster has some, else one device.
-        eval_distribute: A strategy, or what makes one; None: one device. An evaluation is one
-            process's: of a strategy of several it has the devices of this one.
+        eval_distribute: A strategy, or what makes one; None: one device. An evaluation runs in one
+            process: if the strategy has several, on the devices of this one.
         experimental_distribute: Both of these, and a remote cluster.
         experimental_max_worker_delay_secs: Without ``train_distribute`` worker ``i`` begins
-            ``5 * (i + 1)`` s later, and at most so many; None: 60.
+            ``5 * (i + 1)`` s later, and at most this many seconds; None: 60.
         session_config: TensorFlow's; not used.
         session_creation_timeout_secs: TensorFlow's; not used (``join_timeout_s`` bounds joining).
         device_fn: TensorFlow's; not used: the strategy places variables.

@@ -41,8 +41,8 @@ def writer_for(strategy: Strategy, variables: Mapping[str, Variable]) -> Checkpo
     """What writes a strategy's variables.
 
     Args:
-        strategy: Of this process.
-        variables: By name; grows while the model is made.
+        strategy: Strategy of this process.
+        variables: Variables by name; more are added while the model is made.
     """
     extended = strategy.extended
     if isinstance(extended, ParameterServerExtended):

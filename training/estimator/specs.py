@@ -13,14 +13,14 @@ class TrainSpec:
     """As ``tf.estimator.TrainSpec``.
 
     Args:
-        input_fn: Of the training.
-        max_steps: The global step at which it ends; None: with its input.
-        hooks: Of every task that trains.
-        saving_listeners: Of the chief.
+        input_fn: Input function of the training.
+        max_steps: The global step at which it ends; None: it ends with its input.
+        hooks: Hooks of every task that trains.
+        saving_listeners: Listeners to the chief's checkpoints.
 
     Raises:
         ConfigurationError: ``max_steps`` is not positive.
-        TypeError: Something is of another kind.
+        TypeError: An argument is of the wrong type.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class EvalSpec:
     """As ``tf.estimator.EvalSpec``.
 
     Args:
-        input_fn: Of the evaluation.
+        input_fn: Input function of the evaluation.
         steps: Batches of each evaluation; None: until the input ends.
-        name: Of the evaluation; results go to ``eval_<name>``.
-        hooks: Of each evaluation.
-        exporters: One or several; are called after each evaluation.
-        start_delay_secs: The evaluator begins so long after its start.
-        throttle_secs: So long passes from the beginning of one evaluation to that of the next.
+        name: Name of the evaluation; results go to ``eval_<name>``.
+        hooks: Hooks of each evaluation.
+        exporters: One or several exporters, called after each evaluation.
+        start_delay_secs: Delay before the evaluator's first evaluation.
+        throttle_secs: Minimum time from the beginning of one evaluation to that of the next.
 
     Raises:
         ConfigurationError: A number is negative, ``steps`` is not positive, or two exporters have
             one name.
-        TypeError: Something is of another kind.
+        TypeError: An argument is of the wrong type.
     """
 
     def __init__(

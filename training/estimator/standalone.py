@@ -57,13 +57,13 @@ class RemoteTraining:
     """One training on a standalone cluster.
 
     Attributes:
-        model_fn: The user's.
-        model_dir: Of the Estimator, on this machine.
-        config: Of the Estimator.
-        params: Of the Estimator.
+        model_fn: The user's model function.
+        model_dir: Model directory of the Estimator, on this machine.
+        config: Configuration of the Estimator.
+        params: Hyperparameters of the Estimator.
         values: What variables begin with.
-        first: The global step of these.
-        resumes: The checkpoint of which they are; None: there is none.
+        first: The global step of these values.
+        resumes: The checkpoint they come from; None: there is none.
     """
 
     model_fn: Callable[..., Any]
@@ -84,15 +84,15 @@ class RemoteTraining:
         steps: int | None,
         max_steps: int | None,
     ) -> float:
-        """Train; the last loss.
+        """Train, and return the last loss.
 
         Args:
-            address: Of the cluster.
-            input_fn: Is called here for the first batch, and once on each worker.
-            hooks: Are called here.
-            listeners: Are told of checkpoints, which are written here.
-            steps: So many more.
-            max_steps: Until this step.
+            address: Address of the cluster.
+            input_fn: Input function, called here for the first batch and once on each worker.
+            hooks: Hooks, which are called here.
+            listeners: Listeners to the checkpoints, which are written here.
+            steps: Number of further steps.
+            max_steps: Global step at which the training ends.
 
         Raises:
             ConfigurationError: The input has no batch, or the cluster no worker.

@@ -37,11 +37,11 @@ class Trainer:
     """The trainings of one Estimator, one after the other.
 
     Args:
-        model_fn: The user's.
-        model_dir: Of the Estimator.
-        config: Of the Estimator.
-        params: Of the Estimator.
-        warm_start: Of the Estimator.
+        model_fn: The user's model function.
+        model_dir: Model directory of the Estimator.
+        config: Configuration of the Estimator.
+        params: Hyperparameters of the Estimator.
+        warm_start: Warm-start settings of the Estimator.
     """
 
     def __init__(

@@ -46,13 +46,13 @@ def train_and_evaluate(
     """Train, evaluate and export, as far as that is this task's part.
 
     Args:
-        estimator: Of the program.
-        train_spec: What is trained with.
-        eval_spec: What is evaluated on, and when.
+        estimator: The Estimator of the program.
+        train_spec: What to train with.
+        eval_spec: What to evaluate on, and when.
 
     Returns:
-        Of a process alone the metrics of its last evaluation and what the exporters returned;
-        ``(None, [])`` if there was nothing left to train. Of a task of a cluster None.
+        In a process alone, the metrics of its last evaluation and what the exporters returned;
+        ``(None, [])`` if there was nothing left to train. In a task of a cluster, None.
 
     Raises:
         ConfigurationError: The cluster has no task that could do this.

@@ -1,4 +1,4 @@
-"""The loop of a training: steps until somebody asks for the end, hooks around them, checkpoints."""
+"""The loop of a training: steps until its end is requested, hooks around them, checkpoints."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ class StepCount:
     """The global step: the strategy's where it counts the steps of a job, else our own.
 
     Args:
-        strategy: That trains.
-        first: Of the checkpoint it begins with.
+        strategy: Strategy that trains.
+        first: Global step of the checkpoint it begins with.
         of_strategy: Whether the strategy knows the step of the checkpoint, too.
     """
 
@@ -45,15 +45,15 @@ class TrainingLoop:
     """One training.
 
     Attributes:
-        model: Is called for every batch.
-        session: What hooks are given.
-        hooks: Of everybody.
-        step: Counts.
-        checkpoints: Saves, and tells listeners.
+        model: Model, called for every batch.
+        session: The running model that hooks get as their session.
+        hooks: All hooks: the usual ones, the program's and model_fn's.
+        step: Counter of the global step.
+        checkpoints: Saves checkpoints, and tells listeners.
         check: Raises if this task should end.
-        steps: After so many of the job's steps from now on; None: not so.
-        max_steps: When the global step has come to this; None: not so.
-        fresh: It begins from nothing: no checkpoint, no variables of an earlier one.
+        steps: Number of further steps of the job; None: no such limit.
+        max_steps: Global step at which it ends; None: no such limit.
+        fresh: Whether it begins from nothing: no checkpoint, no variables of an earlier one.
     """
 
     model: Model

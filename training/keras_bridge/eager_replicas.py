@@ -15,7 +15,7 @@ class InTurn:
     """A placement; see ``replicas.Placement``.
 
     Args:
-        devices: Of the replicas: ``CPU`` or ``GPU``, and the framework's number.
+        devices: Device of each replica: ``CPU`` or ``GPU``, and the framework's number.
 
     Attributes:
         distinct: Whether the replicas have several devices of the framework.

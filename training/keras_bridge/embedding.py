@@ -55,13 +55,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     not touch stay as they are ("lazy"), where ``keras.layers.Embedding`` updates all.
 
     Args:
-        input_dim: Rows of the table.
-        output_dim: Numbers in each.
-        embeddings_initializer: Of docs/embeddings.md, or its name. Rows are made on the servers.
-        optimizer: Of ``wl.optimizers``, for this table; None: that of the model, which must then
-            have a rule.
+        input_dim: Number of rows of the table.
+        output_dim: Number of elements in each row.
+        embeddings_initializer: Initializer listed in docs/embeddings.md, or its name. Rows are made
+            on the servers.
+        optimizer: Optimizer of ``wl.optimizers`` for this table; None: that of the model, which
+            must then have a rule.
         mask_zero: Whether id 0 is padding, as in ``keras.layers.Embedding``.
-        kwargs: Of a layer: ``name``, ``dtype``.
+        kwargs: Arguments of any layer: ``name``, ``dtype``.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """The table, a variable of the current strategy.
 
         Args:
-            name: Of the model's weights, in front of the path; may be empty.
+            name: Prefix of the model's weights, put in front of the path; may be empty.
         """
         return Variable(
             initializer=self.embeddings_initializer,

@@ -23,7 +23,7 @@ class EpochOfBackup(keras.callbacks.Callback):  # type: ignore[misc]
     that does not see the chief's files begins with its first epoch.
 
     Args:
-        backup_dir: Of the callback: a path, or a URL of fsspec's.
+        backup_dir: Backup folder of the callback: a path or fsspec URL.
     """
 
     def __init__(self, backup_dir: Any) -> None:

@@ -23,11 +23,11 @@ def write(name: str, model: Any, strategy: Strategy, *args: Any, **kwargs: Any) 
     """Keras' method of that name, on the chief.
 
     Args:
-        name: Of :data:`METHODS`.
-        model: Whose file it is.
-        strategy: The model's.
-        args: As the program gave them.
-        kwargs: As the program gave them.
+        name: Name of the method, one of :data:`METHODS`.
+        model: Model whose file it is.
+        strategy: Strategy of the model.
+        args: Positional arguments of the program's call.
+        kwargs: Keyword arguments of the program's call.
     """
     method = getattr(type(model), name).__get__(model)
     if not strategy.should_save:

@@ -73,12 +73,12 @@ class DatasetCreator:
 
 
 def as_input(given: Any, strategy: Strategy, steps: int | None) -> Any:
-    """What Keras takes, of what ``fit`` was given.
+    """The input of ``fit`` in a form that Keras takes.
 
     Args:
         given: ``x``, or validation data.
-        strategy: Of the model.
-        steps: Per epoch, or per evaluation; None: not given.
+        strategy: Strategy of the model.
+        steps: Steps per epoch, or per evaluation; None: not specified.
 
     Raises:
         ConfigurationError: A DatasetCreator without a number of steps.

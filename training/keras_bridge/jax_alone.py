@@ -17,10 +17,10 @@ CompiledStep = Callable[[Any, Any], tuple[Any, tuple[Any, Any, Any, Any]]]
 
 
 class WholeSteps:
-    """Makes such steps.
+    """Makes steps that are compiled as a whole.
 
     Args:
-        weights: Of the model.
+        weights: Shared weights of the model.
     """
 
     def __init__(self, weights: "SharedWeights") -> None:

@@ -28,11 +28,11 @@ class OnMesh:
     """A placement; see ``replicas.Placement``.
 
     Args:
-        devices: Of the replicas, of JAX.
+        devices: Devices of JAX, one for each replica.
 
     Attributes:
-        readers: Of the tables of embeddings; each replica is given the rows for its examples.
-        mesh: Of the devices; None: replicas share one.
+        readers: Readers of the embedding tables; each replica gets the rows for its examples.
+        mesh: Mesh of the devices; None: replicas share one device.
     """
 
     def __init__(self, devices: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Rows of tables for compiled steps of JAX: found out, read, and given, before a step runs.
+"""Rows of tables for compiled steps of JAX: looked up and passed in before a step runs.
 
 A compiled step cannot wait for rows. So the model is traced twice. The first function gives the ids
 that its embeddings are asked for, and the compiler drops all else of it; it works for ids that the
@@ -27,15 +27,15 @@ jax: Any = require("jax", "keras")
 
 
 class RowReader:
-    """The part of an embedding, of whose calls in a step the rows come one after the other.
+    """Gives the calls of one embedding in a step their rows, one call after the other.
 
     Args:
         layer: The embedding.
-        table: Of the strategy.
+        table: Table of the strategy.
 
     Attributes:
-        layer: As given.
-        ids: Asked for in the first function: of each call, flat.
+        layer: The embedding.
+        ids: Ids that each call asks for in the first function, flat.
     """
 
     def __init__(self, layer: Any, table: Variable) -> None:
@@ -98,8 +98,8 @@ class RowFeed:
     """Gives functions of (state, data) the rows that the data needs.
 
     Args:
-        model: Of Keras.
-        readers: Of its embeddings.
+        model: The Keras model.
+        readers: Readers of its embeddings' rows.
         wrap: ``jax.jit``, or nothing.
     """
 

@@ -17,10 +17,10 @@ def train_step_with(
     """Call ``model.train_step``.
 
     Args:
-        apply: Is called in the place of ``optimizer.stateless_apply``.
-        model: Of Keras.
-        optimizer: Of the model.
-        state: All of it, as Keras hands it to ``train_step``.
+        apply: Function called in the place of ``optimizer.stateless_apply``.
+        model: The Keras model.
+        optimizer: Optimizer of the model.
+        state: The whole state, as Keras hands it to ``train_step``.
         data: A batch.
 
     Returns:

@@ -24,9 +24,9 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
     sure that they will make equally many steps, and stop together.
 
     Args:
-        strategy: Of the model.
-        first_epoch: As ``fit`` was given it.
-        begin_epoch: Is told that an epoch begins.
+        strategy: Strategy of the model.
+        first_epoch: The ``initial_epoch`` of ``fit``.
+        begin_epoch: Called when an epoch begins.
     """
 
     def __init__(

@@ -63,8 +63,8 @@ class OnServers:
     """Totals of workers that are not in sync.
 
     Args:
-        strategy: Theirs.
-        name: Of the variable on the servers.
+        strategy: Strategy of the workers.
+        name: Name of the variable on the servers.
         is_chief: Whether the totals are for this worker's logs.
     """
 

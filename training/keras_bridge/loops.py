@@ -114,9 +114,9 @@ class Loop:
         """Push gradients, and load what comes back.
 
         Args:
-            gradients: Of these variables, no None.
-            variables: Of Keras.
-            in_run: The program applies them in ``strategy.run``.
+            gradients: Gradients of these variables, none of which is None.
+            variables: Variables of Keras.
+            in_run: Whether the program applies them in ``strategy.run``.
 
         Returns:
             The values of the variables, in order.
@@ -219,8 +219,8 @@ def strategy_of(optimizer: Any, variables: Sequence[Any] | None = None) -> Strat
     """The strategy under which an optimizer's steps are shared; None: Keras' own code runs.
 
     Args:
-        optimizer: Of Keras.
-        variables: That it is given gradients for; None: those it was built with.
+        optimizer: The Keras optimizer.
+        variables: Variables that it gets gradients for; None: those it was built with.
     """
     loop = vars(optimizer).get(LOOP)
     if is_plain() or loop is False or hasattr(optimizer, "inner_optimizer"):

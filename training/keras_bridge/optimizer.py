@@ -60,7 +60,7 @@ class KerasTrainer:
     """An optimizer of Keras as a :class:`OptimizerTrainer`.
 
     Args:
-        optimizer: Of Keras, or one that is like them.
+        optimizer: Optimizer of Keras, or one with the same interface.
         trained: The variables that it updates.
         deltas: Whether it may run on the worker.
         shared: What other optimizers train.
@@ -105,11 +105,11 @@ def _state_of(optimizer: Any, rule: Optimizer) -> str:
 def place_optimizer(
     optimizer: Any, weights: Sequence[Any], deltas: Deltas, shared: SharedVariables
 ) -> Place:
-    """Where it runs.
+    """Where an optimizer runs.
 
     Args:
-        optimizer: Of Keras, or one that is like them.
-        weights: What it updates.
+        optimizer: Optimizer of Keras, or one with the same interface.
+        weights: The weights that it updates.
         deltas: Whether it may run on the worker.
         shared: What other optimizers train.
 
@@ -197,8 +197,8 @@ def require_scale(optimizer: Any, task: str) -> None:
     so it would go on for ever without a change. From 32768 it is below 1 after 16 steps.
 
     Args:
-        optimizer: Of the model; it counts if it scales the loss.
-        task: Whose it is, for people.
+        optimizer: Optimizer of the model, checked only if it scales the loss.
+        task: Task whose optimizer it is, for the error message.
 
     Raises:
         NonFiniteGradientError: The scale is below 1.

@@ -15,11 +15,11 @@ class OwnState:
     """Moments, velocities and the number of steps; not the rate, which the program says.
 
     Args:
-        optimizer: Is built, if it was not.
-        weights: That it trains.
-        strategy: Where the state is kept.
-        prefix: Of names.
-        array: A variable's value on the host.
+        optimizer: The optimizer; it is built here if it was not.
+        weights: Weights that it trains.
+        strategy: Strategy under which the state is kept.
+        prefix: Prefix of the state's names.
+        array: Returns a variable's value on the host.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class OwnState:
         """What a step pushes of it; None: not this worker, or a state of another form.
 
         Args:
-            optimizer: Whose state it is now.
-            values: Of all its variables, after the step; None: those that they have.
-            steps: That were made since this was called last.
+            optimizer: Optimizer whose state it is now.
+            values: Returns the values of all its variables after the step; None: they are read.
+            steps: Number of steps made since this was called last.
         """
         variables = _entries(optimizer)
         if not self._pushes or self._shapes != {n: tuple(v.shape) for n, v in variables.items()}:

@@ -53,10 +53,10 @@ def device_numbers(
     Logical CPU devices share those that the framework has; a GPU has to be there.
 
     Args:
-        devices: Of each replica: ``CPU`` or ``GPU``, and the number.
-        there: How many the framework has of each kind.
-        strategy: For people.
-        framework: For people.
+        devices: Device of each replica: ``CPU`` or ``GPU``, and its number.
+        there: How many devices of each kind the framework has.
+        strategy: Name of the strategy, for messages.
+        framework: Name of the framework, for messages.
 
     Raises:
         ConfigurationError: The framework has no GPU of such a number.

@@ -9,7 +9,7 @@ What the model changes while it is called (``replica_parts.combination``) become
 of metrics are added up, other floating-point numbers averaged over the examples, and of the rest
 the first replica's count. Each replica's seed generators draw other numbers.
 
-Of what layers give to ``add_loss`` a number is taken for a mean over a replica's examples, and an
+A number that a layer gives to ``add_loss`` is taken for a mean over a replica's examples, and an
 array with one number for each example is added up, as Keras does.
 """
 
@@ -29,10 +29,10 @@ class Made:
     """What one replica, or all, made of examples.
 
     Attributes:
-        outputs: Of the model.
-        masks: Of each output, flat; None: it has none.
-        losses: What was given to ``add_loss``, each a number.
-        per_example: Whether each was one of every example, so that it adds up.
+        outputs: Outputs of the model.
+        masks: Mask of each output, flat; None: it has none.
+        losses: The losses that layers gave to ``add_loss``, each a number.
+        per_example: Whether each loss had one number per example, so that it adds up.
         state: New values of variables, by their number.
     """
 
@@ -74,11 +74,11 @@ class Given:
     """Arguments of a call, flat.
 
     Attributes:
-        leaves: Of (args, kwargs).
-        divided: Which of them have an axis of examples.
-        examples: How many there are; a tensor in a graph that does not know.
+        leaves: Leaves of (args, kwargs).
+        divided: Whether each leaf has an axis of examples.
+        examples: Number of examples; a tensor in a graph that does not know it.
         rebuild: Makes (args, kwargs) of leaves.
-        offsets: Of each replica's seeds.
+        offsets: Offset of each replica's seeds.
     """
 
     leaves: list[Any]
@@ -93,8 +93,8 @@ class Replicas:
 
     Args:
         model: Built or not; its ``call`` is replaced.
-        count: Of replicas.
-        placement: Where they compute.
+        count: Number of replicas.
+        placement: Where the replicas compute.
     """
 
     def __init__(self, model: Any, count: int, placement: Placement) -> None:

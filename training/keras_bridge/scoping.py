@@ -146,8 +146,8 @@ def strategy_for(model: Any, given: Any) -> Any:
     """The strategy that a model is to be distributed under when it is compiled; None: it is not.
 
     Args:
-        model: Of Keras.
-        given: As ``compile(distribute=…)`` was given it; None: not at all.
+        model: The Keras model.
+        given: The argument of ``compile(distribute=…)``; None: there was none.
 
     Raises:
         ConfigurationError: ``given`` is no strategy; or the model was made elsewhere than in the

@@ -58,9 +58,9 @@ class SharedVariables:
         """The name of a variable: the one that it has, or a new one that no other has.
 
         Args:
-            variable: Of Keras.
-            wished: Its path, with what comes first.
-            model: Comes first if another variable has that name, as in a clone of a model.
+            variable: Variable of Keras.
+            wished: Its path, with the prefix of its model's weights.
+            model: Model's name, put first if another variable has that name, as in a clone.
         """
         if id(variable) in self._names:
             return self._names[id(variable)]
@@ -78,8 +78,8 @@ class SharedVariables:
         """Know these from now on, as long as the program has them.
 
         Args:
-            variables: Of Keras, by name.
-            shared: Of the strategy, by name.
+            variables: Variables of Keras, by name.
+            shared: Variables of the strategy, by name.
         """
         for name, variable in variables.items():
             if id(variable) not in self._names:

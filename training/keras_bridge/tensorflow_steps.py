@@ -37,8 +37,8 @@ class RowReader:
     back from the loss to the rows.
 
     Args:
-        table: Of the strategy.
-        way: The small weight, of Keras.
+        table: Table of the strategy.
+        way: The small weight, a variable of Keras.
     """
 
     def __init__(self, table: Variable, way: Any) -> None:

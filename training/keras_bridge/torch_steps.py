@@ -25,7 +25,7 @@ class RowReader:
     """Rows of a table as leaves of the graph that ``backward`` goes through.
 
     Args:
-        table: Of the strategy.
+        table: Table of the strategy.
     """
 
     def __init__(self, table: Variable) -> None:

@@ -20,7 +20,7 @@ class TorchTrainer:
     """An optimizer of ``torch.optim`` as a ``OptimizerTrainer``.
 
     Args:
-        optimizer: Of PyTorch.
+        optimizer: Optimizer of PyTorch.
         trained: The variables of Keras that it updates.
         deltas: Whether it may run on the worker.
         shared: What other optimizers train.
@@ -74,10 +74,10 @@ class TorchOwnState:
     """The state of an optimizer of PyTorch on the worker, in the job's checkpoints.
 
     Args:
-        state: Of the optimizer.
-        kind: Of the optimizer.
-        strategy: Where it is kept.
-        prefix: Comes first in the names.
+        state: State of the optimizer.
+        kind: Name of the optimizer's class.
+        strategy: Strategy under which the state is kept.
+        prefix: Prefix of the state's names.
     """
 
     def __init__(self, state: TorchState, kind: str, strategy: Strategy, prefix: str) -> None:

@@ -70,21 +70,21 @@ class SharedWeights:
     """The weights of a model under a strategy; ``wl.training.keras.distribute`` makes it.
 
     Attributes:
-        model: Whose they are.
+        model: Model whose weights they are.
         placement: Where the replicas of this process compute; None: there is one.
         store: The weights by their paths, such as ``dense/kernel``.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
-        variables: Those of Keras, by name.
-        averages: Of those, moving averages; the weight of a batch in each.
-        shared: What is known of them, whatever models hold them.
-        is_chief: Whether this worker writes what one of all workers has to.
+        variables: Variables of Keras, by name.
+        averages: Weight of a batch in each moving average among them, by name.
+        shared: What is known of the variables, whatever models hold them.
+        is_chief: Whether this worker writes what only one of all workers has to.
         can_assign: Whether this worker's changes by hand count: the chief's, and in sync, where
             each worker has a copy, those that all make alike.
-        steps: Of training, that this worker has made.
+        steps: Number of training steps that this worker has made.
         began_elsewhere: Whether the job had other values than this worker's model: the chief's, or
             a checkpoint's.
-        readers: Of the tables of embeddings, by name.
-        kept_names: Of the variables that keep the state of an optimizer on this worker.
+        readers: Readers of the embedding tables, by name.
+        kept_names: Names of the variables that keep the state of an optimizer on this worker.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class SharedWeights:
     def _shared_variables(self, decays: Mapping[int, float], *, in_sync: bool) -> dict[str, Any]:
         """Floating-point weights by name; in sync those that are equal on all workers.
 
-        Of seed generators and counters every worker has its own.
+        Every worker has its own seed generators and counters.
         """
         found: dict[str, Any] = {}
         trained = {id(variable) for variable in self.model.trainable_variables}

@@ -95,11 +95,11 @@ def _tensorflow(worker: int) -> Iterator[None]:
 
 
 def give_own_seeds(layers: Iterable[Any], strategy: Strategy) -> None:
-    """Put this worker's number into the seeds of layers; a second time does nothing.
+    """Put this worker's number into the seeds of layers; a second call does nothing.
 
     Args:
-        layers: Of Keras, whose seed generators have a state ``[seed, count]``.
-        strategy: Knows the worker.
+        layers: Layers of Keras, whose seed generators have a state ``[seed, count]``.
+        strategy: Strategy that knows the worker's number.
     """
     worker = strategy.extended.input_pipeline_id
     if not worker:
