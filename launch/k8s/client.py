@@ -67,8 +67,8 @@ def connect(context: str = "", namespace: str = "") -> "KubernetesApi":
             named = own_namespace()
     except config.ConfigException as error:
         raise ConfigurationError(
-            f"the Kubernetes API is not known: {error}; check KUBECONFIG, or ~/.kube/config, and "
-            "that `kubectl get pods` works"
+            f"the Kubernetes API is not known: {str(error).rstrip('.')}; check KUBECONFIG, or "
+            "~/.kube/config, and that `kubectl get pods` works"
         ) from error
     return KubernetesApi(client.ApiClient(settings), namespace or named, context=context)
 

@@ -104,6 +104,7 @@ class RecordStream:
         self._lost = lost
         self._lock = threading.Lock()
         self._changed = threading.Condition()  # acknowledgements, and who is needed
+        self._missing: set[TaskId] = set()  # needed, and without a link
         self._closed: WindlassError | None = None
 
     def attach(self, follower: Follower) -> None:
@@ -112,13 +113,15 @@ class RecordStream:
             self.followers = (*self.followers, follower)
 
     def detach(self, task: TaskId) -> None:
-        """Send nothing more to a ps, and wait for it no more."""
+        """Send nothing more to a ps. If it is needed, answers wait until it is not any more."""
         for follower in self.followers:
             if follower.task == task:
                 follower.cancel()  # a thread may wait for room on the link, and hold the lock
         with self._lock:
+            gone = [each for each in self.followers if each.task == task]
             self.followers = tuple(each for each in self.followers if each.task != task)
         with self._changed:
+            self._missing.update(each.task for each in gone if each.is_needed)
             self._changed.notify_all()
 
     def post(self, record: Record) -> None:
@@ -152,11 +155,16 @@ class RecordStream:
             return all(block in follower.claimed for follower in self.followers)
 
     def need(self, tasks: Iterable[TaskId]) -> None:
-        """From now on answers wait for exactly these followers."""
+        """From now on answers wait for exactly these followers.
+
+        One that has no link here is waited for, too: the chief counts on it, so that only the chief
+        can say that it is needed no more.
+        """
         needed = set(tasks)
         with self._changed:
             for follower in self.followers:
                 follower.is_needed = follower.task in needed
+            self._missing = needed - {follower.task for follower in self.followers}
             self._changed.notify_all()
 
     def acknowledge(self, task: TaskId, position: int) -> None:
@@ -190,7 +198,7 @@ class RecordStream:
             WindlassError: This ps leads no more.
             PeerLostError: They have not in time.
         """
-        if self.followers or self._closed is not None:
+        if self.followers or self._missing or self._closed is not None:
             self._wait([(each, each.position) for each in self.followers if each.is_needed])
 
     def wait_for(self, follower: Follower, position: int) -> None:
@@ -221,9 +229,17 @@ class RecordStream:
                     and each in self.followers
                     and not may_answer(position, (each.acknowledged,))
                 ]
-                if not late:
+                missing = self._missing if also_copied is None else set()
+                if not late and not missing:
                     return
                 if not self._changed.wait(deadline - time.monotonic()):
+                    if not late:
+                        task = min(missing)
+                        raise PeerLostError(
+                            f"{task} follows this ps, has no link to it, and was not given up by "
+                            f"the chief in {self._timeout_s:.0f} s (request_timeout_s)",
+                            peer=str(task),
+                        )
                     follower, position = late[0]
                     raise PeerLostError(
                         f"{follower.task} follows this ps and has acknowledged "

@@ -226,3 +226,19 @@ def test_a_push_waits_for_no_longer_than_its_timeout() -> None:
     leader.records.need([FOLLOWER])
     with pytest.raises(PeerLostError, match="0 of 1 records"):
         leader.records.confirm()
+
+
+@pytest.mark.parametrize("was_attached", [True, False])
+def test_answers_wait_for_a_follower_without_a_link_until_the_chief_gives_it_up(
+    *, was_attached: bool
+) -> None:
+    """The chief may make it leader at any time."""
+    leader = make_store(SGD(learning_rate=0.1), timeout_s=0.05)
+    if was_attached:
+        leader.attach(Follower(FOLLOWER, SilentLink()))
+    leader.records.need([FOLLOWER])
+    leader.records.detach(FOLLOWER)
+    with pytest.raises(PeerLostError, match="has no link to it"):
+        leader.records.confirm()
+    leader.records.need([])
+    leader.records.confirm()
