@@ -8,7 +8,6 @@ forgotten what it told one ps would tell another the opposite.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ...core.errors import RefusedError
 from ...core.task import TaskId
 
 
@@ -112,32 +111,6 @@ def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfigu
     if epoch != now.epoch or follower in now.replicas:
         return NOTHING
     return _change(replace(now, epoch=now.epoch + 1, followers=(*now.followers, follower)))
-
-
-def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
-    """The leader gives the share to one of its followers.
-
-    Raises:
-        RefusedError: It is none.
-    """
-    if to not in now.followers:
-        raise RefusedError(
-            f"{to} does not follow share {now.share}, led by {now.leader}; copy it there first",
-            task=to,
-        )
-    others = tuple(task for task in now.followers if task != to)
-    return _change(replace(now, epoch=now.epoch + 1, leader=to, followers=others))
-
-
-def reported(now: Configuration, epoch: int, by: TaskId, lost: TaskId) -> Reconfiguration:
-    """A replica says that its link to another broke.
-
-    If the leader reports a follower, it goes on without; that a follower reports its leader is no
-    reason by itself, since only the chief knows whether the leader still answers.
-    """
-    if epoch < now.epoch or by != now.leader or lost not in now.followers:
-        return NOTHING
-    return without(now, lost) or NOTHING
 
 
 def copied(now: Configuration, wanted: int, candidates: Iterable[TaskId]) -> Reconfiguration:

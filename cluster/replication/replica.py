@@ -139,10 +139,3 @@ def takes_record(now: Replica, leader: TaskId, epoch: int, position: int, have: 
 def took_record(now: Replica, epoch: int) -> Replica:
     """A record was taken: its epoch is known from now on."""
     return now if epoch == now.epoch else replace(now, epoch=epoch)
-
-
-def given_up(now: Replica, epoch: int) -> Replica:
-    """A later epoch is known in which this ps leads no more: it answers nobody."""
-    if epoch <= now.epoch or now.role is not ReplicaRole.LEADING:
-        return now
-    return Replica(ReplicaRole.GONE, epoch)

@@ -1,8 +1,10 @@
 """A ps follows another one over every kind of connection."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from helpers.hosts import SETTINGS, every_kind
@@ -15,12 +17,13 @@ from windlass.core.rules.update_rules import Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.net.auth.guard import Guard
+from windlass.net.endpoint import Greeting, Service
 from windlass.net.host import TaskHost
 from windlass.server.ps.replication.digests import digest_of
 from windlass.server.ps.replication.following import SERVICE, FollowService
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.link import RemoteLink
-from windlass.server.ps.replication.records import TaskRegistered
+from windlass.server.ps.replication.records import CopiedTile, TaskRegistered
 from windlass.server.ps.replication.share import ReplicatedShare
 from windlass.server.ps.replication.stream import Follower
 
@@ -32,10 +35,11 @@ class Pair:
     """A leader, and a ps that waits to follow it.
 
     Args:
-        settings: Of both.
+        settings: Settings of both.
+        serve: The follower's service; None: the product's.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, serve: Service | None = None) -> None:
         self.settings = settings
         self.leader = ReplicatedShare(0, LEADER, settings)
         self.leader.lead(Lead(0, 1, LEADER))
@@ -48,7 +52,7 @@ class Pair:
             settings=settings,
             calls={},
             guard=Guard(FOLLOWER, settings),
-            sessions={SERVICE: service.serve},
+            sessions={SERVICE: serve or service.serve},
             max_sessions=8,
         )
         self.host.start("127.0.0.1:0")
@@ -73,8 +77,8 @@ class Pair:
 
 
 @contextmanager
-def pair(settings: Settings) -> Iterator[Pair]:
-    both = Pair(settings)
+def pair(settings: Settings, serve: Service | None = None) -> Iterator[Pair]:
+    both = Pair(settings, serve)
     try:
         yield both
     finally:
@@ -170,3 +174,39 @@ def test_a_ps_without_everything_does_not_lead() -> None:
     share.follow(LEADER, 1, lambda: None)
     with pytest.raises(FencedError, match="following in epoch 1, without all of its contents"):
         share.lead(Lead(0, 2, FOLLOWER))
+
+
+def test_a_follower_that_takes_nothing_holds_up_no_push_for_longer_than_its_timeout() -> None:
+    """As one that was stopped: its kernel takes some bytes, and then none."""
+    settings = Settings(insecure=True, shared_memory=False, request_timeout_s=0.5)
+    over = threading.Event()
+
+    def takes_nothing(greeting: Greeting) -> bool:
+        greeting.welcome()
+        over.wait(60)
+        return False
+
+    with pair(settings, takes_nothing) as both:
+        store = both.leader.store
+        follower = Follower(FOLLOWER, both.link())
+        store.attach(follower)
+        much = np.zeros(1 << 24, np.float32)
+        store.records.send(
+            follower, CopiedTile(0, 0, much.size, much)
+        )  # no copy was begun: left out
+        follower.blocks.add(0)
+        store.records.send(follower, CopiedTile(0, 0, much.size, much))
+        assert isinstance(follower.broken, TimeoutError)
+        Worker(store, 0).push()
+        over.set()
+
+
+def test_a_link_on_which_nothing_happens_stays() -> None:
+    settings = Settings(insecure=True, shared_memory=False, request_timeout_s=0.2)
+    with pair(settings) as both:
+        both.follow()
+        [follower] = both.leader.store.records.followers
+        assert not threading.Event().wait(0.7)
+        assert follower.broken is None
+        Worker(both.leader.store, 0).push()
+        both.leader.store.records.confirm()

@@ -1,5 +1,6 @@
 """The service that a leader dials: records in, acknowledgements out."""
 
+import time
 from collections.abc import Callable
 
 from ....core.errors import RefusedError
@@ -8,7 +9,9 @@ from ....core.wire import codec
 from ....net.connection import Connection
 from ....net.dial import parse
 from ....net.endpoint import Greeting
+from ....net.listener import GREETING_TIMEOUT_S
 from ....net.memory_pool import Lease, MemoryPool
+from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
 from .record_codec import RecordDecoder
 from .share import ReplicatedShare
@@ -38,7 +41,9 @@ class FollowService:
         """
         greeting.welcome()
         connection = greeting.connection
+        connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
         data = connection.receive()
+        connection.deadline = NEVER
         if data is None:
             return False
         first = parse(replication_pb2.Record, data)

@@ -1,6 +1,8 @@
 """A leader's link to one follower."""
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ....core.arrays.dtypes import Array, as_bytes
 from ....core.errors import WindlassError
@@ -52,6 +54,7 @@ class RemoteLink:
     ) -> None:
         self._follower = follower
         self._stream = stream
+        self._timeout_s = settings.request_timeout_s
         self._failure: BaseException | None = None
         peer = f"{follower} ({address})"
         hello = session_pb2.Hello(service=SERVICE)
@@ -62,18 +65,18 @@ class RemoteLink:
         begin = replication_pb2.Record(epoch=epoch)
         begin.begin.share = share
         begin.begin.leader.CopyFrom(codec.task_to_wire(leader.task))
-        self._send(begin, ())
+        try:
+            self._send(begin, ())
+        except OSError as error:
+            self._connection.close()
+            raise dialer.lost("follow", error) from error
         new_thread(f"{follower.short}-follows", self._read, failed=self._ended).start()
-
-    def lead_in(self, epoch: int) -> None:
-        """Name this epoch in records from now on."""
-        self._encoder.epoch = epoch
 
     def send(self, position: int, record: Record) -> None:
         """Send a record. One thread at a time.
 
         Raises:
-            OSError: The link broke.
+            OSError: The link broke, or took nothing for ``request_timeout_s``.
             WindlassError: The follower has ended it, for this reason.
         """
         if self._failure is not None:
@@ -87,13 +90,17 @@ class RemoteLink:
     def _send(self, message: replication_pb2.Record, arrays: Sequence[Array]) -> None:
         parts = [as_bytes(array) for array in arrays]
         size = sum(part.nbytes for part in parts)
+        # One that takes nothing would hold up every session, which waits for the stream.
+        self._connection.deadline = time.monotonic() + self._timeout_s
         self._connection.send([message.SerializeToString()], parts, size)
 
     def _read(self) -> None:
         try:
             while True:
-                said = receive_message(self._connection).acknowledged
-                self._stream.acknowledge(self._follower, said.position)
+                self._connection.deadline = time.monotonic() + self._timeout_s
+                with suppress(TimeoutError):  # nothing was sent to it for so long
+                    said = receive_message(self._connection).acknowledged
+                    self._stream.acknowledge(self._follower, said.position)
         except (OSError, WindlassError) as error:
             self._ended(error)
         self._connection.close()
