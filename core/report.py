@@ -1,6 +1,7 @@
 """Numbers that tasks report in heartbeats. Plain data, shown by ``windlass status``."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,25 @@ class PsCounters:
     sessions: int = 0
     labels: tuple[str, ...] = ()
     global_step: int = 0
+
+
+_LABELS = 8  # shards named in the status
+
+
+def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
+    """The counters of one ps, which may lead several shares.
+
+    Args:
+        several: Those of each share.
+        sessions: Workers connected to the ps.
+    """
+    total = PsCounters(sessions=sessions)
+    for each in several:
+        sums = {
+            name: getattr(total, name) + value
+            for name, value in asdict(each).items()
+            if name not in ("sessions", "global_step")
+        }
+        step = max(total.global_step, each.global_step)
+        total = replace(total, **sums, global_step=step)
+    return replace(total, labels=total.labels[:_LABELS])

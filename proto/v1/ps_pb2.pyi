@@ -1,11 +1,23 @@
 from google.protobuf import struct_pb2 as _struct_pb2
 from . import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReplicaRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_ROLE_NONE: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_FOLLOWING: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_LEADING: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_GONE: _ClassVar[ReplicaRole]
+REPLICA_ROLE_NONE: ReplicaRole
+REPLICA_ROLE_FOLLOWING: ReplicaRole
+REPLICA_ROLE_LEADING: ReplicaRole
+REPLICA_ROLE_GONE: ReplicaRole
 
 class Initializer(_message.Message):
     __slots__ = ("name", "seed", "arguments")
@@ -49,19 +61,21 @@ class ShardDefinition(_message.Message):
     def __init__(self, variable: _Optional[str] = ..., full_shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., trainable: bool = ...) -> None: ...
 
 class DefineRequest(_message.Message):
-    __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule")
+    __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule", "share")
     FROM_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     BIND_VARIABLES_FIELD_NUMBER: _ClassVar[int]
     BIND_RULE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     create: bool
     shards: _containers.RepeatedCompositeFieldContainer[ShardDefinition]
     checkpoint: str
     bind_variables: _containers.RepeatedScalarFieldContainer[str]
     bind_rule: _struct_pb2.Struct
-    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., **kwargs) -> None: ...
+    share: int
+    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., share: _Optional[int] = ..., **kwargs) -> None: ...
 
 class MemoryLocation(_message.Message):
     __slots__ = ("slab", "offset", "sequence_offset")
@@ -124,14 +138,16 @@ class PsCounters(_message.Message):
     def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., global_step: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("chief", "chief_address", "lease_s")
+    __slots__ = ("chief", "chief_address", "lease_s", "may_leave")
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    MAY_LEAVE_FIELD_NUMBER: _ClassVar[int]
     chief: _common_pb2.Incarnation
     chief_address: str
     lease_s: float
-    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., chief_address: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    may_leave: bool
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., chief_address: _Optional[str] = ..., lease_s: _Optional[float] = ..., may_leave: bool = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("ps_generation", "counters", "draining")
@@ -168,12 +184,14 @@ class GetJobResponse(_message.Message):
     def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("checkpoint", "probe")
+    __slots__ = ("checkpoint", "probe", "share")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     probe: str
-    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ...) -> None: ...
+    share: int
+    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ...) -> None: ...
 
 class SavedFile(_message.Message):
     __slots__ = ("name", "num_bytes", "header_bytes", "header_digest")
@@ -269,3 +287,85 @@ class EndJobRequest(_message.Message):
 class EndJobResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class LeadShareRequest(_message.Message):
+    __slots__ = ("share", "epoch", "followers", "chief")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    epoch: int
+    followers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    chief: _common_pb2.Incarnation
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class LeadShareResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CopyShareRequest(_message.Message):
+    __slots__ = ("share", "epoch", "follower", "address", "chief")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    epoch: int
+    follower: _common_pb2.Task
+    address: str
+    chief: _common_pb2.Incarnation
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., follower: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class CopyShareResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchSharesRequest(_message.Message):
+    __slots__ = ("seen", "chief")
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    seen: int
+    chief: _common_pb2.Incarnation
+    def __init__(self, seen: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class WatchSharesResponse(_message.Message):
+    __slots__ = ("changes", "ps_generation", "draining", "shares")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    changes: int
+    ps_generation: int
+    draining: bool
+    shares: _containers.RepeatedCompositeFieldContainer[ShareState]
+    def __init__(self, changes: _Optional[int] = ..., ps_generation: _Optional[int] = ..., draining: bool = ..., shares: _Optional[_Iterable[_Union[ShareState, _Mapping]]] = ...) -> None: ...
+
+class ShareState(_message.Message):
+    __slots__ = ("share", "role", "epoch", "is_whole", "followers")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    role: ReplicaRole
+    epoch: int
+    is_whole: bool
+    followers: _containers.RepeatedCompositeFieldContainer[FollowerState]
+    def __init__(self, share: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., is_whole: bool = ..., followers: _Optional[_Iterable[_Union[FollowerState, _Mapping]]] = ...) -> None: ...
+
+class FollowerState(_message.Message):
+    __slots__ = ("task", "has_joined", "is_lost", "position", "acknowledged")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    HAS_JOINED_FIELD_NUMBER: _ClassVar[int]
+    IS_LOST_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.Task
+    has_joined: bool
+    is_lost: bool
+    position: int
+    acknowledged: int
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ...) -> None: ...
