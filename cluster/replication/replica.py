@@ -14,6 +14,16 @@ from enum import StrEnum
 from ...core.task import TaskId
 from .configuration import CopyTo, Lead
 
+GRANT_S = 1.0
+"""How long a follower that has heard of its leader lets it answer reads alone. Unit: seconds.
+
+A leader that was cut off does not know that another one has taken its place, and what it reads
+would be old. So it answers a read only within this time after it has sent what its followers have
+acknowledged; and a follower leads only this long after it has heard of its leader last, unless the
+leader's machine has said that the process ended. Both count by their own clocks from an earlier
+moment to a later one, so they need not agree.
+"""
+
 
 class ReplicaRole(StrEnum):
     """What a ps is to a share."""

@@ -79,6 +79,9 @@ class Shares:
     ) -> Iterable[Reconfiguration]:
         if task != now.leader or state is None or state.role is not ReplicaRole.LEADING:
             return
+        if not state.is_whole:  # an update failed there that its followers have
+            yield from self._leave_out(now, task)
+            return
         self._copying.pop(now.share, None)
         for follower in state.followers:
             if follower.is_lost:

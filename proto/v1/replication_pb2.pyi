@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Record(_message.Message):
-    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "epoch")
+    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "values", "checked", "epoch")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class Record(_message.Message):
     BINDING_FIELD_NUMBER: _ClassVar[int]
     COPY_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     position: int
     update: BlockUpdate
@@ -34,8 +36,10 @@ class Record(_message.Message):
     binding: RuleBinding
     copy_complete: bool
     begin: FollowBegin
+    values: BlockValues
+    checked: bool
     epoch: int
-    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FollowBegin(_message.Message):
     __slots__ = ("share", "leader")
@@ -191,6 +195,22 @@ class Tile(_message.Message):
     stop: int
     slots: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, block: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., slots: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BlockValues(_message.Message):
+    __slots__ = ("block", "step", "tiles", "versions", "updates", "initialized")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZED_FIELD_NUMBER: _ClassVar[int]
+    block: int
+    step: StepIdentity
+    tiles: _containers.RepeatedCompositeFieldContainer[Tile]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    updates: _containers.RepeatedScalarFieldContainer[int]
+    initialized: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., tiles: _Optional[_Iterable[_Union[Tile, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., updates: _Optional[_Iterable[int]] = ..., initialized: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class RuleBinding(_message.Message):
     __slots__ = ("block", "entry", "rule", "updates")

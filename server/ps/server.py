@@ -147,6 +147,8 @@ class PsServer:
             if self.lease.draining and deadline is None:
                 led = bool(self.lease.chief_address)
                 grace_s = self._settings.leave_grace_s + self._settings.drain_grace_s if led else 0
+                if led and self._settings.ps_replicas > 1:
+                    grace_s += self._settings.lease_s  # something may have to be copied first
                 deadline = self._clock.now() + grace_s
             if self.lease.draining and self.lease.may_leave:
                 log.info("leaves: other ps have what it had")

@@ -187,8 +187,11 @@ class Session:
         reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
         self._store.count_bytes(sent=reply.payload_bytes)
         left = len(pull.ranges)
+        has_changed = bool(step.sequence) and reply.error is None and not reply.duplicate
+        records = self._store.records
+        confirm = records.confirm if has_changed else records.confirm_read
         if not left:
-            self._store.records.confirm()
+            confirm()
         answer.begin(reply)
         if left:
             seen = np.empty(pull.num_entries, np.int64) if versions is not None else None
@@ -196,7 +199,7 @@ class Session:
             for part in self._store.visit(pull, pull_rows, answer.copy, seen):
                 left -= 1
                 if not left:  # what the worker may see, followers have
-                    self._store.records.confirm()
+                    confirm()
                 answer.write(part)
             if versions is not None and seen is not None:
                 versions[_bits(reply.changed, versions.size)] = seen

@@ -24,8 +24,8 @@ from ...engine.rows import gather_rows
 from .closure_log import ClosurePushLog
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
+from .replication.copying import run_and_post
 from .replication.records import (
-    BlockUpdated,
     LogCopied,
     PushCompleted,
     StepRaised,
@@ -237,9 +237,10 @@ class Store:
         with block.writing():
             if block.has_applied(info):
                 return
-            if self.records.followers:  # first: they work at the same time
-                self.records.post(BlockUpdated(block.number, info, tuple(work)))
-            block.run(work, info)
+            if self.records.followers:
+                run_and_post(self.records, block, work, info)
+            else:
+                block.run(work, info)
 
     def _finish(self, push: PushRequest, fresh: bool) -> PushResult:
         seen = push.info.global_step

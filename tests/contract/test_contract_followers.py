@@ -1,6 +1,7 @@
 """A ps follows another one over every kind of connection."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,12 +11,14 @@ import pytest
 from helpers.hosts import SETTINGS, every_kind
 from helpers.replication import Worker, fill, run_together
 from helpers.waiting import wait_until
+from windlass.cluster.replication import replica
 from windlass.cluster.replication.configuration import Lead
 from windlass.cluster.replication.replica import ReplicaRole
 from windlass.core.errors import FencedError, PeerLostError, WindlassError
 from windlass.core.rules.update_rules import Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.closure_pushes import ClosureMarks
 from windlass.net.auth.guard import Guard
 from windlass.net.endpoint import Greeting, Service
 from windlass.net.host import TaskHost
@@ -23,7 +26,12 @@ from windlass.server.ps.replication.digests import digest_of
 from windlass.server.ps.replication.following import SERVICE, FollowService
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.link import RemoteLink
-from windlass.server.ps.replication.records import CopiedTile, TaskRegistered
+from windlass.server.ps.replication.records import (
+    CopiedTile,
+    CopyCompleted,
+    LogCopied,
+    TaskRegistered,
+)
 from windlass.server.ps.replication.share import ReplicatedShare
 from windlass.server.ps.replication.stream import Follower
 
@@ -210,3 +218,16 @@ def test_a_link_on_which_nothing_happens_stays() -> None:
         assert follower.broken is None
         Worker(both.leader.store, 0).push()
         both.leader.store.records.confirm()
+
+
+def test_a_follower_that_was_cut_off_from_its_leader_lets_reads_there_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica, "GRANT_S", 0.4)
+    share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
+    share.follow(LEADER, 1, lambda: None)
+    share.take(LEADER, 1, 1, LogCopied({}, {}, ClosureMarks(), 0))
+    before = time.monotonic()
+    share.take(LEADER, 1, 2, CopyCompleted())
+    share.lead(Lead(0, 2, FOLLOWER))
+    assert time.monotonic() - before >= 0.4

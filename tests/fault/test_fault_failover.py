@@ -144,13 +144,15 @@ def test_a_killed_ps_takes_nothing_with_it_and_its_successor_neither(tmp_path: P
         job.until_said("share 0: ps:0 leads, followers: none", "(epoch 5)")
         job.go_on()
         job.start_again("ps:1")
+        job.until_said("share 0: ps:0 leads, followers: ps:1", "(epoch 6)")
 
 
 def test_a_ps_that_is_asked_to_leave_hands_over_what_it_has(tmp_path: Path) -> None:
     with counting_job(tmp_path) as job:
         job.go_on()
         job.running["ps:0"].terminate()
-        assert job.running["ps:0"].wait(scaled(10)) == 0
+        code = job.running["ps:0"].wait(scaled(10))
+        assert code == 0, job.said("chief:0") + job.said("ps:0") + job.said("ps:1")
         job.go_on()
     assert "leaves: other ps have what it had" in job.said("ps:0")
 

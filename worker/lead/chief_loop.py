@@ -106,6 +106,7 @@ class ChiefLoop:
             self._status.start()
 
     def _lead(self) -> None:
+        self._attach()
         while not self._leaving.wait(self._settings.heartbeat_s):
             self._turn()
 

@@ -6,6 +6,7 @@ order.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +30,8 @@ _ORDER_S = 2.0
 _WATCH_S = (
     2.0  # a call is answered after half a second: a ps that is silent for longer stands still
 )
-_PROBE_S = 0.5
+_PROBE_S = 0.75
+_FIRST_ANSWER_S = 3.0
 _PAUSE_S = 0.1
 _TURN_S = 0.1
 _FIRST_COPY_AGAIN_S, _COPY_AGAIN_S = 0.2, 10.0
@@ -150,7 +152,9 @@ class ShareKeeper:
 
     def _watch(self, control: PsControl) -> None:
         seen = 0
-        known = self._resumes  # it was there
+        known = False
+        # A restarted chief knows it from the one before, and may reach it a moment later.
+        lost_at = time.monotonic() + _FIRST_ANSWER_S if self._resumes else math.inf
         while not self._closing.is_set():
             try:
                 seen, report = control.watch_shares(
@@ -160,8 +164,9 @@ class ShareKeeper:
                 if seen and not self._closing.is_set():
                     log.warning("%s does not answer: %s", control.task, error)
                 seen = 0
-                if known and not self._answers(control):
-                    known = self._resumes  # it was there
+                is_known = known or time.monotonic() > lost_at
+                if is_known and not self._answers(control):
+                    known, lost_at = False, math.inf
                     self._events.put((control.task, None))
                 self._closing.wait(_PAUSE_S)
             except WindlassError as error:  # e.g. of another job: the lease says so, too

@@ -12,12 +12,12 @@ look at whole shards.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from ....core.errors import PeerLostError
+from ....core.errors import MovedError, PeerLostError
 from ....core.rules.update_rules import UpdateRule
-from ....engine.block import Block
+from ....engine.block import Block, StepInfo, UpdatePart
 from ....engine.rules import entry_of
 from ..first_values import Held
-from .records import BlockCopyBegun, CopiedTile
+from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile
 from .stream import Follower, RecordStream
 
 _TILE_BYTES = 512 * 1024  # copied under a block's lock: 0.1 ms
@@ -69,6 +69,50 @@ def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
         part = slice(start, stop)
         slots = {name: slot[part] for name, slot in block.slots.items()}
         stream.post(CopiedTile(block.number, start, stop, block.value[part], slots))
+
+
+def run_and_post(
+    stream: RecordStream, block: Block, parts: Sequence[UpdatePart], info: StepInfo
+) -> None:
+    """Run a push on a block that others follow. The caller holds the block's lock.
+
+    The record goes first, so that followers work at the same time. An update that another
+    processor may compute otherwise is sent as the values that it leaves.
+
+    Raises:
+        Exception: What a rule without a kernel raises; followers have what it left.
+        MovedError: A kernel failed after its record was sent: this ps leads no more.
+    """
+    if all(_has_kernel(part.rule) for part in parts):
+        stream.post(BlockUpdated(block.number, info, tuple(parts)))
+        try:
+            block.run(parts, info)
+        except BaseException as error:
+            failure = MovedError(f"an update failed on this ps that its followers have: {error!r}")
+            stream.close(failure)
+            raise failure from error
+        return
+    ran = False
+    try:
+        block.run(parts, info)
+        ran = True
+    finally:
+        stream.post(_values_of(block, parts, info if ran else None))
+
+
+def _values_of(block: Block, parts: Sequence[UpdatePart], info: StepInfo | None) -> BlockSet:
+    tiles = []
+    for start, stop in sorted({(part.where.start, part.where.stop) for part in parts}):
+        slots = {name: slot[start:stop] for name, slot in block.slots.items()}
+        tiles.append(CopiedTile(block.number, start, stop, block.value[start:stop], slots))
+    return BlockSet(
+        block.number,
+        info,
+        tuple(tiles),
+        tuple(block.versions.tolist()),
+        tuple(block.updates.tolist()),
+        tuple(block.initialized.tolist()),
+    )
 
 
 def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:

@@ -57,8 +57,12 @@ class FollowService:
         share.follow(leader, first.epoch, connection.cancel)
         try:
             self._follow(connection, share, leader)
-        except (OSError, FencedError):
-            raise  # the leader ended, or this ps follows it no more: what is here stays
+            share.leader_ended(leader)
+        except FencedError:
+            raise  # this ps follows it no more: what is here stays
+        except OSError:
+            share.leader_ended(leader)
+            raise
         except BaseException as error:
             share.stopped_following(leader, error)
             raise

@@ -14,7 +14,9 @@ from ....engine.block import Gradient, Range, StepInfo, UpdatePart
 from ....proto.v1 import replication_pb2 as pb
 from .records import (
     BlockCopyBegun,
+    BlockSet,
     BlockUpdated,
+    Checked,
     CopiedTile,
     CopyCompleted,
     LogCopied,
@@ -46,6 +48,8 @@ class RecordEncoder:
         message, arrays = pb.Record(position=position, epoch=self.epoch), []
         if isinstance(record, BlockUpdated):
             arrays = self._encode_update(message.update, record)
+        elif isinstance(record, BlockSet):
+            arrays = _encode_values(message.values, record)
         elif isinstance(record, PushCompleted):
             _step_to_wire(message.complete.step, record.info)
             message.complete.step_increment = record.step_increment
@@ -62,10 +66,7 @@ class RecordEncoder:
         elif isinstance(record, BlockCopyBegun):
             _encode_block(message.block, record)
         elif isinstance(record, CopiedTile):
-            tile = message.tile
-            tile.block, tile.start, tile.stop = record.block, record.start, record.stop
-            tile.slots.extend(record.slots)
-            arrays = [record.value, *record.slots.values()]
+            arrays = _encode_tile(message.tile, record)
         elif isinstance(record, RuleBound):
             binding = message.binding
             binding.block, binding.entry, binding.updates = (
@@ -75,6 +76,8 @@ class RecordEncoder:
             )
             binding.rule.CopyFrom(codec.rule_to_wire(record.rule))
             getattr(binding, "from").CopyFrom(codec.incarnation_to_wire(record.who))
+        elif isinstance(record, Checked):
+            message.checked = True
         else:
             message.copy_complete = True
         return message, arrays
@@ -137,6 +140,8 @@ class RecordDecoder:
         kind = message.WhichOneof("kind")
         if kind == "update":
             return self._decode_update(message.update, _Payload(payload))
+        if kind == "values":
+            return self._decode_values(message.values, _Payload(payload))
         if kind == "complete":
             step = _step_from_wire(message.complete.step)
             return PushCompleted(step, message.complete.step_increment)
@@ -166,6 +171,8 @@ class RecordDecoder:
                 codec.incarnation_from_wire(getattr(binding, "from")),
                 binding.updates,
             )
+        if kind == "checked":
+            return Checked()
         if kind == "copy_complete":
             return CopyCompleted()
         raise RefusedError(f"a leader sends records, not {kind or 'an empty message'}")
@@ -218,6 +225,16 @@ class RecordDecoder:
             closures=_closures_from_wire(message.closures),
         )
 
+    def _decode_values(self, message: pb.BlockValues, payload: "_Payload") -> BlockSet:
+        return BlockSet(
+            message.block,
+            _step_from_wire(message.step) if message.HasField("step") else None,
+            tuple(self._decode_tile(each, payload) for each in message.tiles),
+            tuple(message.versions),
+            tuple(message.updates),
+            tuple(message.initialized),
+        )
+
     def _decode_tile(self, message: pb.Tile, payload: "_Payload") -> CopiedTile:
         dtype, wide = self._dtypes_of(message.block)
         count = message.stop - message.start
@@ -247,6 +264,22 @@ class _Payload:
         taken = np.frombuffer(self._data[self._start : stop], dtype)
         self._start = stop
         return taken
+
+
+def _encode_tile(message: pb.Tile, tile: CopiedTile) -> list[Array]:
+    message.block, message.start, message.stop = tile.block, tile.start, tile.stop
+    message.slots.extend(tile.slots)
+    return [tile.value, *tile.slots.values()]
+
+
+def _encode_values(message: pb.BlockValues, record: BlockSet) -> list[Array]:
+    message.block = record.block
+    if record.info is not None:
+        _step_to_wire(message.step, record.info)
+    message.versions.extend(record.versions)
+    message.updates.extend(record.updates)
+    message.initialized.extend(record.initialized)
+    return [array for tile in record.tiles for array in _encode_tile(message.tiles.add(), tile)]
 
 
 def _encode_block(message: pb.BlockCopy, record: BlockCopyBegun) -> None:

@@ -30,6 +30,30 @@ class BlockUpdated:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockSet:
+    """A push has changed a block by a rule that another processor may compute otherwise.
+
+    All of it is one record: a follower that has half of it would have neither the old nor the new
+    values.
+
+    Attributes:
+        block: Its number.
+        info: The push; None: its rule failed, and these are the values that it left.
+        tiles: What may have changed.
+        versions: Of all shards of the block.
+        updates: The same.
+        initialized: The same.
+    """
+
+    block: int
+    info: StepInfo | None
+    tiles: tuple["CopiedTile", ...]
+    versions: tuple[int, ...]
+    updates: tuple[int, ...]
+    initialized: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PushCompleted:
     """All blocks of a push are updated.
 
@@ -121,12 +145,18 @@ class RuleBound:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """Nothing has happened: the leader asks whether it is followed still."""
+
+
+@dataclass(frozen=True, slots=True)
 class CopyCompleted:
     """The follower has everything."""
 
 
 Record = (
     BlockUpdated
+    | BlockSet
     | PushCompleted
     | TaskRegistered
     | StepRaised
@@ -134,8 +164,9 @@ Record = (
     | BlockCopyBegun
     | CopiedTile
     | RuleBound
+    | Checked
     | CopyCompleted
 )
 
-BLOCK_RECORDS = (BlockUpdated, CopiedTile, RuleBound)
+BLOCK_RECORDS = (BlockUpdated, BlockSet, CopiedTile, RuleBound)
 """Those about a block that a follower has begun to copy; it is sent no others of that block."""

@@ -6,7 +6,9 @@ from ....engine.block import Block
 from ..store import Store
 from .records import (
     BlockCopyBegun,
+    BlockSet,
     BlockUpdated,
+    Checked,
     CopiedTile,
     CopyCompleted,
     LogCopied,
@@ -37,6 +39,8 @@ class Replayer:
         """Carry out one record."""
         if isinstance(record, BlockUpdated):
             self._update(record)
+        elif isinstance(record, BlockSet):
+            self._set(record)
         elif isinstance(record, PushCompleted):
             self._store.complete(record.info, record.step_increment)
         elif isinstance(record, CopiedTile):
@@ -52,6 +56,8 @@ class Replayer:
             self._store.raise_global_step(record.global_step)
         elif isinstance(record, LogCopied):
             self._store.take_log(record)
+        elif isinstance(record, Checked):
+            pass
         elif isinstance(record, CopyCompleted):
             self.is_whole = True
         else:
@@ -62,9 +68,25 @@ class Replayer:
         with block.writing():
             block.run(record.parts, record.info)
 
-    def _take_tile(self, tile: CopiedTile) -> None:
-        block, where = self._blocks[tile.block], slice(tile.start, tile.stop)
+    def _set(self, record: BlockSet) -> None:
+        block = self._blocks[record.block]
         with block.writing():
-            block.value[where] = tile.value
-            for name, values in tile.slots.items():
-                block.slots[name][where] = values
+            for tile in record.tiles:
+                _copy_tile(block, tile)
+            block.versions[:] = record.versions
+            block.updates[:] = record.updates
+            block.initialized[:] = record.initialized
+            if record.info is not None:
+                block.mark_applied(record.info)
+
+    def _take_tile(self, tile: CopiedTile) -> None:
+        block = self._blocks[tile.block]
+        with block.writing():
+            _copy_tile(block, tile)
+
+
+def _copy_tile(block: Block, tile: CopiedTile) -> None:
+    where = slice(tile.start, tile.stop)
+    block.value[where] = tile.value
+    for name, values in tile.slots.items():
+        block.slots[name][where] = values

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -62,6 +63,8 @@ class ReplicatedShare:
         self._position = 0
         self._break_link: Callable[[], None] = lambda: None
         self._joined: frozenset[TaskId] = frozenset()
+        self._heard = 0.0  # of the leader, by the clock of time.monotonic
+        self._leader_ended = False
         self._sessions: set[Callable[[], None]] = set()
         self._renew(contents)
 
@@ -69,6 +72,7 @@ class ReplicatedShare:
         """Begin with nothing."""
         self.store = store = Store(self._task, self._settings, self.number, self._beside)
         store.contents = contents
+        store.records.closed = self._changed
         store.records.lost = lambda task, error: self._link_lost(store, task, error)
         self._replayer = Replayer(store)
         self._position = 0
@@ -84,6 +88,7 @@ class ReplicatedShare:
         Raises:
             FencedError: This ps may not: it has heard of a later epoch, or has not everything.
         """
+        self._outlast_grant()
         with self._lock:
             after = replica.ordered(self.replica, order)
             if after is None:
@@ -102,6 +107,20 @@ class ReplicatedShare:
             records.need(after.needs)
         log.info("leads share %d in epoch %d", self.number, order.epoch)
         self._changed()
+
+    def _outlast_grant(self) -> None:
+        """As follower: wait until the leader before answers no reads any more."""
+        with self._lock:
+            follows = self.replica.role is ReplicaRole.FOLLOWING and not self._leader_ended
+            until = self._heard + replica.GRANT_S if follows else 0.0
+        left_s = until - time.monotonic()
+        if left_s > 0:
+            threading.Event().wait(left_s)
+
+    def check(self) -> None:
+        """As leader: ask the followers whether they follow still, so that reads need not."""
+        if self.store.records.followers:
+            self.store.records.check()
 
     @contextmanager
     def serving(self, cancel: Callable[[], None]) -> Iterator[Store]:
@@ -231,6 +250,7 @@ class ReplicatedShare:
                 )
             self._break_link()
             self._break_link = break_link
+            self._leader_ended = False
             self.replica = after
             before, sessions = self.store.records, list(self._sessions)
             moved = MovedError(f"{leader} leads share {self.number} in epoch {epoch}")
@@ -260,6 +280,7 @@ class ReplicatedShare:
                 raise self._fenced(
                     f"does not follow {leader} in epoch {epoch} of share {self.number} any more"
                 )
+            self._heard = time.monotonic()
             self._replayer.take(record)
             self._position = position
             self.replica = replica.took_record(self.replica, epoch)
@@ -269,8 +290,14 @@ class ReplicatedShare:
         if became_whole:
             self._changed()
 
+    def leader_ended(self, leader: TaskId) -> None:
+        """The leader has ended the link: without this ps it answers nothing any more."""
+        with self._lock:
+            if self.replica.leader == leader:
+                self._leader_ended = True
+
     def stopped_following(self, leader: TaskId, error: BaseException) -> None:
-        """A leader's record could not be carried out: what is here is not the leader's any more."""
+        """A leader's record could not be carried out: this ps has not what the leader has."""
         with self._lock:
             if self.replica.leader == leader and self.replica.role is ReplicaRole.FOLLOWING:
                 self.replica = replace(self.replica, is_whole=False)
@@ -283,13 +310,13 @@ class ReplicatedShare:
     def state(self) -> ShareState:
         """What this ps is to the share."""
         with self._lock:
-            now, joined = self.replica, self._joined
-            followers = self.store.records.followers
+            now, joined, records = self.replica, self._joined, self.store.records
+            followers = records.followers
         return ShareState(
             self.number,
             now.role,
             now.epoch,
-            now.is_whole,
+            now.is_whole and not records.is_closed,
             tuple(
                 FollowerState(
                     each.task,

@@ -1,12 +1,15 @@
 """All shares of one ps: its own, and those that it follows or leads for another one."""
 
+import logging
 import threading
 from collections.abc import Callable
 
 from ....cluster.replication.configuration import CopyTo, Lead
+from ....cluster.replication.replica import GRANT_S
 from ....cluster.replication.reports import PsReport
 from ....core.errors import FencedError, MovedError, RefusedError
 from ....core.process.memory import memory_bytes
+from ....core.process.threads import new_thread
 from ....core.report import PsCounters, total_counters
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
@@ -14,6 +17,8 @@ from ..store import Store
 from .link import RemoteLink
 from .share import ReplicatedShare
 from .stream import FollowerLink, RecordStream
+
+log = logging.getLogger(__name__)
 
 _MAX_SHARES = 4096  # a number from the network makes no more
 
@@ -44,8 +49,20 @@ class PsShares:
         self._changes = 1
         self.draining = False
         own = self.at(task.index)
+        self._closing = threading.Event()
         if settings.ps_replicas < 2:
             own.lead(Lead(task.index, 1, task))
+        else:
+            new_thread("check-followers", self._check, failed=self._check_failed).start()
+
+    def _check(self) -> None:
+        while not self._closing.wait(GRANT_S / 4):
+            for share in self._all():
+                share.check()
+
+    @staticmethod
+    def _check_failed(error: BaseException) -> None:
+        log.error("followers are not asked any more, and reads wait for them: %r", error)
 
     def at(self, number: int) -> ReplicatedShare:
         """The share of a number, which this ps may not hold.
@@ -150,5 +167,6 @@ class PsShares:
 
     def close(self) -> None:
         """Break all links."""
+        self._closing.set()
         for share in self._all():
             share.close()

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ....cluster.replication.replica import may_answer
+from ....cluster.replication.replica import GRANT_S, may_answer
 from ....core.errors import PeerLostError, WindlassError
 from ....core.task import TaskId
-from .records import BLOCK_RECORDS, BlockCopyBegun, Record
+from .records import BLOCK_RECORDS, BlockCopyBegun, Checked, Record
 
 
 class FollowerLink(Protocol):
@@ -51,6 +51,8 @@ class Follower:
         blocks: Numbers of the blocks whose copy has begun; it gets all records of these.
         claimed: Numbers of the blocks whose copy a thread has taken on or finished.
         is_needed: Whether answers wait for it.
+        granted_until: Until when it makes no other ps lead: see ``replica.GRANT_S``.
+        checked: The record whose acknowledgement extends that, and when it was sent.
         broken: Why nothing can be sent to it any more.
     """
 
@@ -61,6 +63,8 @@ class Follower:
         self.blocks: set[int] = set()
         self.claimed: set[int] = set()
         self.is_needed = False
+        self.granted_until = 0.0  # by the clock of time.monotonic
+        self.checked: tuple[int, float] | None = None  # position, and when it was sent
         self.broken: BaseException | None = None
         self._link = link
 
@@ -96,11 +100,13 @@ class RecordStream:
     Attributes:
         followers: Replaced as a whole, so that no lock is needed to see that there is none.
         lost: Called once for each follower whose link broke, with the reason.
+        closed: Called when this ps leads no more.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.followers: tuple[Follower, ...] = ()
         self.lost: Callable[[TaskId, BaseException], None] = lambda task, error: None  # noqa: ARG005
+        self.closed: Callable[[], None] = lambda: None
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._changed = threading.Condition()  # acknowledgements, and who is needed
@@ -173,6 +179,9 @@ class RecordStream:
             for follower in self.followers:
                 if follower.task == task:
                     follower.acknowledged = max(follower.acknowledged, position)
+                    if follower.checked is not None and position >= follower.checked[0]:
+                        follower.granted_until = follower.checked[1] + GRANT_S
+                        follower.checked = None
             self._changed.notify_all()
 
     def link_ended(self, task: TaskId, error: BaseException) -> None:
@@ -188,8 +197,9 @@ class RecordStream:
     def close(self, error: WindlassError) -> None:
         """This ps leads no more: every wait raises ``error``, now and from now on."""
         with self._changed:
-            self._closed = error
+            self._closed = self._closed or error
             self._changed.notify_all()
+        self.closed()
 
     @property
     def is_closed(self) -> bool:
@@ -205,6 +215,33 @@ class RecordStream:
         """
         if self.followers or self._missing or self._closed is not None:
             self._wait([(each, each.position) for each in self.followers if each.is_needed])
+
+    def check(self) -> None:
+        """Ask all followers whether they follow still, without waiting for the answers."""
+        with self._lock:
+            now = time.monotonic()
+            for follower in self.followers:
+                self._send((follower,), Checked())
+                if follower.checked is None:
+                    follower.checked = follower.position, now
+
+    def confirm_read(self) -> None:
+        """As :meth:`confirm`, for an answer that has changed nothing.
+
+        A push that all have acknowledged shows that this ps leads; a read has to ask, unless they
+        have granted it a while ago.
+
+        Raises:
+            WindlassError: This ps leads no more.
+            PeerLostError: They have not answered in time.
+        """
+        if not (self.followers or self._missing or self._closed is not None):
+            return
+        now = time.monotonic()
+        needed = [each for each in self.followers if each.is_needed]
+        if any(each.broken is not None or each.granted_until < now for each in needed):
+            self.check()
+        self.confirm()
 
     def wait_for(self, follower: Follower, position: int) -> None:
         """Wait until one follower has all up to a position.

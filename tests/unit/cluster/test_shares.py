@@ -92,6 +92,12 @@ def test_a_copy_that_breaks_off_is_made_again() -> None:
     assert shares.copies() == first[:1]
 
 
+def test_a_leader_that_may_answer_no_more_is_left_out() -> None:
+    shares = followed(2)
+    broken = ShareState(0, ReplicaRole.LEADING, 2, is_whole=False)
+    assert lead_orders(shares.reported(PS[0], PsReport(1, shares=(broken,)))) == [Lead(0, 3, PS[1])]
+
+
 def test_a_share_whose_replicas_are_all_lost_is_lost() -> None:
     shares = followed(2)
     shares.gone(PS[0])

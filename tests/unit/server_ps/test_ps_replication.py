@@ -1,6 +1,7 @@
 """A store that follows another has the same bits, whatever is pushed while it is copied."""
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,13 +15,13 @@ from helpers.replication import (
     run_together,
 )
 from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import FencedError, PeerLostError
+from windlass.core.errors import FencedError, MovedError, PeerLostError
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, Lamb, UpdateRule
 from windlass.core.task import Incarnation
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
-from windlass.engine.block import StepInfo
+from windlass.engine.block import Block, StepInfo, UpdatePart
 from windlass.server.ps.replication.digests import digest_of
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.records import CopyCompleted, Record
@@ -245,3 +246,65 @@ def test_answers_wait_for_a_follower_without_a_link_until_the_chief_gives_it_up(
         leader.records.confirm()
     leader.records.need([])
     leader.records.confirm()
+
+
+def test_a_rule_that_fails_leaves_the_same_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule without a kernel is the user's, or NumPy's: what it has made is sent, not the push."""
+    leader = make_store(Lamb(learning_rate=0.01))
+    follower, link = follow(leader)
+    worker = Worker(leader, 0)
+    worker.push()
+
+    def fail(numpy: object, rule: object, value: Array, *_: object, **__: object) -> None:
+        value[...] = 7
+        raise ArithmeticError("half done")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("windlass.engine.block.apply_formula", fail)
+        with pytest.raises(ArithmeticError):
+            worker.push()
+    worker.pushes -= 1
+    worker.push()
+    link.finish()
+    assert digest_of(follower) == digest_of(leader)
+
+
+def test_a_leader_whose_kernel_fails_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its followers have the push, and go on without it."""
+    leader = make_store(SGD(learning_rate=0.1))
+    follower, link = follow(leader)
+    worker = Worker(leader, 0)
+    run = Block.run
+
+    def fail(self: Block, parts: Sequence[UpdatePart], info: StepInfo) -> None:
+        if self in leader.table.blocks():
+            raise MemoryError
+        run(self, parts, info)
+
+    monkeypatch.setattr(Block, "run", fail)
+    with pytest.raises(MovedError, match="failed on this ps that its followers have: MemoryError"):
+        worker.push()
+    link.finish()
+    assert leader.records.is_closed
+    with pytest.raises(MovedError):
+        leader.records.confirm()
+    monkeypatch.undo()
+    again = Worker(follower, 0)
+    assert not again.push().duplicate, "half of it was there"
+
+
+def test_a_read_asks_followers_that_have_said_nothing_for_a_while() -> None:
+    """Another ps may lead, of which a leader that was cut off has not heard."""
+    leader = make_store(SGD(learning_rate=0.1), timeout_s=0.2)
+    link = SilentLink()
+    follower = Follower(FOLLOWER, link)
+    leader.attach(follower)
+    leader.records.need([FOLLOWER])
+    leader.records.acknowledge(FOLLOWER, follower.position)
+    leader.records.confirm()
+    with pytest.raises(PeerLostError):
+        leader.records.confirm_read()
+    leader.records.acknowledge(FOLLOWER, follower.position)
+    sent = len(link.records)
+    leader.records.confirm_read()
+    assert len(link.records) == sent, "it has just been asked"

@@ -1,0 +1,105 @@
+"""Orders about shares, as a chief gives them to a ps: who may, and what a ps reports."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from helpers.ps_peers import Ps, vector
+from windlass.client.ps.control import PsControl
+from windlass.cluster.access.principal import Principal
+from windlass.cluster.replication.configuration import CopyTo, Lead
+from windlass.cluster.replication.replica import ReplicaRole
+from windlass.core.errors import FencedError, MovedError, WindlassError
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+
+PS = [TaskId("ps", 0), TaskId("ps", 1)]
+CHIEF = TaskId("chief", 0)
+FIRST, SECOND = Incarnation(CHIEF, 1), Incarnation(CHIEF, 2)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[list[Ps], list[PsControl]]]:
+    servers = [Ps("tcp", index, ps_replicas=2) for index in range(2)]
+    controls = [
+        PsControl(each.task, each.address, Settings(), Principal("chief", index=0))
+        for each in servers
+    ]
+    for control in controls:
+        control.attach(FIRST, "chief:1", lease_s=60, timeout_s=5)
+    yield servers, controls
+    for control in controls:
+        control.close()
+    for server in servers:
+        server.close()
+
+
+def test_a_ps_with_replicas_leads_nothing_before_it_is_told_to(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    [ps, _], [control, _] = pair
+    with pytest.raises(MovedError, match="does not lead share 0"):
+        ps.peer().connect(5)
+    _, report = control.watch_shares(FIRST, 0, timeout_s=5)
+    assert [(each.share, each.role) for each in report.shares] == [(0, ReplicaRole.NONE)]
+    control.lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    ps.peer().connect(5)
+
+
+def test_a_share_is_copied_and_led_by_the_follower(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    servers, controls = pair
+    controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    worker = servers[0].worker()
+    worker.create(vector())
+    order = CopyTo(0, 1, PS[0], PS[1])
+    changes, _ = controls[0].watch_shares(FIRST, 0, timeout_s=5)
+    controls[0].copy_share(FIRST, order, servers[1].address, timeout_s=5)
+    has_joined = False
+    while not has_joined:
+        changes, report = controls[0].watch_shares(FIRST, changes, timeout_s=5)
+        has_joined = any(each.has_joined for each in report.shares[0].followers)
+    with pytest.raises(FencedError, match="cannot lead share 0"):
+        controls[1].lead_share(FIRST, Lead(0, 1, PS[1]), timeout_s=5)
+    controls[1].lead_share(FIRST, Lead(0, 2, PS[1]), timeout_s=5)
+    _, report = controls[1].watch_shares(FIRST, 0, timeout_s=5)
+    led = {each.share: each for each in report.shares}[0]
+    assert (led.role, led.epoch, led.is_whole) == (ReplicaRole.LEADING, 2, True)
+    assert controls[1].find_job(timeout_s=5).shards == 1
+
+
+def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]]) -> None:
+    _, [control, _] = pair
+    control.attach(SECOND, "chief:2", lease_s=60, timeout_s=5)
+    orders: list[Callable[[], object]] = [
+        lambda: control.lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5),
+        lambda: control.copy_share(FIRST, CopyTo(0, 1, PS[0], PS[1]), "x:1", timeout_s=5),
+        lambda: control.watch_shares(FIRST, 0, timeout_s=5),
+    ]
+    for order in orders:
+        with pytest.raises(FencedError, match="cannot lead it as well"):
+            order()
+    control.lead_share(SECOND, Lead(0, 1, PS[0]), timeout_s=5)
+
+
+def test_what_cannot_be_obeyed_is_refused(pair: tuple[list[Ps], list[PsControl]]) -> None:
+    _, [control, _] = pair
+    with pytest.raises(WindlassError, match="beyond 4096"):
+        control.lead_share(FIRST, Lead(4096, 1, PS[0]), timeout_s=5)
+    with pytest.raises(FencedError, match="cannot lead share 1"):
+        control.lead_share(FIRST, Lead(1, 7, PS[0]), timeout_s=5)
+    with pytest.raises(FencedError, match="cannot copy share 0"):
+        control.copy_share(FIRST, CopyTo(0, 1, PS[0], PS[1]), "x:1", timeout_s=5)
+
+
+def test_a_ps_without_replicas_has_its_own_share_alone() -> None:
+    ps = Ps("tcp", 1)
+    control = PsControl(ps.task, ps.address, Settings(), Principal("chief", index=0))
+    try:
+        ps.worker().create(vector())
+        with pytest.raises(MovedError, match="has share 1 alone, and was asked for 0"):
+            control.lead_share(FIRST, Lead(0, 1, PS[1]), timeout_s=5)
+    finally:
+        control.close()
+        ps.close()

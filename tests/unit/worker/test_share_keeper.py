@@ -1,0 +1,147 @@
+"""The chief's thread that leads the ps: what it writes down and orders, and in which order."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import cast
+
+from helpers.clock import ManualClock
+from helpers.waiting import wait_until
+from windlass.client.ps.control import PsControl
+from windlass.cluster.job.job import Job
+from windlass.cluster.replication.configuration import CopyTo, Lead
+from windlass.cluster.replication.replica import ReplicaRole
+from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
+from windlass.core.checkpoint.job_record import JobRecord, ShareRecord
+from windlass.core.errors import FencedError, PeerLostError, StorageError
+from windlass.core.states import Phase
+from windlass.core.task import Incarnation, TaskId
+from windlass.server.chief.servicer import LockedJob
+from windlass.worker.lead.share_keeper import ShareKeeper
+
+CHIEF = TaskId("chief", 0)
+PS = [TaskId("ps", 0), TaskId("ps", 1)]
+
+
+class FakePs:
+    """A ps that reports what a test has it report, and obeys.
+
+    Args:
+        index: Of the ps.
+        told: Where what it is told is noted down.
+    """
+
+    def __init__(self, index: int, told: list[object]) -> None:
+        self.task, self.address = PS[index], f"ps{index}:1"
+        self.reports: SimpleQueue[PsReport] = SimpleQueue()
+        self._last: PsReport | None = None
+        self.is_lost = False
+        self._told = told
+
+    def watch_shares(self, _: Incarnation, seen: int, *, timeout_s: float) -> tuple[int, PsReport]:
+        if self.is_lost:
+            raise PeerLostError("gone")
+        with suppress(Empty):
+            self._last = self.reports.get(timeout=min(timeout_s, 0.05))
+        if self._last is None:
+            raise PeerLostError("it has not started")
+        return seen + 1, self._last
+
+    def lead_share(self, _: Incarnation, order: Lead, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        self._told.append(order)
+
+    def copy_share(self, _: Incarnation, order: CopyTo, address: str, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        self._told.append((order, address))
+
+
+class Kept:
+    """A keeper of two ps, and what it has written down and told."""
+
+    def __init__(self, record: JobRecord | None = None) -> None:
+        self.told: list[object] = []
+        self.ps = [FakePs(index, self.told) for index in range(2)]
+        self.job = Job([(task, "") for task in (CHIEF, *PS)], chief=CHIEF, lease_s=10, now=0)
+        self.locked_job = LockedJob(self.job, ManualClock(), 2)
+        self.writes = 0
+        self.refusals = 0
+        who = Incarnation(CHIEF, 1)
+        controls = cast(list[PsControl], self.ps)
+        self.keeper = ShareKeeper(self.locked_job, who, controls, 2, self.write, record)
+
+    def write(self) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageError("no space left on device")
+        self.writes += 1
+        self.told.append(self.keeper.records()[0])
+
+    def until_told(self, thing: object) -> None:
+        wait_until(lambda: thing in self.told, 10, str(thing))
+
+
+@contextmanager
+def kept(record: JobRecord | None = None) -> Iterator[Kept]:
+    job = Kept(record)
+    job.keeper.start()
+    try:
+        yield job
+    finally:
+        job.keeper.stop()
+
+
+def leads(share: int, epoch: int, *followers: FollowerState) -> PsReport:
+    return PsReport(1, shares=(ShareState(share, ReplicaRole.LEADING, epoch, True, followers),))
+
+
+def written(*shares: tuple[int, int, int, tuple[int, ...]]) -> tuple[ShareRecord, ...]:
+    return tuple(
+        ShareRecord(share=share, epoch=epoch, leader=leader, followers=followers)
+        for share, epoch, leader, followers in shares
+    )
+
+
+def test_who_leads_is_written_down_before_anybody_hears_of_it() -> None:
+    with kept() as job:
+        job.refusals = 1
+        job.ps[0].reports.put(PsReport(1))
+        job.until_told(Lead(0, 1, PS[0]))
+        assert job.told[0] == written((0, 1, 0, ()))
+        job.ps[1].reports.put(PsReport(1))
+        job.until_told((CopyTo(0, 1, PS[0], PS[1]), "ps1:1"))
+        job.until_told((CopyTo(1, 1, PS[1], PS[0]), "ps0:1"))
+        job.ps[0].reports.put(leads(0, 1, FollowerState(PS[1], has_joined=True)))
+        job.until_told(Lead(0, 2, PS[0], (PS[1],)))
+        record = written((0, 2, 0, (1,)), (1, 1, 1, ()))
+        assert job.told.index(record) < job.told.index(Lead(0, 2, PS[0], (PS[1],)))
+        wait_until(lambda: job.locked_job.leaders.now()[0].epoch == 2, 10)
+        assert [each.address for each in job.locked_job.leaders.now()] == ["ps0:1", "ps1:1"]
+
+
+def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
+    record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 2, 1, (0,))), processes={0: 1, 1: 1})
+    with kept(record) as job:
+        job.until_told(Lead(1, 2, PS[1], (PS[0],)))
+        job.ps[0].reports.put(leads(0, 2, FollowerState(PS[1], has_joined=True)))
+        wait_until(job.ps[0].reports.empty, 10)
+        job.ps[1].reports.put(leads(1, 2, FollowerState(PS[0], has_joined=True)))
+        job.ps[0].is_lost = True
+        job.until_told(Lead(0, 3, PS[1]))
+        job.until_told(Lead(1, 3, PS[1]))
+        assert job.keeper.has_all
+        job.ps[1].is_lost = True
+        wait_until(lambda: job.job.phase is Phase.FAILED, 10)
+        assert "the last replica of share" in job.job.reason
+        assert not job.keeper.has_all
+
+
+def test_a_chief_that_forgot_who_leads_ends_its_job() -> None:
+    """It would tell another ps to lead what this one leads: see the model."""
+    with kept() as job:
+        job.ps[0].reports.put(leads(0, 4))
+        wait_until(lambda: job.job.phase is Phase.FAILED, 10)
+        assert FencedError.__name__ in job.job.reason
+        assert "--model-dir" in job.job.reason
+    assert threading.active_count() < 50
