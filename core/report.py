@@ -37,6 +37,29 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCounters:
+    """What a ps holds of a growing table, and what happened to it since the table was made.
+
+    Attributes:
+        name: Name of the table.
+        rows: Rows now.
+        num_bytes: Size of rows, slots and index. Unit: bytes.
+        admitted: Rows that were made.
+        refused: Sightings of keys that were not admitted; their gradients were dropped.
+        full: Sightings of keys for which there was no room; their gradients were dropped.
+        evicted: Rows that were evicted.
+    """
+
+    name: str
+    rows: int = 0
+    num_bytes: int = 0
+    admitted: int = 0
+    refused: int = 0
+    full: int = 0
+    evicted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PsCounters:
     """A ps's work since its start.
 
@@ -54,6 +77,7 @@ class PsCounters:
         sessions: Workers connected now.
         labels: Names of the first few shards.
         global_step: Worker steps applied, as far as this ps knows.
+        tables: The first few growing tables.
     """
 
     pushes: int = 0
@@ -69,3 +93,4 @@ class PsCounters:
     sessions: int = 0
     labels: tuple[str, ...] = ()
     global_step: int = 0
+    tables: tuple[TableCounters, ...] = ()

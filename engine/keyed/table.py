@@ -20,6 +20,7 @@ from .. import rows as row_functions
 from ..library import KEYED_KERNELS, library
 from ..rows import gather_rows, sum_duplicates
 from .admission import admitter
+from .clipping import clipped
 from .definition import TableCounts, TableDefinition
 from .distinct import distinct
 from .draws import draws_of
@@ -130,7 +131,7 @@ class KeyedTable:
             kept = np.flatnonzero(rows >= 0)
             if kept.size < rows.size:
                 rows, gradients = rows[kept], gradients[kept]
-        gradients, scale = self.definition.clipping.apply(gradients, scale)
+        gradients, scale = clipped(self.definition.clipping, gradients, scale)
         self._store.touch(rows, self.step)
         self._updater.apply(self._store, rows, gradients, step=self.step, scale=scale)
         self._evict_unseen()

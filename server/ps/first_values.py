@@ -10,6 +10,7 @@ from ...core.errors import CheckpointError
 from ...core.rules.update_rules import UpdateRule, rule_from_dict
 from ...core.task import Incarnation
 from ...engine.block import Block
+from ...engine.push_target import PushTarget
 
 _FILL_BYTES = 16 * 1024 * 1024  # initialized between two looks whether somebody waits for it
 
@@ -19,14 +20,14 @@ class Held:
     """A shard that a ps holds.
 
     Attributes:
-        block: Its memory.
+        block: What it is in: an array's memory, or a part of a table.
         entry: Its number there.
         defined_by: The first task that defined it.
         restored_from: The checkpoint that its value came from.
         bound_by: The task that gave it its update rule.
     """
 
-    block: Block
+    block: PushTarget
     entry: int
     defined_by: Incarnation
     restored_from: CheckpointReader | None = None

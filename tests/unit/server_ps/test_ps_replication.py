@@ -20,7 +20,7 @@ from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, Lamb, Upd
 from windlass.core.task import Incarnation
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
-from windlass.engine.block import StepInfo
+from windlass.engine.push_target import StepInfo
 from windlass.server.ps.replication.digests import digest_of
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.records import CopyCompleted, Record
