@@ -11,10 +11,21 @@ from ...core.rules.definitions import ShardDefinition
 from ...core.wire.steps import MemoryLocation
 from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
 from .definition import definition_of
+from .row_rules import warm_up
 from .row_store import LAST_STEP
 from .table import KeyedTable
 
 _ALL = Range(0, 1, 0, 0)
+
+
+def warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
+    """Load the kernels of the rules of tables, so that no step waits for them.
+
+    Raises:
+        ConfigurationError: A definition has a number that is out of range.
+    """
+    for definition in map(definition_of, shards):
+        warm_up(definition.rule, definition.dtype)
 
 
 class KeyedBlock(RowsByKey):

@@ -258,7 +258,7 @@ class SavedFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_bytes: _Optional[int] = ..., header_bytes: _Optional[int] = ..., header_digest: _Optional[str] = ...) -> None: ...
 
 class SavedTensor(_message.Message):
-    __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes")
+    __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes", "part")
     VARIABLE_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     ROW_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +267,7 @@ class SavedTensor(_message.Message):
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     variable: str
     slot: str
     row_offset: int
@@ -275,7 +276,8 @@ class SavedTensor(_message.Message):
     tensor: str
     digest: str
     num_bytes: int
-    def __init__(self, variable: _Optional[str] = ..., slot: _Optional[str] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., file: _Optional[str] = ..., tensor: _Optional[str] = ..., digest: _Optional[str] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    part: int
+    def __init__(self, variable: _Optional[str] = ..., slot: _Optional[str] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., file: _Optional[str] = ..., tensor: _Optional[str] = ..., digest: _Optional[str] = ..., num_bytes: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
 
 class SavedShard(_message.Message):
     __slots__ = ("shard", "version", "updates", "block")

@@ -45,6 +45,8 @@ def initialize(
     variable = shard.variable
     start, stop = shard.row_offset, shard.row_offset + shard.rows
     record = reader.variable(variable.name) if reader is not None else None
+    if reader is not None and reader.table(variable.name) is not None:
+        raise another_kind(reader, variable.name, "a growing table", "an array")
     if reader is not None and record is not None:
         if tuple(record.shape) != variable.shape or record.dtype != variable.dtype.name:
             raise CheckpointError(
@@ -68,6 +70,16 @@ def initialize(
         return None  # the creating task assigns the value
     block.initialized[entry] = True
     return reader if record is not None else None
+
+
+def another_kind(reader: CheckpointReader, name: str, saved: str, defined: str) -> CheckpointError:
+    """The error about a checkpoint that has an array where the program has a table, or so."""
+    return CheckpointError(
+        f"{reader.path} has {name!r} as {saved}, the program defines {defined}; it was saved by "
+        "another model. Restore it with that program, or name another model_dir",
+        variable=name,
+        path=reader.path,
+    )
 
 
 def restored_slots(held: Held, rule: UpdateRule) -> tuple[dict[str, Array], int]:

@@ -547,22 +547,19 @@ def _first_values(
     """Give a shard its first value; the checkpoint, if that came from one."""
     if isinstance(block, Block):
         return initialize(block, entry, reader, check)
-    return None  # a table begins without rows
+    if reader is None:
+        return None  # a table begins without rows
+    from .table_copies import restore_table
+
+    return restore_table(block, reader, check)
 
 
 def _warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
-    """Load the kernels of the rules of tables, so that no step waits for them.
-
-    Raises:
-        ConfigurationError: A definition has a number that is out of range.
-    """
     tables = [shard for shard in shards if shard.variable.table is not None]
     if tables:
-        from ...engine.keyed.definition import definition_of
-        from ...engine.keyed.row_rules import warm_up as warm_up_rows
+        from ...engine.keyed.block import warm_up_tables
 
-        for definition in map(definition_of, tables):
-            warm_up_rows(definition.rule, definition.dtype)
+        warm_up_tables(tables)
 
 
 def _create_slab(num_bytes: int) -> SharedSegment:
