@@ -33,6 +33,7 @@ from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEnc
 from windlass.server.ps.replication.records import BlockUpdated, Record
 from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.store import PushRequest, Store
+from windlass.telemetry.task_metrics import ps_samples
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
 SETTINGS = Settings(max_ps_bytes=1 << 20, join_timeout_s=0.2)
@@ -202,6 +203,16 @@ def test_refused_and_evicted_rows_are_counted() -> None:
     assert (counted.rows, counted.admitted, counted.refused, counted.evicted) == (10, 20, 20, 10)
     again = codec.counters_from_wire(codec.counters_to_wire(store.counters()))
     assert again.tables == (counted,)
+    shown = ps_samples(again, limit_bytes=0, max_sessions=0, chief_silent_s=0)
+    values = {each.metric.name: each.value for each in shown if each.labels == ("t",)}
+    assert values == {
+        "windlass_ps_table_rows": 10,
+        "windlass_ps_table_bytes": counted.num_bytes,
+        "windlass_ps_table_admitted_rows_total": 20,
+        "windlass_ps_table_refused_keys_total": 20,
+        "windlass_ps_table_full_keys_total": 0,
+        "windlass_ps_table_evicted_rows_total": 10,
+    }
 
 
 def test_a_steps_clipping_and_hyperparameters_are_those_of_arrays() -> None:
