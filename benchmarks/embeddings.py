@@ -1,12 +1,13 @@
-"""Growing embedding tables in one process: the key index, pulls and pushes, and how it grows.
+"""Growing embedding tables: the key index, pulls and pushes of one process, and steps of two ps.
 
     python -m benchmarks.embeddings                # the table; a minute
     python -m benchmarks.embeddings --keys 5e7     # grow to 50 million keys; 5 GB
     python -m benchmarks.embeddings --check        # compares every step with NumPy, times none
 
 Times are those of one core, as this thread's processor time, so other processes distort them less;
-beside them stands the wall time of the slowest batch while growing. Keys are drawn before the clock
-starts. Quote medians, compare ratios, and say how busy the machine was.
+beside them stands the wall time of the slowest batch while growing. Those of steps are wall times.
+Keys are drawn before the clock starts. Quote medians, compare ratios, and say how busy the machine
+was.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import embedding_steps
 from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
@@ -221,10 +223,13 @@ def main() -> None:
         # So that no batch is timed while NumPy stands in.
         prepare(_definition(rule, ROWS))
     if arguments.check:
-        print(f"{check()} arrays are those of NumPy")
+        print(f"{check() + embedding_steps.check()} arrays are those of NumPy")
         return
     if not 1 <= arguments.keys <= _MAX_KEYS:
         parser.error(f"--keys is {arguments.keys:g}; it must be in [1, {_MAX_KEYS}]")
+    table = Table("", "")
+    embedding_steps.times(table)
+    Console().print(table)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, no second thread
     table = Table("one core", "")
     load = os.getloadavg()[0]
