@@ -103,6 +103,12 @@ class Embeddings:
             if isinstance(table.storage, Variable)
         }
 
+    @property
+    def growing(self) -> tuple[str, ...]:
+        """Names of the tables that grow."""
+        tables = self._tables.values()
+        return tuple(each.config.name for each in tables if isinstance(each.storage, PsTable))
+
     def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> "Lookup":
         """The rows of some features, combined for each example.
 

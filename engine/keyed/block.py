@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array
 from ...core.report import TableCounters
 from ...core.rules.definitions import ShardDefinition
@@ -16,6 +17,7 @@ from .row_store import LAST_STEP
 from .table import KeyedTable
 
 _ALL = Range(0, 1, 0, 0)
+_KEPT_BYTES = 64 << 20
 
 
 def warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
@@ -52,6 +54,7 @@ class KeyedBlock(RowsByKey):
         self.table = KeyedTable(definition)
         self.rules = [definition.rule]
         self.initialized[:] = True
+        self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
 
     @property
     def value_bytes(self) -> int:
@@ -98,7 +101,9 @@ class KeyedBlock(RowsByKey):
 
     def read(self, keys: Array) -> Array:
         """Rows of keys, shape ``(n, dim)``; makes none."""
-        return self.table.read(keys)
+        # Not used again before the last reader of the rows is done with them.
+        shape = (keys.size, self.table.definition.dim)
+        return self.table.read(keys, self._memory.take_array(shape, self.dtype))
 
     def run(self, parts: Sequence[UpdatePart], info: StepInfo) -> None:
         """Apply gradients, and remember the push. The same on every replica."""

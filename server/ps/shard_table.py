@@ -200,6 +200,7 @@ class ShardTable:
                 filled.append(Held(block, entry, who, source))
         arrays = [block for block in blocks if isinstance(block, Block)]
         while not self._publish(blocks, filled):
+            self._check_can_follow(new)
             copy_to_all(self._records, arrays, filled)
         if reader is not None:
             self._restored(reader.manifest.global_step)

@@ -1,5 +1,6 @@
 """Tables of several features: one exchange for all, trained as a dictionary of rows would be."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,16 @@ def test_with_a_vocabulary_size_tables_are_variables_of_every_strategy(
     np.testing.assert_allclose(variable.numpy(), wanted)
     with pytest.raises(ShapeMismatchError, match="10"):
         embeddings.lookup({"a": [10]})
+
+
+def test_a_programs_own_checkpoint_has_the_variables_and_refuses_what_grows(tmp_path: Path) -> None:
+    fixed = FeatureConfig("a", TableConfig("fixed", 2, vocabulary_size=3))
+    _, embeddings = on_servers(fixed)
+    path = wl.train.Checkpoint(embeddings=embeddings).save(str(tmp_path / "ckpt"))
+    assert wl.train.list_variables(path) == [("embeddings/fixed", (3, 2))]
+    _, embeddings = on_servers(fixed, FeatureConfig("b", TableConfig("t", 2)))
+    with pytest.raises(ConfigurationError, match=r"'t'.*model_dir"):
+        wl.train.Checkpoint(embeddings=embeddings).save(str(tmp_path / "other"))
 
 
 def test_tables_grow_on_parameter_servers_alone(strategy: wl.distribute.Strategy) -> None:

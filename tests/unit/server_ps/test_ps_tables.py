@@ -154,6 +154,11 @@ def test_a_followed_ps_refuses_tables_by_name() -> None:
     link.finish()
 
 
+def test_nobody_follows_a_ps_with_tables_that_it_could_not_copy() -> None:
+    with pytest.raises(RefusedError, match=r"'t'.*cannot be copied yet"):
+        follow(make_store(table()))
+
+
 # -- steps -----------------------------------------------------------------------------------
 
 
