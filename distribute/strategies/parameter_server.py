@@ -266,6 +266,13 @@ class ParameterServerExtended(StrategyExtended):
             self._undefined.append(table)
             return table
 
+    def find_table(self, definition: VariableDefinition) -> PsTable:
+        """A growing table that another task created, as that task describes it."""
+        with self._lock:
+            table = PsTable(definition)
+            self._undefined.append(table)
+            return table
+
     def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:
         """(index of the ps, shard), in order."""
         with self._lock:
