@@ -198,7 +198,8 @@ class CheckpointReader:
     def _record(self, name: str) -> VariableRecord:
         record = self.manifest.variables.get(name)
         if record is None:
-            raise CheckpointError(f"{self.path} has no variable {name!r}", path=self.path)
+            grows = "; it is a growing table there" if name in self.manifest.tables else ""
+            raise CheckpointError(f"{self.path} has no variable {name!r}{grows}", path=self.path)
         return record
 
     def _read_header(self, file: str) -> tuple[int, dict[str, TensorSpec], dict[str, int]]:

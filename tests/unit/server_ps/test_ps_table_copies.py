@@ -9,7 +9,7 @@ import pytest
 from helpers.tables import DIM, F32, gradients, table
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays.dtypes import Array
-from windlass.core.checkpoint import CheckpointReader
+from windlass.core.checkpoint import CheckpointReader, export_checkpoint
 from windlass.core.checkpoint.directory import MANIFEST
 from windlass.core.checkpoint.manifest import manifest_bytes
 from windlass.core.checkpoint.parts import manifest_of_parts
@@ -184,6 +184,16 @@ def test_a_damaged_piece_is_refused(tmp_path: Path) -> None:
         CheckpointReader(str(directory)).verify()
     with pytest.raises(CheckpointError, match="altered"):
         Cluster(1, table(), restore_from=directory)
+
+
+def test_an_export_says_that_it_leaves_tables_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = trained(1, table()).save(tmp_path / "ckpt-0000000001")
+    assert export_checkpoint(str(directory), tmp_path / "model.safetensors") == []
+    assert "not exported: t" in caplog.text
+    with pytest.raises(CheckpointError, match="growing table"):
+        CheckpointReader(str(directory)).read("t")
 
 
 def test_a_new_table_begins_without_rows_where_the_checkpoint_has_none(tmp_path: Path) -> None:
