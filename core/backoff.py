@@ -54,6 +54,7 @@ def attempts(
     max_s: float = 2.0,
     retry_on: type[Exception] | tuple[type[Exception], ...] = PeerLostError,
     stop: threading.Event | None = None,
+    wake: threading.Event | None = None,
     before_sleep: Callable[[Exception | None], None] | None = None,
 ) -> Iterator[AttemptManager]:
     """Attempts until one succeeds, ``timeout_s`` has passed or ``stop`` is set.
@@ -71,11 +72,18 @@ def attempts(
         initial_s: Longest first wait. Unit: seconds.
         max_s: Longest wait. Unit: seconds.
         retry_on: Failures worth another attempt; others pass through at once.
-        stop: Ends the waiting early.
+        stop: Ends the attempts early.
+        wake: Ends a wait early, and is cleared then; whoever sets ``stop`` sets this, too. None:
+            nothing but ``stop`` does.
         before_sleep: Called with the failure before each wait.
     """
     event = stop or threading.Event()
     backoff = Backoff(initial_s, max_s)
+
+    def sleep(seconds: float) -> None:
+        if wake is not None:
+            wake.wait(seconds)
+            wake.clear()
 
     hook = None
     if before_sleep is not None:
@@ -90,7 +98,7 @@ def attempts(
             retry=retry_if_exception_type(retry_on),
             stop=stop_before_delay(timeout_s) | stop_when_event_set(event),
             wait=lambda _: backoff.next_s(),
-            sleep=sleep_using_event(event),
+            sleep=sleep_using_event(event) if wake is None else sleep,
             before_sleep=hook,
             reraise=True,
         )

@@ -41,6 +41,7 @@
     │   └── DeadlineExceededError   a closure ran for longer than it was given
     └── RetryableError              exit >= 128
         ├── PeerLostError
+        │   └── MovedError          a ps that does not lead these variables, or not any more
         ├── CollectiveTimeoutError  a synchronous worker did not reach a call in time
         ├── JoinTimeoutError
         └── JobStoppedError
@@ -262,6 +263,10 @@ class RetryableError(WindlassError):
 
 class PeerLostError(RetryableError):
     """A peer stopped answering, or lost its state."""
+
+
+class MovedError(PeerLostError):
+    """A ps does not lead the variables that it was asked for: another one does, or will."""
 
 
 class CollectiveTimeoutError(RetryableError):

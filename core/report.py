@@ -1,6 +1,7 @@
 """Numbers that tasks report in heartbeats. Plain data, shown by ``windlass status``."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,39 @@ class PsCounters:
     labels: tuple[str, ...] = ()
     global_step: int = 0
     tables: tuple[TableCounters, ...] = ()
+
+
+_LABELS = 8  # shards named in the status
+
+
+def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
+    """The counters of one ps, which may lead several shares.
+
+    Args:
+        several: Those of each share.
+        sessions: Workers connected to the ps.
+    """
+    total = PsCounters(sessions=sessions)
+    for each in several:
+        sums = {
+            field.name: getattr(total, field.name) + getattr(each, field.name)
+            for field in fields(PsCounters)
+            if field.name not in ("sessions", "global_step")
+        }
+        step = max(total.global_step, each.global_step)
+        total = replace(total, **sums, global_step=step)
+    return replace(total, labels=total.labels[:_LABELS], tables=_by_name(total.tables))
+
+
+def _by_name(tables: Iterable[TableCounters]) -> tuple[TableCounters, ...]:
+    """One for each table, of which several shares have parts."""
+    found: dict[str, TableCounters] = {}
+    for each in tables:
+        known = found.get(each.name, TableCounters(each.name))
+        sums = {
+            field.name: getattr(known, field.name) + getattr(each, field.name)
+            for field in fields(TableCounters)
+            if field.name != "name"
+        }
+        found[each.name] = TableCounters(each.name, **sums)
+    return tuple(found.values())

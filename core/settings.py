@@ -135,6 +135,14 @@ class Settings(BaseModel):
         "refused before memory is taken. 0: four fifths of the memory of its machine or cgroup; "
         "the rest is for steps under way and checkpoints.",
     )
+    ps_replicas: int = Field(
+        default=1,
+        ge=1,
+        le=4,
+        description="How many ps have each variable, the one that serves it included; the same on "
+        "the chief and all ps. With 2 a step is answered when two have it, and a ps that is lost "
+        "takes nothing with it: the other goes on. Costs the memory and the work of as many ps.",
+    )
     max_variable_bytes: int = Field(
         default=0,
         ge=0,

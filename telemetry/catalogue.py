@@ -157,6 +157,19 @@ JOB_STEP = _metric(_CHIEF, "job_global_step", "The job's global step.")
 JOB_GOAL = _metric(
     _CHIEF, "job_goal_steps", "Global step that the program works towards; 0: not said."
 )
+JOB_REPLICAS = _metric(
+    _CHIEF,
+    "job_share_replicas",
+    "Ps that have a share of the variables, the one that leads it included; of a job with "
+    "ps_replicas.",
+    "share",
+)
+JOB_MISSING_REPLICAS = _metric(
+    _CHIEF, "job_missing_replicas", "Replicas that ps_replicas asks for and that are not there."
+)
+JOB_FAILOVERS = _metric(
+    _CHIEF, "job_failovers_total", "Times that another ps has come to lead a share."
+)
 JOB_AGE = _metric(_CHIEF, "job_age_seconds", "Since this chief has begun to lead the job.")
 SAVES = _metric(_CHIEF, "checkpoints_total", "Checkpoints written since this chief's start.")
 FAILED_SAVES = _metric(_CHIEF, "failed_checkpoints_total", "Checkpoints that could not be written.")

@@ -4,7 +4,7 @@ Counters are read when somebody asks: a step pays nothing for it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,8 +22,11 @@ from .catalogue import (
     FAILED_SAVES,
     GLOBAL_STEP,
     JOB_AGE,
+    JOB_FAILOVERS,
     JOB_GOAL,
+    JOB_MISSING_REPLICAS,
     JOB_PHASE,
+    JOB_REPLICAS,
     JOB_STEP,
     JOB_TASKS,
     PS_CHIEF_SILENCE,
@@ -214,6 +217,20 @@ def job_samples(
     yield Sample(JOB_STEP, global_step)
     yield Sample(JOB_GOAL, goal_steps)
     yield Sample(JOB_AGE, age_s)
+
+
+def share_samples(replicas: Mapping[int, int], wanted: int, failovers: int) -> Iterator[Sample]:
+    """Who has the variables of a job with replicas.
+
+    Args:
+        replicas: Per share the number of ps that have it.
+        wanted: How many are to.
+        failovers: How often another ps has come to lead a share.
+    """
+    for share, count in sorted(replicas.items()):
+        yield Sample(JOB_REPLICAS, count, (str(share),))
+    yield Sample(JOB_MISSING_REPLICAS, sum(max(0, wanted - each) for each in replicas.values()))
+    yield Sample(JOB_FAILOVERS, failovers)
 
 
 def closure_samples(waiting: int, running: int) -> Iterator[Sample]:

@@ -118,7 +118,7 @@ class JobTask(JobLink):
         self._barrier = BarrierClient(chief, who, self.check)
         if self._leader is not None:
             self._leader.lead(who, chief)
-        self._plane.connect(who, self._check_not_done)
+        self._plane.connect(who, chief, self._check_not_done)
         return self._leader.resume() if self._leader is not None else ""
 
     def _client_of(self, chief_address: str, address: str) -> tuple[ChiefClient, Membership]:

@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 
 from ...cluster.access.principal import Principal
+from ...cluster.replication.reports import ShareLeader
 from ...core.report import PsCounters, TaskReport
 from ...core.settings import Settings
 from ...core.states import Outcome, Phase, State
@@ -35,7 +36,9 @@ class TaskStatus:
 class JobStatus:
     """The job as the chief sees it. ``age_s``: since it began. Unit: seconds.
 
-    ``security`` says how tasks show who they are; see docs/security.md.
+    ``security`` says how tasks show who they are; see docs/security.md. ``shares`` are those of a
+    job with replicas, ``ps_replicas`` says how many each is to have, and ``failovers`` how often
+    another ps has come to lead one.
     """
 
     phase: Phase
@@ -48,6 +51,9 @@ class JobStatus:
     last_checkpoint_step: int
     versions: Versions
     security: str = ""
+    shares: tuple[ShareLeader, ...] = ()
+    ps_replicas: int = 1
+    failovers: int = 0
 
 
 class ChiefClient:
@@ -177,6 +183,28 @@ class ChiefClient:
         missing = [codec.task_from_wire(task) for task in response.missing]
         return missing, [codec.task_from_wire(task) for task in response.finished]
 
+    def watch_leaders(self, seen: int, *, timeout_s: float) -> tuple[int, list[ShareLeader]]:
+        """Which ps leads each share, once that changes or half a second is over.
+
+        Args:
+            seen: Number of changes in the last answer; 0: answer at once.
+            timeout_s: Unit: seconds.
+
+        Returns:
+            (number of changes until now; 0 if the job has no replicas, the leaders)
+
+        Raises:
+            PeerLostError: No answer.
+        """
+        response = invoke(
+            self._stub.WatchLeaders,
+            chief_pb2.WatchLeadersRequest(seen=seen),
+            peer=self._peer,
+            doing="watch",
+            timeout_s=timeout_s,
+        )
+        return response.changes, [_leader_from_wire(each) for each in response.leaders]
+
     def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
         """Ask the job to save and stop.
 
@@ -214,11 +242,24 @@ class ChiefClient:
             last_checkpoint_step=message.last_checkpoint_step,
             versions=codec.versions_from_wire(message.versions),
             security=message.security,
+            shares=tuple(_leader_from_wire(each) for each in message.shares),
+            ps_replicas=message.ps_replicas,
+            failovers=message.failovers,
         )
 
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+def _leader_from_wire(message: chief_pb2.ShareLeader) -> ShareLeader:
+    return ShareLeader(
+        message.share,
+        message.epoch,
+        codec.task_from_wire(message.leader),
+        message.address,
+        tuple(codec.task_from_wire(task) for task in message.followers),
+    )
 
 
 def _task_status(message: chief_pb2.TaskStatus) -> TaskStatus:

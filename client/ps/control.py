@@ -7,6 +7,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from ...cluster.access.principal import Principal
+from ...cluster.replication.configuration import CopyTo, Lead
+from ...cluster.replication.replica import ReplicaRole
+from ...cluster.replication.reports import FollowerState, PsReport, ShareState
 from ...core.checkpoint.manifest import FileRecord, TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.report import PsCounters
@@ -69,16 +72,32 @@ class PsControl:
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
 
     def attach(
-        self, chief: Incarnation, chief_address: str, *, lease_s: float, timeout_s: float
+        self,
+        chief: Incarnation,
+        chief_address: str,
+        *,
+        lease_s: float,
+        timeout_s: float,
+        may_leave: bool = False,
     ) -> PsAnswer:
         """Renew the chief's lease.
+
+        Args:
+            chief: The chief.
+            chief_address: Where it serves.
+            lease_s: Unit: seconds.
+            timeout_s: Unit: seconds.
+            may_leave: Other ps have all that this one has, if it was asked to leave.
 
         Raises:
             PeerLostError: No answer.
             FencedError: The ps serves another chief.
         """
         request = ps_pb2.AttachRequest(
-            chief=codec.incarnation_to_wire(chief), chief_address=chief_address, lease_s=lease_s
+            chief=codec.incarnation_to_wire(chief),
+            chief_address=chief_address,
+            lease_s=lease_s,
+            may_leave=may_leave,
         )
         response = invoke(
             self._stub.Attach, request, peer=self._peer, doing="attach", timeout_s=timeout_s
@@ -151,21 +170,27 @@ class PsControl:
             timeout_s=timeout_s,
         )
 
-    def save_shards(self, checkpoint: str, *, timeout_s: float) -> SavedPart:
+    def save_shards(
+        self, checkpoint: str, *, timeout_s: float, share: int | None = None
+    ) -> SavedPart:
         """Have this ps write its part of a checkpoint, below its own model directory.
 
         Args:
             checkpoint: Its name.
+            share: Number of a share that it leads; None: its own.
             timeout_s: Unit: seconds.
 
         Raises:
             ConfigurationError: It was given no model directory.
             StorageError: It cannot write there.
+            MovedError: It does not lead the share.
             PeerLostError: No answer.
         """
         response = invoke(
             self._stub.SaveShards,
-            ps_pb2.SaveShardsRequest(checkpoint=checkpoint),
+            ps_pb2.SaveShardsRequest(
+                checkpoint=checkpoint, share=self.task.index if share is None else share
+            ),
             peer=self._peer,
             doing="save",
             timeout_s=timeout_s,
@@ -188,6 +213,72 @@ class PsControl:
             response.pushes,
         )
 
+    def lead_share(self, chief: Incarnation, order: Lead, *, timeout_s: float) -> None:
+        """Order this ps to lead a share. Idempotent by epoch.
+
+        Raises:
+            FencedError: It has not everything of it, or knows of a later epoch.
+            PeerLostError: No answer.
+        """
+        followers = [codec.task_to_wire(task) for task in order.followers]
+        request = ps_pb2.LeadShareRequest(
+            share=order.share,
+            epoch=order.epoch,
+            followers=followers,
+            chief=codec.incarnation_to_wire(chief),
+        )
+        invoke(self._stub.LeadShare, request, peer=self._peer, doing="lead", timeout_s=timeout_s)
+
+    def copy_share(
+        self, chief: Incarnation, order: CopyTo, address: str, *, timeout_s: float
+    ) -> None:
+        """Order this ps to copy a share to another one. Idempotent; returns before it is copied.
+
+        Args:
+            chief: Who orders it.
+            order: The order.
+            address: Address of the follower.
+            timeout_s: Unit: seconds.
+
+        Raises:
+            FencedError: This ps does not lead the share in that epoch.
+            PeerLostError: No answer.
+        """
+        request = ps_pb2.CopyShareRequest(
+            share=order.share,
+            epoch=order.epoch,
+            follower=codec.task_to_wire(order.follower),
+            address=address,
+            chief=codec.incarnation_to_wire(chief),
+        )
+        invoke(self._stub.CopyShare, request, peer=self._peer, doing="copy", timeout_s=timeout_s)
+
+    def watch_shares(
+        self, chief: Incarnation, seen: int, *, timeout_s: float
+    ) -> tuple[int, PsReport]:
+        """What this ps is to its shares, once that changes or half a second is over.
+
+        Args:
+            chief: Who asks.
+            seen: Number of changes in the last answer; 0: answer at once.
+            timeout_s: Unit: seconds.
+
+        Returns:
+            (number of changes until now, the report)
+
+        Raises:
+            PeerLostError: No answer: the process has ended, or stands still.
+        """
+        response = invoke(
+            self._stub.WatchShares,
+            ps_pb2.WatchSharesRequest(seen=seen, chief=codec.incarnation_to_wire(chief)),
+            peer=self._peer,
+            doing="watch",
+            timeout_s=timeout_s,
+        )
+        states = tuple(_state_from_wire(each) for each in response.shares)
+        return response.changes, PsReport(response.ps_generation, response.draining, states)
+
     def end_job(self, phase: Phase, reason: str, *, timeout_s: float) -> None:
         """Tell this ps that the job is over.
 
@@ -202,6 +293,21 @@ class PsControl:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+def _state_from_wire(message: ps_pb2.ShareState) -> ShareState:
+    followers = tuple(
+        FollowerState(
+            codec.task_from_wire(each.task),
+            has_joined=each.has_joined,
+            is_lost=each.is_lost,
+            position=each.position,
+            acknowledged=each.acknowledged,
+        )
+        for each in message.followers
+    )
+    role = ps_pb2.ReplicaRole.Name(message.role).removeprefix("REPLICA_ROLE_")
+    return ShareState(message.share, ReplicaRole[role], message.epoch, message.is_whole, followers)
 
 
 def _fields(message: Message) -> dict[str, Any]:

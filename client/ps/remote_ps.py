@@ -2,12 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tenacity import AttemptManager
 
 from ...cluster.access.principal import principal_of_task
+from ...cluster.replication.reports import ShareLeader
 from ...core.arrays.dtypes import row_shape, size_of
 from ...core.backoff import attempts
 from ...core.errors import LimitExceededError, PeerLostError, WindlassError
@@ -43,6 +44,7 @@ class RemotePs:
         who: This worker.
         settings: Deadlines and bounds.
         wrap: Put around every byte stream: the seam for faults.
+        locate: Says who leads the share now; None: the ps that is given.
     """
 
     def __init__(
@@ -52,15 +54,15 @@ class RemotePs:
         who: Incarnation,
         settings: Settings,
         wrap: WrapStream = lambda stream: stream,
+        locate: Callable[[int], ShareLeader | None] = lambda share: None,  # noqa: ARG005
     ) -> None:
-        self._task = task
+        self._share = task.index
         self._who = who
         self._settings = settings
-        self._peer = f"{task} ({address})"
-        self._channel = open_channel(address, settings, principal_of_task(who.task, who.job))
-        self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
-        hello = session_pb2.Hello(service=_SERVICE)
-        self._dialer = Dialer(address, self._peer, hello, who, settings, wrap, task)
+        self._wrap = wrap
+        self._locate = locate
+        self._contents = 0  # what the session began with; 0: not known yet
+        self._turn_to(task, address)
         self._session: OpenSession | None = None
         self._regions: dict[ShardKey, MemoryRegion] = {}
         self._description = str(ConnectionKind.GRPC)
@@ -71,6 +73,39 @@ class RemotePs:
         self._request: StepRequest | None = None
         self._aborted: WindlassError | None = None
         self._closing = threading.Event()
+        self._wake = threading.Event()  # the share is led elsewhere, or the session is closed
+
+    def _turn_to(self, task: TaskId, address: str) -> None:
+        """Reach the share at this ps from now on."""
+        who, settings = self._who, self._settings
+        self._task, self._address = task, address
+        self._peer = f"{task} ({address})"
+        self._channel = open_channel(address, settings, principal_of_task(who.task, who.job))
+        self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
+        hello = session_pb2.Hello(
+            service=_SERVICE, share=self._share, expected_ps_generation=self._contents
+        )
+        self._dialer = Dialer(address, self._peer, hello, who, settings, self._wrap, task)
+
+    def _find_leader(self) -> None:
+        """Turn to the ps that leads the share now."""
+        leader = self._locate(self._share)
+        if leader is None or (leader.leader, leader.address) == (self._task, self._address):
+            return
+        self._drop_session()
+        self._channel.close()
+        log.info("share %d is led by %s (%s)", self._share, leader.leader, leader.address)
+        self._turn_to(leader.leader, leader.address)
+
+    def moved(self) -> None:
+        """The chief has said who leads: end what waits for another ps. From any thread."""
+        leader = self._locate(self._share)
+        if leader is not None and leader.address != self._address:
+            session = self._session
+            if session is not None:
+                session.cancel()
+            self._channel.close()  # a definition that waits
+        self._wake.set()
 
     @property
     def task(self) -> TaskId:
@@ -101,9 +136,10 @@ class RemotePs:
         if self._closing.is_set():
             raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)
         self._drop_session()
+        self._find_leader()
         reached = reach(self._dialer, self._settings, timeout_s, peer=self._peer)
         welcome = reached.welcome
-        self._dialer.hello.expected_ps_generation = welcome.ps_generation
+        self._contents = self._dialer.hello.expected_ps_generation = welcome.ps_generation
         self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)
         session = OpenSession(
             reached, self._who.task, self._regions, self._settings.request_timeout_s
@@ -119,6 +155,7 @@ class RemotePs:
         """Make a running and every later call raise ``error``."""
         self._aborted = error
         self._closing.set()
+        self._wake.set()
         session = self._session
         if session is not None:
             session.cancel()
@@ -126,6 +163,7 @@ class RemotePs:
     def close(self) -> None:
         """End the session."""
         self._closing.set()
+        self._wake.set()
         self._drop_session()
         self._channel.close()
 
@@ -174,20 +212,30 @@ class RemotePs:
 
     def _define(self, request: ps_pb2.DefineRequest, doing: str) -> ps_pb2.DefineResponse:
         getattr(request, "from").CopyFrom(codec.incarnation_to_wire(self._who))
+        request.share = self._share
         for attempt in self._attempts():
             with attempt:
                 self._raise_if_aborted()
-                response = invoke(
-                    self._stub.Define,
-                    request,
-                    peer=self._peer,
-                    doing=doing,
-                    # Filling or restoring a table takes as long as it takes; a ps that is gone is
-                    # noticed by its connection, and by the chief.
-                    timeout_s=_DEFINE_TIMEOUT_S,
-                )
+                self._find_leader()
+                response = self._call_define(request, doing)
         self._held_bytes = response.held_bytes
         return response
+
+    def _call_define(self, request: ps_pb2.DefineRequest, doing: str) -> ps_pb2.DefineResponse:
+        try:
+            return invoke(
+                self._stub.Define,
+                request,
+                peer=self._peer,
+                doing=doing,
+                # Filling or restoring a table takes as long as it takes; a ps that is gone is
+                # noticed by its connection, and by the chief.
+                timeout_s=_DEFINE_TIMEOUT_S,
+            )
+        except WindlassError:
+            raise
+        except ValueError as error:  # gRPC's, of a channel that was closed a moment before
+            raise PeerLostError(f"{doing}: {self._peer} leads no more", peer=self._peer) from error
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -236,11 +284,16 @@ class RemotePs:
 
     def _attempts(self) -> Iterator[AttemptManager]:
         """Attempts to reach a ps whose connection broke."""
-        limit_s = self._settings.reconnect_timeout_s
-        waits = WaitLog(self._who.task, limit_s=limit_s, limit="reconnect_timeout_s")
+        # With replicas the chief says who leads instead, or ends the job; it may have to be started
+        # again for that.
+        is_led = self._locate(self._share) is not None
+        limit = "orphan_timeout_s" if is_led else "reconnect_timeout_s"
+        limit_s = float(getattr(self._settings, limit))
+        waits = WaitLog(self._who.task, limit_s=limit_s, limit=limit)
         return attempts(
             timeout_s=limit_s,
             stop=self._closing,
+            wake=self._wake,
             max_s=1.0,
             before_sleep=lambda error: waits.tick(self._peer, error or ""),
         )

@@ -64,6 +64,7 @@ class Job:
         now: float,
         name: str | None = "",
         max_dynamic: int = 256,
+        has_replicas: bool = False,
     ) -> None:
         """Begin a job.
 
@@ -74,6 +75,8 @@ class Job:
             now: The current time.
             name: Id of the job; None: its chief has yet to find out, and nobody may register.
             max_dynamic: Most tasks beside the expected ones.
+            has_replicas: Other ps have what a ps has: the loss of one fails the job only where
+                :meth:`fail` is called for it.
         """
         self.name = name
         self.chief = chief
@@ -88,6 +91,7 @@ class Job:
         }
         self._expected = frozenset(self.members)
         self._max_dynamic = max_dynamic
+        self._has_replicas = has_replicas
         self._last_generation = 0
         self._barrier = JobBarrier()
 
@@ -225,13 +229,19 @@ class Job:
     def ps_answered(
         self, task: TaskId, generation: int, counters: PsCounters, *, now: float
     ) -> None:
-        """A ps answered the chief. If it has restarted its variables are lost: the job fails."""
+        """A ps answered the chief. If it has restarted it is empty: the job fails, unless other ps
+        have its variables.
+        """
         member = self.members[task]
         restarted = member.generation not in (0, generation)
         member.generation, member.counters, member.heard = generation, counters, now
         self._enter(member, State.ALIVE, now)
-        if restarted:
+        if restarted and not self._has_replicas:
             self.fail(f"{task} restarted and lost its variables")
+
+    def ps_left(self, task: TaskId, *, now: float) -> None:
+        """A ps that was asked to stop has gone, after others took over what it had."""
+        self._enter(self.members[task], State.LEFT, now, "was asked to stop")
 
     def ps_refused(self, task: TaskId, why: str, *, now: float) -> None:
         """A ps refused to serve this job, e.g. because it serves another chief: the job fails."""
@@ -246,7 +256,7 @@ class Job:
                 silent = f"no sign of life for {now - member.heard:.0f} s"
                 self._enter(member, State.LOST, now, silent)
                 lost.append(member.task)
-                if member.task.type == PS:
+                if member.task.type == PS and not self._has_replicas:
                     self.fail(f"{member.task} ({member.address}) was lost: {silent}")
         return lost
 

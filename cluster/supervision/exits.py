@@ -69,22 +69,33 @@ class Verdict:
     message: str = ""
 
 
-def on_exit(end: End, *, chief: TaskId, stopping: bool, synchronous: bool = False) -> Verdict:
+def on_exit(
+    end: End,
+    *,
+    chief: TaskId,
+    stopping: bool,
+    synchronous: bool = False,
+    has_replicas: bool = False,
+) -> Verdict:
     """Decide what the exit of a task means for the job.
 
     A worker killed by a signal, or with a retryable code, does not end the job: training is
-    asynchronous. A permanent failure does, since a restart would fail again. So does the loss of a
-    ps or the chief.
+    asynchronous. A permanent failure does, since a restart would fail again. So does the loss of
+    the chief, and that of a ps, unless other ps have what it had.
 
     Args:
         end: The exit.
         chief: The chief, which may be worker 0.
         stopping: The job is being stopped or is over; exits are expected.
         synchronous: There are no ps, and every task but the evaluator needs all others.
+        has_replicas: Other ps have what a ps has (``ps_replicas``). If all that have something are
+            lost, the chief ends the job.
     """
     task, code, why = end.task, end.code, end.sentence
     if code == 0 or stopping:
         return Verdict()
+    if task.type == PS and has_replicas and is_retryable(code):
+        return Verdict(message=f"{why}; other ps have what it had")
     needed = task.type in (PS, CHIEF) or task == chief
     if needed or (synchronous and task.type != EVALUATOR):
         return Verdict(job_ends=True, failed=True, message=why)

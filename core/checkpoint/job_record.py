@@ -15,6 +15,17 @@ _FILE = "job.json"
 _MAX_BYTES = 64 * 1024
 
 
+class ShareRecord(BaseModel):
+    """Who serves a share in one epoch: indices of ps."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    share: Annotated[int, Field(ge=0)]
+    epoch: Annotated[int, Field(ge=1)]
+    leader: int
+    followers: tuple[int, ...] = ()
+
+
 class JobRecord(BaseModel):
     """The record of the last job that used the directory.
 
@@ -23,6 +34,8 @@ class JobRecord(BaseModel):
         phase: As of the last record.
         last_generation: No task of the job had a higher one when its chief began.
         global_step: Steps that were acknowledged to workers, at least.
+        shares: Which ps leads and follows each share, of a job with replicas.
+        processes: Per index of a ps the process that these are about.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -31,6 +44,8 @@ class JobRecord(BaseModel):
     phase: Phase = Phase.RUNNING
     last_generation: Annotated[int, Field(ge=0, le=MAX_GENERATION)] = 0
     global_step: Annotated[int, Field(ge=0, le=MAX_STEP)] = 0
+    shares: tuple[ShareRecord, ...] = ()
+    processes: dict[int, int] = Field(default_factory=dict)
 
 
 def read_job_record(folder: Folder) -> JobRecord:

@@ -56,6 +56,7 @@ STATUS_OF: dict[type[errors.WindlassError], int] = {
     errors.DeadlineExceededError: code_pb2.DEADLINE_EXCEEDED,
     errors.RetryableError: code_pb2.UNAVAILABLE,
     errors.PeerLostError: code_pb2.UNAVAILABLE,
+    errors.MovedError: code_pb2.UNAVAILABLE,
     errors.CollectiveTimeoutError: code_pb2.DEADLINE_EXCEEDED,
     errors.JoinTimeoutError: code_pb2.DEADLINE_EXCEEDED,
     errors.JobStoppedError: code_pb2.CANCELLED,

@@ -146,8 +146,8 @@ def _weights(feature: str, weights: Any, ids: _Flat) -> Array:
     return flat.values.astype(np.float64)
 
 
-def _integers(given: Any, what: str) -> Array:
-    array = np.asarray(to_host(given)).reshape(-1)
+def _integers(numbers: Any, what: str) -> Array:
+    array = np.asarray(to_host(numbers)).reshape(-1)
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{what} must be integers, got {array.dtype}")
     return array.astype(np.int64)

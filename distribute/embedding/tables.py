@@ -91,7 +91,7 @@ class Embeddings:
 
     @property
     def features(self) -> tuple[FeatureConfig, ...]:
-        """The features, as given."""
+        """The features, in order."""
         return tuple(self._features.values())
 
     @property
@@ -126,7 +126,7 @@ class Embeddings:
             max_sequence_length, dim)``.
 
         Raises:
-            KeyError: There is no such feature.
+            KeyError: There is no such feature, or one has weights alone.
             TypeError: Ids are no integers.
             ValueError: Weights do not fit the ids.
             ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
@@ -134,9 +134,10 @@ class Embeddings:
         weights = weights or {}
         if unknown := (ids.keys() | weights.keys()) - self._features.keys():
             raise KeyError(f"no feature {min(unknown)!r}; those are {', '.join(self._features)}")
+        if idle := weights.keys() - ids.keys():
+            raise KeyError(f"feature {min(idle)!r} has weights and no ids")
         bags = {
-            name: bag_of(self._features[name], given, weights.get(name))
-            for name, given in ids.items()
+            name: bag_of(self._features[name], own, weights.get(name)) for name, own in ids.items()
         }
         by_table: dict[TableConfig, list[str]] = {}
         for name in bags:
@@ -146,9 +147,9 @@ class Embeddings:
             for config, names in by_table.items()
         ]
         wanted = [(use.table.storage, use.ids) for use in uses]
-        found = self._strategy.extended.lookup_rows(wanted) if wanted else []
+        pulled = self._strategy.extended.lookup_rows(wanted) if wanted else []
         values = {}
-        for use, (rows, inverse) in zip(uses, found, strict=True):
+        for use, (rows, inverse) in zip(uses, pulled, strict=True):
             for name, part in zip(use.features, _parts(bags, use), strict=True):
                 values[name] = self._combined(name, bags[name], rows, inverse, part)
         return Lookup(self._strategy, uses, bags, {name: values[name] for name in bags})
@@ -208,18 +209,18 @@ class Lookup(Mapping[str, Array]):
             KeyError: A feature was not looked up.
             ShapeMismatchError: A gradient has another shape.
         """
-        given = {name: each for name, each in gradients.items() if each is not None}
-        if unknown := given.keys() - self._bags.keys():
+        present = {name: each for name, each in gradients.items() if each is not None}
+        if unknown := present.keys() - self._bags.keys():
             raise KeyError(f"feature {min(unknown)!r} was not looked up")
         growing: list[tuple[PsTable, IndexedSlices]] = []
         arrays: dict[Optimizer, list[tuple[IndexedSlices, Variable]]] = {}
         for use in self._uses:
-            names = [name for name in use.features if name in given]
+            names = [name for name in use.features if name in present]
             if not names:
                 continue
             # Of all features of the table these are the ids of the lookup: they are known.
             ids = use.ids if names == use.features else _joined([self._bags[n].ids for n in names])
-            rows = IndexedSlices(_joined([self._gradient(n, given[n]) for n in names]), ids)
+            rows = IndexedSlices(_joined([self._gradient(n, present[n]) for n in names]), ids)
             if isinstance(use.table.storage, PsTable):
                 growing.append((use.table.storage, rows))
             else:
@@ -229,9 +230,9 @@ class Lookup(Mapping[str, Array]):
         for optimizer, pairs in arrays.items():
             optimizer.apply_gradients(pairs)
 
-    def _gradient(self, feature: str, given: Any) -> Array:
+    def _gradient(self, feature: str, combined: Any) -> Array:
         """The gradient of each id's row."""
-        gradient, shape = to_host(given), self._values[feature].shape
+        gradient, shape = to_host(combined), self._values[feature].shape
         if gradient.shape != shape:
             raise ShapeMismatchError(
                 f"the gradient of feature {feature!r} has shape {gradient.shape}, its rows have "
@@ -261,9 +262,9 @@ class _ReplicaGradients:
     growing: list[tuple[PsTable, IndexedSlices]]
 
 
-def _push_of_replicas(strategy: Strategy, given: Any) -> None:
+def _push_of_replicas(strategy: Strategy, replicas: Any) -> None:
     by_table: dict[PsTable, list[IndexedSlices]] = {}
-    for part in on_every_replica(given, 1).values:
+    for part in on_every_replica(replicas, 1).values:
         for table, rows in part.growing:
             by_table.setdefault(table, []).append(rows)
     strategy.extended.push_rows([(table, _sum(rows)) for table, rows in by_table.items()])

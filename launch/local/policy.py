@@ -1,11 +1,22 @@
 """How ``windlass local`` supervises its tasks: a job that is stopped ends within five seconds."""
 
 from ...cluster.roles import PS
-from ...cluster.supervision.policy import ALL_ROLES, Cause, EndingStep, Measure, Policy, later
+from ...cluster.supervision.policy import (
+    ALL_ROLES,
+    Cause,
+    EndingStep,
+    Measure,
+    Policy,
+    Restarts,
+    later,
+)
 from ...core.settings import Settings
 from .cluster import LocalRoles
 
 _CHIEF_IS_LATE_S = 3.5  # beyond the time in which a chief leaves
+
+# Another ps goes on with what it had, and copies it to the new process.
+_LOST_PS = Restarts(first_wait_s=0.2, longest_wait_s=10.0)
 
 # First the chief saves, then the ps end, then SIGKILL.
 _STOP = (
@@ -34,5 +45,7 @@ def local_policy(cluster: LocalRoles, settings: Settings) -> Policy:
             Cause.FAILED: _STOP,
             Cause.REQUESTED: _STOP,
         },
+        restarts={PS: _LOST_PS} if settings.ps_replicas > 1 else {},
         hang_s=settings.lease_s + grace_s,
+        has_replicas=settings.ps_replicas > 1,
     )

@@ -27,6 +27,7 @@ from ...cluster.supervision.events import (
     Leaves,
     Looked,
     Signal,
+    StartAgain,
     StopRequested,
     Tick,
 )
@@ -106,6 +107,7 @@ class LocalJob:
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
         self.addresses: dict[TaskId, str] = {}
+        self._shared = settings
 
     def run(self) -> LocalResult:
         """Run the job to its end. No process is left, also after an exception."""
@@ -166,32 +168,35 @@ class LocalJob:
         changes: dict[str, object] = {"job_id": self._settings.job_id or new_job_id()}
         if "wait_for_workers" not in self._settings.model_fields_set:
             changes["wait_for_workers"] = ALL_WORKERS
-        shared = process_settings(self._settings, **changes)
+        self._shared = process_settings(self._settings, **changes)
         for task in self._cluster.tasks():
-            extras = self._of_roles.get(task.type, RoleExtras())
-            arguments = [*self._arguments, *extras.arguments]
-            program = ["run", *self._program.command, "--", *arguments]
-            environment = process_environment(
-                shared,
-                tf_config(task, self.addresses),
-                own={ERROR_FILE: str(self._report_file(task))},
-                user={**ONE_THREAD, **extras.environment},
-            )
-            serves = self._cluster.coordinator and task.type == WORKER
-            command = ["run"] if serves else program
-            process = start_task(task, command, environment, self._death_pipe, self._news.put)
-            self._processes[task] = process
-            work = Work(
-                task.short,
-                environment[TF_CONFIG],
-                make=partial(_as_it_is, process),
-                ended=partial(self._ended, task),
-            )
-            self._executor.start(task, work)
+            self._start_task(task)
         address = self.addresses[self._cluster.chief_task]
         self._watch = StatusWatch(address, self._settings)
         self._watch.start()
         self._display.say(f"{len(self._processes)} tasks; the chief is at {address}")
+
+    def _start_task(self, task: TaskId) -> None:
+        extras = self._of_roles.get(task.type, RoleExtras())
+        arguments = [*self._arguments, *extras.arguments]
+        program = ["run", *self._program.command, "--", *arguments]
+        environment = process_environment(
+            self._shared,
+            tf_config(task, self.addresses),
+            own={ERROR_FILE: str(self._report_file(task))},
+            user={**ONE_THREAD, **extras.environment},
+        )
+        serves = self._cluster.coordinator and task.type == WORKER
+        command = ["run"] if serves else program
+        process = start_task(task, command, environment, self._death_pipe, self._news.put)
+        self._processes[task] = process
+        work = Work(
+            task.short,
+            environment[TF_CONFIG],
+            make=partial(_as_it_is, process),
+            ended=partial(self._ended, task),
+        )
+        self._executor.start(task, work)
 
     def _ended(self, task: TaskId, outcome: int | Exception) -> None:
         self._news.put(Exit(task, outcome))
@@ -256,6 +261,9 @@ class LocalJob:
                     if why:
                         self._display.say(f"{why}: killing it")
                     self._executor.send(task, signal.SIGKILL if kill else signal.SIGTERM)
+                case StartAgain(task):
+                    self._display.say(f"{task.short} was lost; starting it again")
+                    self._start_task(task)
                 case Fails(end):
                     # The reason is shown at the end, once; here only that the others are stopped.
                     # One that ends because of another is not the one to blame.

@@ -14,6 +14,7 @@ from .numbers import ordered
 
 _WIDE = 110
 _TABLES = 4  # of a ps: growing tables that are shown
+_FEW_SHARES = 4  # that are listed
 
 
 def human_bytes(count: float) -> str:
@@ -65,8 +66,27 @@ def status_lines(status: JobStatus) -> list[str]:
         lines.append(_SECURITY.get(status.security, status.security))
     if status.last_checkpoint:
         lines.append(f"checkpoint {status.last_checkpoint}")
+    lines += _replica_lines(status)
     if status.reason:
         lines.append(status.reason)
+    return lines
+
+
+def _replica_lines(status: JobStatus) -> list[str]:
+    """Which ps leads and follows each share; of many shares, of those that lack a follower."""
+    wanted, shares = status.ps_replicas, status.shares
+    if wanted < 2 or status.phase.is_over:
+        return []
+    lacking = [each for each in shares if 1 + len(each.followers) < wanted]
+    times = f" · {status.failovers} failovers" if status.failovers else ""
+    have = f"{len(shares) - len(lacking)} of {len(shares)} shares have {wanted} replicas"
+    lines = [have + times]
+    for each in shares if len(shares) <= _FEW_SHARES else lacking[:_FEW_SHARES]:
+        followers = ", ".join(task.short for task in each.followers)
+        lines.append(
+            f"share {each.share}: {each.leader.short} leads, "
+            + (f"followed by {followers}" if followers else "no follower yet")
+        )
     return lines
 
 

@@ -64,6 +64,11 @@ class ChiefStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.WatchLeaders = channel.unary_unary(
+                '/windlass.proto.v1.Chief/WatchLeaders',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
+                _registered_method=True)
 
 
 class ChiefServicer(object):
@@ -112,6 +117,14 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchLeaders(self, request, context):
+        """Which ps leads each share of variables (replication.proto); waits for a change for up to half a
+        second. For tasks that hold sessions with ps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChiefServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -144,6 +157,11 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'WatchLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.WatchLeaders,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -308,6 +326,33 @@ class Chief(object):
             '/windlass.proto.v1.Chief/GetStatus',
             windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/WatchLeaders',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,14 @@ class ChiefStub:
     ]
     """The single source of truth for `windlass status`. Open to anybody who may connect."""
 
+    WatchLeaders: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.WatchLeadersRequest,
+        chief_pb2.WatchLeadersResponse,
+    ]
+    """Which ps leads each share of variables (replication.proto); waits for a change for up to half a
+    second. For tasks that hold sessions with ps.
+    """
+
 class ChiefAsyncStub:
     Register: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.RegisterRequest,
@@ -95,6 +103,14 @@ class ChiefAsyncStub:
         chief_pb2.GetStatusResponse,
     ]
     """The single source of truth for `windlass status`. Open to anybody who may connect."""
+
+    WatchLeaders: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.WatchLeadersRequest,
+        chief_pb2.WatchLeadersResponse,
+    ]
+    """Which ps leads each share of variables (replication.proto); waits for a change for up to half a
+    second. For tasks that hold sessions with ps.
+    """
 
 class ChiefServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -146,5 +162,15 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.GetStatusResponse, collections.abc.Awaitable[chief_pb2.GetStatusResponse]]:
         """The single source of truth for `windlass status`. Open to anybody who may connect."""
+
+    @abc.abstractmethod
+    def WatchLeaders(
+        self,
+        request: chief_pb2.WatchLeadersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.WatchLeadersResponse, collections.abc.Awaitable[chief_pb2.WatchLeadersResponse]]:
+        """Which ps leads each share of variables (replication.proto); waits for a change for up to half a
+        second. For tasks that hold sessions with ps.
+        """
 
 def add_ChiefServicer_to_server(servicer: ChiefServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -13,9 +13,20 @@ class Eviction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVICTION_UNSPECIFIED: _ClassVar[Eviction]
     EVICTION_LEAST_RECENT: _ClassVar[Eviction]
     EVICTION_LEAST_FREQUENT: _ClassVar[Eviction]
+
+class ReplicaRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_ROLE_NONE: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_FOLLOWING: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_LEADING: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_GONE: _ClassVar[ReplicaRole]
 EVICTION_UNSPECIFIED: Eviction
 EVICTION_LEAST_RECENT: Eviction
 EVICTION_LEAST_FREQUENT: Eviction
+REPLICA_ROLE_NONE: ReplicaRole
+REPLICA_ROLE_FOLLOWING: ReplicaRole
+REPLICA_ROLE_LEADING: ReplicaRole
+REPLICA_ROLE_GONE: ReplicaRole
 
 class Initializer(_message.Message):
     __slots__ = ("name", "seed", "arguments")
@@ -99,19 +110,21 @@ class SketchedSightings(_message.Message):
     def __init__(self, count: _Optional[int] = ..., counters: _Optional[int] = ...) -> None: ...
 
 class DefineRequest(_message.Message):
-    __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule")
+    __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule", "share")
     FROM_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     BIND_VARIABLES_FIELD_NUMBER: _ClassVar[int]
     BIND_RULE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     create: bool
     shards: _containers.RepeatedCompositeFieldContainer[ShardDefinition]
     checkpoint: str
     bind_variables: _containers.RepeatedScalarFieldContainer[str]
     bind_rule: _struct_pb2.Struct
-    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., **kwargs) -> None: ...
+    share: int
+    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., share: _Optional[int] = ..., **kwargs) -> None: ...
 
 class MemoryLocation(_message.Message):
     __slots__ = ("slab", "offset", "sequence_offset")
@@ -194,14 +207,16 @@ class TableCounters(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., num_bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., full: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("chief", "chief_address", "lease_s")
+    __slots__ = ("chief", "chief_address", "lease_s", "may_leave")
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    MAY_LEAVE_FIELD_NUMBER: _ClassVar[int]
     chief: _common_pb2.Incarnation
     chief_address: str
     lease_s: float
-    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., chief_address: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    may_leave: bool
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., chief_address: _Optional[str] = ..., lease_s: _Optional[float] = ..., may_leave: bool = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("ps_generation", "counters", "draining")
@@ -238,12 +253,14 @@ class GetJobResponse(_message.Message):
     def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("checkpoint", "probe")
+    __slots__ = ("checkpoint", "probe", "share")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     probe: str
-    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ...) -> None: ...
+    share: int
+    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ...) -> None: ...
 
 class SavedFile(_message.Message):
     __slots__ = ("name", "num_bytes", "header_bytes", "header_digest")
@@ -341,3 +358,85 @@ class EndJobRequest(_message.Message):
 class EndJobResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class LeadShareRequest(_message.Message):
+    __slots__ = ("share", "epoch", "followers", "chief")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    epoch: int
+    followers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    chief: _common_pb2.Incarnation
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class LeadShareResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CopyShareRequest(_message.Message):
+    __slots__ = ("share", "epoch", "follower", "address", "chief")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    epoch: int
+    follower: _common_pb2.Task
+    address: str
+    chief: _common_pb2.Incarnation
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., follower: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class CopyShareResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchSharesRequest(_message.Message):
+    __slots__ = ("seen", "chief")
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    seen: int
+    chief: _common_pb2.Incarnation
+    def __init__(self, seen: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class WatchSharesResponse(_message.Message):
+    __slots__ = ("changes", "ps_generation", "draining", "shares")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    changes: int
+    ps_generation: int
+    draining: bool
+    shares: _containers.RepeatedCompositeFieldContainer[ShareState]
+    def __init__(self, changes: _Optional[int] = ..., ps_generation: _Optional[int] = ..., draining: bool = ..., shares: _Optional[_Iterable[_Union[ShareState, _Mapping]]] = ...) -> None: ...
+
+class ShareState(_message.Message):
+    __slots__ = ("share", "role", "epoch", "is_whole", "followers")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    role: ReplicaRole
+    epoch: int
+    is_whole: bool
+    followers: _containers.RepeatedCompositeFieldContainer[FollowerState]
+    def __init__(self, share: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., is_whole: bool = ..., followers: _Optional[_Iterable[_Union[FollowerState, _Mapping]]] = ...) -> None: ...
+
+class FollowerState(_message.Message):
+    __slots__ = ("task", "has_joined", "is_lost", "position", "acknowledged")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    HAS_JOINED_FIELD_NUMBER: _ClassVar[int]
+    IS_LOST_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.Task
+    has_joined: bool
+    is_lost: bool
+    position: int
+    acknowledged: int
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ...) -> None: ...

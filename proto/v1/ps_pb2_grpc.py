@@ -64,6 +64,21 @@ class ParameterServerStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.FromString,
                 _registered_method=True)
+        self.LeadShare = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/LeadShare',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.FromString,
+                _registered_method=True)
+        self.CopyShare = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/CopyShare',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
+                _registered_method=True)
+        self.WatchShares = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/WatchShares',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer(object):
@@ -113,6 +128,27 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LeadShare(self, request, context):
+        """The chief's orders about one share (replication.proto). Idempotent by epoch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CopyShare(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchShares(self, request, context):
+        """What this ps is to its shares; waits for a change for up to half a second. A call that breaks
+        off tells the chief at once that the process has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +181,21 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.EndJob,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.SerializeToString,
+            ),
+            'LeadShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeadShare,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.SerializeToString,
+            ),
+            'CopyShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.CopyShare,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.SerializeToString,
+            ),
+            'WatchShares': grpc.unary_unary_rpc_method_handler(
+                    servicer.WatchShares,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -309,6 +360,87 @@ class ParameterServer(object):
             '/windlass.proto.v1.ParameterServer/EndJob',
             windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeadShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/LeadShare',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CopyShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/CopyShare',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchShares(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/WatchShares',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
             options,
             channel_credentials,
             insecure,

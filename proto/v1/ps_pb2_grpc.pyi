@@ -59,6 +59,25 @@ class ParameterServerStub:
     ]
     """The job is over: answer, drain, exit."""
 
+    LeadShare: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.LeadShareRequest,
+        ps_pb2.LeadShareResponse,
+    ]
+    """The chief's orders about one share (replication.proto). Idempotent by epoch."""
+
+    CopyShare: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.CopyShareRequest,
+        ps_pb2.CopyShareResponse,
+    ]
+
+    WatchShares: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.WatchSharesRequest,
+        ps_pb2.WatchSharesResponse,
+    ]
+    """What this ps is to its shares; waits for a change for up to half a second. A call that breaks
+    off tells the chief at once that the process has ended.
+    """
+
 class ParameterServerAsyncStub:
     Define: grpc.aio.UnaryUnaryMultiCallable[
         ps_pb2.DefineRequest,
@@ -99,6 +118,25 @@ class ParameterServerAsyncStub:
         ps_pb2.EndJobResponse,
     ]
     """The job is over: answer, drain, exit."""
+
+    LeadShare: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.LeadShareRequest,
+        ps_pb2.LeadShareResponse,
+    ]
+    """The chief's orders about one share (replication.proto). Idempotent by epoch."""
+
+    CopyShare: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.CopyShareRequest,
+        ps_pb2.CopyShareResponse,
+    ]
+
+    WatchShares: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.WatchSharesRequest,
+        ps_pb2.WatchSharesResponse,
+    ]
+    """What this ps is to its shares; waits for a change for up to half a second. A call that breaks
+    off tells the chief at once that the process has ended.
+    """
 
 class ParameterServerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -152,5 +190,30 @@ class ParameterServerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[ps_pb2.EndJobResponse, collections.abc.Awaitable[ps_pb2.EndJobResponse]]:
         """The job is over: answer, drain, exit."""
+
+    @abc.abstractmethod
+    def LeadShare(
+        self,
+        request: ps_pb2.LeadShareRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.LeadShareResponse, collections.abc.Awaitable[ps_pb2.LeadShareResponse]]:
+        """The chief's orders about one share (replication.proto). Idempotent by epoch."""
+
+    @abc.abstractmethod
+    def CopyShare(
+        self,
+        request: ps_pb2.CopyShareRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.CopyShareResponse, collections.abc.Awaitable[ps_pb2.CopyShareResponse]]: ...
+
+    @abc.abstractmethod
+    def WatchShares(
+        self,
+        request: ps_pb2.WatchSharesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.WatchSharesResponse, collections.abc.Awaitable[ps_pb2.WatchSharesResponse]]:
+        """What this ps is to its shares; waits for a change for up to half a second. A call that breaks
+        off tells the chief at once that the process has ended.
+        """
 
 def add_ParameterServerServicer_to_server(servicer: ParameterServerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

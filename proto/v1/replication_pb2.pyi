@@ -135,16 +135,18 @@ class ClosureMark(_message.Message):
     def __init__(self, lane: _Optional[int] = ..., coordinator: _Optional[int] = ..., turn: _Optional[int] = ..., oldest_attempt: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PushLog(_message.Message):
-    __slots__ = ("pushes", "counted", "closures", "global_step")
+    __slots__ = ("pushes", "counted", "closures", "global_step", "contents")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     CLOSURES_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[TaskMark]
     counted: _containers.RepeatedCompositeFieldContainer[TaskMark]
     closures: _containers.RepeatedCompositeFieldContainer[ClosureMark]
     global_step: int
-    def __init__(self, pushes: _Optional[_Iterable[_Union[TaskMark, _Mapping]]] = ..., counted: _Optional[_Iterable[_Union[TaskMark, _Mapping]]] = ..., closures: _Optional[_Iterable[_Union[ClosureMark, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
+    contents: int
+    def __init__(self, pushes: _Optional[_Iterable[_Union[TaskMark, _Mapping]]] = ..., counted: _Optional[_Iterable[_Union[TaskMark, _Mapping]]] = ..., closures: _Optional[_Iterable[_Union[ClosureMark, _Mapping]]] = ..., global_step: _Optional[int] = ..., contents: _Optional[int] = ...) -> None: ...
 
 class BlockCopy(_message.Message):
     __slots__ = ("block", "shards", "slots", "applied", "closures")

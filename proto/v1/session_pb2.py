@@ -27,17 +27,17 @@ from . import common_pb2 as windlass_dot_proto_dot_v1_dot_common__pb2
 from . import errors_pb2 as windlass_dot_proto_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwindlass/proto/v1/session.proto\x12\x11windlass.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1ewindlass/proto/v1/errors.proto\"\xcc\x04\n\rClientMessage\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.windlass.proto.v1.HelloH\x00\x12+\n\x06layout\x18\x02 \x01(\x0b\x32\x19.windlass.proto.v1.LayoutH\x00\x12\'\n\x04step\x18\x03 \x01(\x0b\x32\x17.windlass.proto.v1.StepH\x00\x12-\n\x07segment\x18\x04 \x01(\x0b\x32\x1a.windlass.proto.v1.SegmentH\x00\x12.\n\x08map_slab\x18\x05 \x01(\x0b\x32\x1a.windlass.proto.v1.MapSlabH\x00\x12\x32\n\nbegin_link\x18\x06 \x01(\x0b\x32\x1c.windlass.proto.v1.BeginLinkH\x00\x12<\n\x0f\x64\x65\x66ine_function\x18\x07 \x01(\x0b\x32!.windlass.proto.v1.DefineFunctionH\x00\x12\x38\n\rmake_resource\x18\x08 \x01(\x0b\x32\x1f.windlass.proto.v1.MakeResourceH\x00\x12\x34\n\x0brun_closure\x18\t \x01(\x0b\x32\x1d.windlass.proto.v1.RunClosureH\x00\x12>\n\x10\x63hange_optimizer\x18\n \x01(\x0b\x32\".windlass.proto.v1.ChangeOptimizerH\x00\x12\x31\n\x06\x66orget\x18\x0b \x01(\x0b\x32\x1f.windlass.proto.v1.ForgetThingsH\x00\x42\x06\n\x04kind\"\xc1\x02\n\rServerMessage\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.windlass.proto.v1.WelcomeH\x00\x12,\n\x04step\x18\x02 \x01(\x0b\x32\x1c.windlass.proto.v1.StepReplyH\x00\x12\x31\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetailH\x00\x12*\n\x04slab\x18\x04 \x01(\x0b\x32\x1a.windlass.proto.v1.SegmentH\x00\x12\x33\n\x07\x63losure\x18\x05 \x01(\x0b\x32 .windlass.proto.v1.ClosureAnswerH\x00\x12\x37\n\x0c\x61\x63knowledged\x18\x06 \x01(\x0b\x32\x1f.windlass.proto.v1.AcknowledgedH\x00\x42\x06\n\x04kind\" \n\x0c\x41\x63knowledged\x12\x10\n\x08position\x18\x01 \x01(\x04\"\x89\x02\n\x05Hello\x12\x0f\n\x07service\x18\x01 \x01(\t\x12,\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12-\n\x08versions\x18\x03 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\x04\x12\x1e\n\x16\x65xpected_ps_generation\x18\x05 \x01(\x04\x12+\n\x04ring\x18\x06 \x01(\x0b\x32\x1d.windlass.proto.v1.RingMember\x12\x15\n\rauthorization\x18\x07 \x01(\t\x12\x13\n\x0bunix_ticket\x18\x08 \x01(\x0c\"\x8f\x02\n\x07Welcome\x12-\n\x08versions\x18\x01 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cunix_sockets\x18\x03 \x03(\t\x12\x15\n\rps_generation\x18\x04 \x01(\x04\x12\x16\n\x0emax_step_bytes\x18\x05 \x01(\x04\x12\x10\n\x08instance\x18\x06 \x01(\x04\x12\x15\n\rauthorization\x18\x07 \x01(\t\x12\x13\n\x0bunix_ticket\x18\x08 \x01(\x0c\x12%\n\x04task\x18\t \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x10\n\x08replicas\x18\n \x01(\r\"6\n\nRingMember\x12\x0c\n\x04ring\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\",\n\x07Segment\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\"\"\n\tBeginLink\x12\x15\n\rsegment_bytes\x18\x01 \x01(\x04\"\x19\n\x07MapSlab\x12\x0e\n\x06number\x18\x01 \x01(\r\"\xc5\x01\n\x0bLayoutEntry\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x0c\n\x04part\x18\x02 \x01(\r\x12/\n\toperation\x18\x03 \x01(\x0e\x32\x1c.windlass.proto.v1.Operation\x12-\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32\x1b.windlass.proto.v1.Encoding\x12\'\n\x05\x64type\x18\x05 \x01(\x0e\x32\x18.windlass.proto.v1.DType\x12\r\n\x05\x64\x65\x63\x61y\x18\x06 \x01(\x01\"L\n\x06Layout\x12\x11\n\tlayout_id\x18\x01 \x01(\r\x12/\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1e.windlass.proto.v1.LayoutEntry\"\x98\x03\n\x04Step\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x13\n\x0bpush_layout\x18\x03 \x01(\r\x12\x13\n\x0bpull_layout\x18\x04 \x01(\r\x12\x11\n\tpush_rows\x18\x05 \x03(\x04\x12\x11\n\tpull_rows\x18\x06 \x03(\x04\x12\x15\n\rpayload_bytes\x18\x07 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x08 \x01(\x04\x12\x16\n\x0estep_increment\x18\t \x01(\r\x12\x16\n\x0egradient_scale\x18\n \x01(\x01\x12\x1a\n\x12payload_in_segment\x18\x0b \x01(\x08\x12\x14\n\x0c\x64irect_bytes\x18\x0c \x01(\x04\x12\x15\n\rknown_request\x18\r \x01(\x04\x12\x13\n\x0b\x65\x61rly_reply\x18\x0e \x01(\x08\x12\x30\n\x0fhyperparameters\x18\x0f \x01(\x0b\x32\x17.google.protobuf.Struct\x12.\n\x07\x63losure\x18\x10 \x01(\x0b\x32\x1d.windlass.proto.v1.ClosureRun\"f\n\nClosureRun\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\x04\x12\x0c\n\x04lane\x18\x02 \x01(\r\x12\x0c\n\x04turn\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x16\n\x0eoldest_attempt\x18\x05 \x01(\r\"\xca\x01\n\tStepReply\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x04\x12\x11\n\tstaleness\x18\x04 \x01(\x03\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12-\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetail\x12\x0f\n\x07\x63hanged\x18\x07 \x01(\x0c\x12\x17\n\x0foutcome_follows\x18\x08 \x01(\x08\"0\n\x0e\x44\x65\x66ineFunction\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\npart_bytes\x18\x02 \x03(\x04\">\n\x0cMakeResource\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08\x66unction\x18\x02 \x01(\x04\x12\x10\n\x08iterates\x18\x03 \x01(\x04\"\x8f\x01\n\nRunClosure\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x10\n\x08\x66unction\x18\x03 \x01(\x04\x12\x12\n\npart_bytes\x18\x04 \x03(\x04\x12*\n\x03run\x18\x05 \x01(\x0b\x32\x1d.windlass.proto.v1.ClosureRun\x12\x12\n\ndeadline_s\x18\x06 \x01(\x01\"1\n\x0f\x43hangeOptimizer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\npart_bytes\x18\x02 \x03(\x04\"\x1b\n\x0c\x46orgetThings\x12\x0b\n\x03ids\x18\x01 \x03(\x04\"\x96\x01\n\rClosureAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x11\n\tstructure\x18\x03 \x01(\x0c\x12\x12\n\npart_bytes\x18\x04 \x03(\x04\x12\x32\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32!.windlass.proto.v1.ClosureFailure\x12\r\n\x05\x62\x65gan\x18\x06 \x01(\x08\"r\n\x0e\x43losureFailure\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12.\n\x06\x64\x65tail\x18\x04 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetail*\xdb\x01\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x12\n\x0eOPERATION_PULL\x10\x01\x12\x13\n\x0fOPERATION_APPLY\x10\x02\x12\x14\n\x10OPERATION_ASSIGN\x10\x03\x12\x18\n\x14OPERATION_ASSIGN_ADD\x10\x04\x12\x16\n\x12OPERATION_MULTIPLY\x10\x05\x12\x14\n\x10OPERATION_DIVIDE\x10\x06\x12\x15\n\x11OPERATION_MINIMUM\x10\x07\x12\x15\n\x11OPERATION_MAXIMUM\x10\x08*u\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x45NCODING_DENSE\x10\x01\x12\x11\n\rENCODING_ROWS\x10\x02\x12\x15\n\x11\x45NCODING_ELEMENTS\x10\x03\x12\x11\n\rENCODING_KEYS\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwindlass/proto/v1/session.proto\x12\x11windlass.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1ewindlass/proto/v1/errors.proto\"\xcc\x04\n\rClientMessage\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.windlass.proto.v1.HelloH\x00\x12+\n\x06layout\x18\x02 \x01(\x0b\x32\x19.windlass.proto.v1.LayoutH\x00\x12\'\n\x04step\x18\x03 \x01(\x0b\x32\x17.windlass.proto.v1.StepH\x00\x12-\n\x07segment\x18\x04 \x01(\x0b\x32\x1a.windlass.proto.v1.SegmentH\x00\x12.\n\x08map_slab\x18\x05 \x01(\x0b\x32\x1a.windlass.proto.v1.MapSlabH\x00\x12\x32\n\nbegin_link\x18\x06 \x01(\x0b\x32\x1c.windlass.proto.v1.BeginLinkH\x00\x12<\n\x0f\x64\x65\x66ine_function\x18\x07 \x01(\x0b\x32!.windlass.proto.v1.DefineFunctionH\x00\x12\x38\n\rmake_resource\x18\x08 \x01(\x0b\x32\x1f.windlass.proto.v1.MakeResourceH\x00\x12\x34\n\x0brun_closure\x18\t \x01(\x0b\x32\x1d.windlass.proto.v1.RunClosureH\x00\x12>\n\x10\x63hange_optimizer\x18\n \x01(\x0b\x32\".windlass.proto.v1.ChangeOptimizerH\x00\x12\x31\n\x06\x66orget\x18\x0b \x01(\x0b\x32\x1f.windlass.proto.v1.ForgetThingsH\x00\x42\x06\n\x04kind\"\xc1\x02\n\rServerMessage\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.windlass.proto.v1.WelcomeH\x00\x12,\n\x04step\x18\x02 \x01(\x0b\x32\x1c.windlass.proto.v1.StepReplyH\x00\x12\x31\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetailH\x00\x12*\n\x04slab\x18\x04 \x01(\x0b\x32\x1a.windlass.proto.v1.SegmentH\x00\x12\x33\n\x07\x63losure\x18\x05 \x01(\x0b\x32 .windlass.proto.v1.ClosureAnswerH\x00\x12\x37\n\x0c\x61\x63knowledged\x18\x06 \x01(\x0b\x32\x1f.windlass.proto.v1.AcknowledgedH\x00\x42\x06\n\x04kind\" \n\x0c\x41\x63knowledged\x12\x10\n\x08position\x18\x01 \x01(\x04\"\x98\x02\n\x05Hello\x12\x0f\n\x07service\x18\x01 \x01(\t\x12,\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12-\n\x08versions\x18\x03 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\x04\x12\x1e\n\x16\x65xpected_ps_generation\x18\x05 \x01(\x04\x12+\n\x04ring\x18\x06 \x01(\x0b\x32\x1d.windlass.proto.v1.RingMember\x12\x15\n\rauthorization\x18\x07 \x01(\t\x12\x13\n\x0bunix_ticket\x18\x08 \x01(\x0c\x12\r\n\x05share\x18\t \x01(\r\"\x8f\x02\n\x07Welcome\x12-\n\x08versions\x18\x01 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cunix_sockets\x18\x03 \x03(\t\x12\x15\n\rps_generation\x18\x04 \x01(\x04\x12\x16\n\x0emax_step_bytes\x18\x05 \x01(\x04\x12\x10\n\x08instance\x18\x06 \x01(\x04\x12\x15\n\rauthorization\x18\x07 \x01(\t\x12\x13\n\x0bunix_ticket\x18\x08 \x01(\x0c\x12%\n\x04task\x18\t \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x10\n\x08replicas\x18\n \x01(\r\"6\n\nRingMember\x12\x0c\n\x04ring\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\",\n\x07Segment\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\"\"\n\tBeginLink\x12\x15\n\rsegment_bytes\x18\x01 \x01(\x04\"\x19\n\x07MapSlab\x12\x0e\n\x06number\x18\x01 \x01(\r\"\xc5\x01\n\x0bLayoutEntry\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x0c\n\x04part\x18\x02 \x01(\r\x12/\n\toperation\x18\x03 \x01(\x0e\x32\x1c.windlass.proto.v1.Operation\x12-\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32\x1b.windlass.proto.v1.Encoding\x12\'\n\x05\x64type\x18\x05 \x01(\x0e\x32\x18.windlass.proto.v1.DType\x12\r\n\x05\x64\x65\x63\x61y\x18\x06 \x01(\x01\"L\n\x06Layout\x12\x11\n\tlayout_id\x18\x01 \x01(\r\x12/\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1e.windlass.proto.v1.LayoutEntry\"\x98\x03\n\x04Step\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x13\n\x0bpush_layout\x18\x03 \x01(\r\x12\x13\n\x0bpull_layout\x18\x04 \x01(\r\x12\x11\n\tpush_rows\x18\x05 \x03(\x04\x12\x11\n\tpull_rows\x18\x06 \x03(\x04\x12\x15\n\rpayload_bytes\x18\x07 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x08 \x01(\x04\x12\x16\n\x0estep_increment\x18\t \x01(\r\x12\x16\n\x0egradient_scale\x18\n \x01(\x01\x12\x1a\n\x12payload_in_segment\x18\x0b \x01(\x08\x12\x14\n\x0c\x64irect_bytes\x18\x0c \x01(\x04\x12\x15\n\rknown_request\x18\r \x01(\x04\x12\x13\n\x0b\x65\x61rly_reply\x18\x0e \x01(\x08\x12\x30\n\x0fhyperparameters\x18\x0f \x01(\x0b\x32\x17.google.protobuf.Struct\x12.\n\x07\x63losure\x18\x10 \x01(\x0b\x32\x1d.windlass.proto.v1.ClosureRun\"f\n\nClosureRun\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\x04\x12\x0c\n\x04lane\x18\x02 \x01(\r\x12\x0c\n\x04turn\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x16\n\x0eoldest_attempt\x18\x05 \x01(\r\"\xca\x01\n\tStepReply\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x04\x12\x11\n\tstaleness\x18\x04 \x01(\x03\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12-\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetail\x12\x0f\n\x07\x63hanged\x18\x07 \x01(\x0c\x12\x17\n\x0foutcome_follows\x18\x08 \x01(\x08\"0\n\x0e\x44\x65\x66ineFunction\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\npart_bytes\x18\x02 \x03(\x04\">\n\x0cMakeResource\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08\x66unction\x18\x02 \x01(\x04\x12\x10\n\x08iterates\x18\x03 \x01(\x04\"\x8f\x01\n\nRunClosure\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x10\n\x08\x66unction\x18\x03 \x01(\x04\x12\x12\n\npart_bytes\x18\x04 \x03(\x04\x12*\n\x03run\x18\x05 \x01(\x0b\x32\x1d.windlass.proto.v1.ClosureRun\x12\x12\n\ndeadline_s\x18\x06 \x01(\x01\"1\n\x0f\x43hangeOptimizer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\npart_bytes\x18\x02 \x03(\x04\"\x1b\n\x0c\x46orgetThings\x12\x0b\n\x03ids\x18\x01 \x03(\x04\"\x96\x01\n\rClosureAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x11\n\tstructure\x18\x03 \x01(\x0c\x12\x12\n\npart_bytes\x18\x04 \x03(\x04\x12\x32\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32!.windlass.proto.v1.ClosureFailure\x12\r\n\x05\x62\x65gan\x18\x06 \x01(\x08\"r\n\x0e\x43losureFailure\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12.\n\x06\x64\x65tail\x18\x04 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetail*\xdb\x01\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x12\n\x0eOPERATION_PULL\x10\x01\x12\x13\n\x0fOPERATION_APPLY\x10\x02\x12\x14\n\x10OPERATION_ASSIGN\x10\x03\x12\x18\n\x14OPERATION_ASSIGN_ADD\x10\x04\x12\x16\n\x12OPERATION_MULTIPLY\x10\x05\x12\x14\n\x10OPERATION_DIVIDE\x10\x06\x12\x15\n\x11OPERATION_MINIMUM\x10\x07\x12\x15\n\x11OPERATION_MAXIMUM\x10\x08*u\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x45NCODING_DENSE\x10\x01\x12\x11\n\rENCODING_ROWS\x10\x02\x12\x15\n\x11\x45NCODING_ELEMENTS\x10\x03\x12\x11\n\rENCODING_KEYS\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.proto.v1.session_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPERATION']._serialized_start=3412
-  _globals['_OPERATION']._serialized_end=3631
-  _globals['_ENCODING']._serialized_start=3633
-  _globals['_ENCODING']._serialized_end=3750
+  _globals['_OPERATION']._serialized_start=3427
+  _globals['_OPERATION']._serialized_end=3646
+  _globals['_ENCODING']._serialized_start=3648
+  _globals['_ENCODING']._serialized_end=3765
   _globals['_CLIENTMESSAGE']._serialized_start=149
   _globals['_CLIENTMESSAGE']._serialized_end=737
   _globals['_SERVERMESSAGE']._serialized_start=740
@@ -45,39 +45,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACKNOWLEDGED']._serialized_start=1063
   _globals['_ACKNOWLEDGED']._serialized_end=1095
   _globals['_HELLO']._serialized_start=1098
-  _globals['_HELLO']._serialized_end=1363
-  _globals['_WELCOME']._serialized_start=1366
-  _globals['_WELCOME']._serialized_end=1637
-  _globals['_RINGMEMBER']._serialized_start=1639
-  _globals['_RINGMEMBER']._serialized_end=1693
-  _globals['_SEGMENT']._serialized_start=1695
-  _globals['_SEGMENT']._serialized_end=1739
-  _globals['_BEGINLINK']._serialized_start=1741
-  _globals['_BEGINLINK']._serialized_end=1775
-  _globals['_MAPSLAB']._serialized_start=1777
-  _globals['_MAPSLAB']._serialized_end=1802
-  _globals['_LAYOUTENTRY']._serialized_start=1805
-  _globals['_LAYOUTENTRY']._serialized_end=2002
-  _globals['_LAYOUT']._serialized_start=2004
-  _globals['_LAYOUT']._serialized_end=2080
-  _globals['_STEP']._serialized_start=2083
-  _globals['_STEP']._serialized_end=2491
-  _globals['_CLOSURERUN']._serialized_start=2493
-  _globals['_CLOSURERUN']._serialized_end=2595
-  _globals['_STEPREPLY']._serialized_start=2598
-  _globals['_STEPREPLY']._serialized_end=2800
-  _globals['_DEFINEFUNCTION']._serialized_start=2802
-  _globals['_DEFINEFUNCTION']._serialized_end=2850
-  _globals['_MAKERESOURCE']._serialized_start=2852
-  _globals['_MAKERESOURCE']._serialized_end=2914
-  _globals['_RUNCLOSURE']._serialized_start=2917
-  _globals['_RUNCLOSURE']._serialized_end=3060
-  _globals['_CHANGEOPTIMIZER']._serialized_start=3062
-  _globals['_CHANGEOPTIMIZER']._serialized_end=3111
-  _globals['_FORGETTHINGS']._serialized_start=3113
-  _globals['_FORGETTHINGS']._serialized_end=3140
-  _globals['_CLOSUREANSWER']._serialized_start=3143
-  _globals['_CLOSUREANSWER']._serialized_end=3293
-  _globals['_CLOSUREFAILURE']._serialized_start=3295
-  _globals['_CLOSUREFAILURE']._serialized_end=3409
+  _globals['_HELLO']._serialized_end=1378
+  _globals['_WELCOME']._serialized_start=1381
+  _globals['_WELCOME']._serialized_end=1652
+  _globals['_RINGMEMBER']._serialized_start=1654
+  _globals['_RINGMEMBER']._serialized_end=1708
+  _globals['_SEGMENT']._serialized_start=1710
+  _globals['_SEGMENT']._serialized_end=1754
+  _globals['_BEGINLINK']._serialized_start=1756
+  _globals['_BEGINLINK']._serialized_end=1790
+  _globals['_MAPSLAB']._serialized_start=1792
+  _globals['_MAPSLAB']._serialized_end=1817
+  _globals['_LAYOUTENTRY']._serialized_start=1820
+  _globals['_LAYOUTENTRY']._serialized_end=2017
+  _globals['_LAYOUT']._serialized_start=2019
+  _globals['_LAYOUT']._serialized_end=2095
+  _globals['_STEP']._serialized_start=2098
+  _globals['_STEP']._serialized_end=2506
+  _globals['_CLOSURERUN']._serialized_start=2508
+  _globals['_CLOSURERUN']._serialized_end=2610
+  _globals['_STEPREPLY']._serialized_start=2613
+  _globals['_STEPREPLY']._serialized_end=2815
+  _globals['_DEFINEFUNCTION']._serialized_start=2817
+  _globals['_DEFINEFUNCTION']._serialized_end=2865
+  _globals['_MAKERESOURCE']._serialized_start=2867
+  _globals['_MAKERESOURCE']._serialized_end=2929
+  _globals['_RUNCLOSURE']._serialized_start=2932
+  _globals['_RUNCLOSURE']._serialized_end=3075
+  _globals['_CHANGEOPTIMIZER']._serialized_start=3077
+  _globals['_CHANGEOPTIMIZER']._serialized_end=3126
+  _globals['_FORGETTHINGS']._serialized_start=3128
+  _globals['_FORGETTHINGS']._serialized_end=3155
+  _globals['_CLOSUREANSWER']._serialized_start=3158
+  _globals['_CLOSUREANSWER']._serialized_end=3308
+  _globals['_CLOSUREFAILURE']._serialized_start=3310
+  _globals['_CLOSUREFAILURE']._serialized_end=3424
 # @@protoc_insertion_point(module_scope)

@@ -92,7 +92,7 @@ class Acknowledged(_message.Message):
     def __init__(self, position: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring", "authorization", "unix_ticket")
+    __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring", "authorization", "unix_ticket", "share")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class Hello(_message.Message):
     RING_FIELD_NUMBER: _ClassVar[int]
     AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
     UNIX_TICKET_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     service: str
     versions: _common_pb2.Versions
     max_message_bytes: int
@@ -108,7 +109,8 @@ class Hello(_message.Message):
     ring: RingMember
     authorization: str
     unix_ticket: bytes
-    def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., **kwargs) -> None: ...
+    share: int
+    def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., share: _Optional[int] = ..., **kwargs) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization", "unix_ticket", "task", "replicas")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ...cluster.job.job import Job, Member
+from ...cluster.replication.reports import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
 from ...core.settings import Settings
@@ -20,18 +21,22 @@ from ...net.auth.guard import Visitor
 from ...net.unary import Servicer, servicer
 from ...proto.v1 import chief_pb2
 from ...telemetry.task_metrics import SaveCounters
+from .leaders import Leaders
 
 log = logging.getLogger(__name__)
 
 SERVICE = chief_pb2.DESCRIPTOR.services_by_name["Chief"]
+WATCH_S = 0.5
+"""A call that waits for a change is answered after this long. Unit: seconds."""
 _DETAIL_BYTES = 1024  # of one task in the status
 
 
 class LockedJob:
     """A job with its lock and a clock. Shared by the servicer and the chief's loop."""
 
-    def __init__(self, job: Job, clock: Clock) -> None:
+    def __init__(self, job: Job, clock: Clock, replicas: int = 1) -> None:
         self._job = job
+        self.leaders = Leaders(replicas)
         # Reentrant: a signal handler stops the job, in a thread that may hold the lock.
         self._lock = threading.RLock()
         self.clock = clock
@@ -62,8 +67,9 @@ def new_chief(
         now=clock.now(),
         name=job_id,
         max_dynamic=settings.max_sessions,
+        has_replicas=settings.ps_replicas > 1,
     )
-    locked_job = LockedJob(job, clock)
+    locked_job = LockedJob(job, clock, settings.ps_replicas)
     return locked_job, servicer(SERVICE, ChiefServicer(locked_job, settings))
 
 
@@ -155,6 +161,7 @@ class ChiefServicer:
         self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
         """The state of the job and of every task, as many of them as fit a message."""
+        leaders = self._locked_job.leaders
         with self._locked_job.open() as (job, now):
             status = chief_pb2.GetStatusResponse(
                 phase=codec.phase_to_wire(job.phase),
@@ -166,6 +173,9 @@ class ChiefServicer:
                 last_checkpoint_step=self._locked_job.last_checkpoint_step,
                 versions=codec.versions_to_wire(own_versions()),
                 security=visitor.mode,
+                shares=[_leader_to_wire(each) for each in leaders.now()],
+                ps_replicas=leaders.replicas,
+                failovers=leaders.failovers,
             )
             room = self._settings.max_message_bytes // 2
             for member in job.members.values():
@@ -175,6 +185,26 @@ class ChiefServicer:
                     break
                 status.tasks.append(task)
         return status
+
+    def WatchLeaders(
+        self, request: chief_pb2.WatchLeadersRequest, _: Visitor
+    ) -> chief_pb2.WatchLeadersResponse:
+        """Which ps leads each share, after a change or a while."""
+        changes, leaders = self._locked_job.leaders.watch(request.seen, WATCH_S)
+        return chief_pb2.WatchLeadersResponse(
+            changes=changes,
+            leaders=[_leader_to_wire(each) for each in leaders],
+        )
+
+
+def _leader_to_wire(leader: ShareLeader) -> chief_pb2.ShareLeader:
+    return chief_pb2.ShareLeader(
+        share=leader.share,
+        epoch=leader.epoch,
+        leader=codec.task_to_wire(leader.leader),
+        address=leader.address,
+        followers=[codec.task_to_wire(task) for task in leader.followers],
+    )
 
 
 def _has_ended(member: Member | None) -> bool:

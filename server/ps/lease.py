@@ -29,6 +29,8 @@ class ChiefLease:
 
     Attributes:
         ended: Set when the job is over, or has had no chief for too long.
+        draining: This ps was asked to leave.
+        may_leave: The chief says that other ps have all that this one has.
     """
 
     def __init__(self, clock: Clock, job: str = "") -> None:
@@ -44,6 +46,7 @@ class ChiefLease:
         self.phase: Phase | None = None
         self.reason = ""
         self.draining = False
+        self.may_leave = False
 
     def renew(self, chief: Incarnation, address: str, lease_s: float) -> None:
         """Extend the chief's lease by ``lease_s``.
@@ -59,27 +62,41 @@ class ChiefLease:
             raise RefusedError(f"{chief} is not an incarnation of a task: generations begin at 1")
         now = self._clock.now()
         with self._lock:
-            holder = self._chief
-            is_heard, is_other = now < self._until, is_other_job(self._job, chief.job)
-            if is_other and (self._given or is_heard):
-                raise self._other_job(chief)
-            if holder is not None and holder != chief:
-                follows = (
-                    chief.generation > holder.generation
-                    if holder.task == chief.task
-                    else is_other or may_follow(holder.task, chief.task, is_heard=is_heard)
-                )
-                if not follows:
-                    raise FencedError(
-                        f"this ps serves the job of {holder} at {self._address}, which was here "
-                        f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as "
-                        "well. Stop the other job, or give this one ps of its own",
-                        holder=holder,
-                        chief=chief,
-                    )
+            self._check(chief, address)
             self._job = self._given or chief.job or self._job
             self._chief, self._address = chief, address
             self._heard, self._until = now, now + lease_s
+
+    def check_chief(self, chief: Incarnation) -> None:
+        """Refuse a chief that may not lead, or leads no more.
+
+        Raises:
+            FencedError: Another task leads, or a later incarnation of this one.
+            OtherJobError: It is the chief of another job.
+        """
+        with self._lock:
+            self._check(chief, "an address that it did not say")
+
+    def _check(self, chief: Incarnation, address: str) -> None:
+        holder, now = self._chief, self._clock.now()
+        is_heard, is_other = now < self._until, is_other_job(self._job, chief.job)
+        if is_other and (self._given or is_heard):
+            raise self._other_job(chief)
+        if holder is None or holder == chief:
+            return
+        follows = (
+            chief.generation > holder.generation
+            if holder.task == chief.task
+            else is_other or may_follow(holder.task, chief.task, is_heard=is_heard)
+        )
+        if not follows:
+            raise FencedError(
+                f"this ps serves the job of {holder} at {self._address}, which was here "
+                f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as "
+                "well. Stop the other job, or give this one ps of its own",
+                holder=holder,
+                chief=chief,
+            )
 
     def check_job(self, who: Incarnation) -> None:
         """Refuse a task of another job.

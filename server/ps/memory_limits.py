@@ -6,7 +6,7 @@ and the error says how much there is.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ...core.arrays.dtypes import is_float
 from ...core.errors import LimitExceededError
@@ -25,13 +25,17 @@ class MemoryLimits:
     Args:
         task: The ps, for messages.
         settings: ``max_ps_bytes`` and ``max_variable_bytes``.
+        beside: Bytes that the ps holds in other tables.
 
     Attributes:
         max_ps_bytes: Most of values and slots together.
     """
 
-    def __init__(self, task: TaskId, settings: Settings) -> None:
+    def __init__(
+        self, task: TaskId, settings: Settings, beside: Callable[[], int] = lambda: 0
+    ) -> None:
         self._task = task
+        self._beside = beside
         self.max_ps_bytes = settings.max_ps_bytes or memory_bytes() * 4 // 5
         self._max_variable_bytes = settings.max_variable_bytes or self.max_ps_bytes
 
@@ -49,7 +53,7 @@ class MemoryLimits:
         for shard in new:
             more[shard.variable.name] += shard.num_bytes
         held: Counter[str] = Counter()
-        used = 0
+        used = self._beside()
         for block in blocks:
             used += block.most_bytes
             for shard in block.shards:
@@ -74,7 +78,7 @@ class MemoryLimits:
             LimitExceededError: They do not.
         """
         wanted, slots = set(names), rule.active_slots()
-        used, more, label = 0, 0, ""
+        used, more, label = self._beside(), 0, ""
         for block in blocks:
             used += block.most_bytes
             if not isinstance(block, Block) or not is_float(block.dtype):

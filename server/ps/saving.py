@@ -56,7 +56,7 @@ def give_way() -> None:
 
 
 def save_shards(store: Store, directory: str | Folder, copy_bytes: int = COPY_BYTES) -> SavedPart:
-    """Write every initialized shard of ``store`` to ``directory/ps-<index>.safetensors``.
+    """Write every initialized shard of ``store`` to ``directory/ps-<share>.safetensors``.
 
     Args:
         store: The shards of this ps.
@@ -69,7 +69,7 @@ def save_shards(store: Store, directory: str | Folder, copy_bytes: int = COPY_BY
     folder = open_folder(directory) if isinstance(directory, str) else directory
     folder.make()
     pushes = store.counters().pushes
-    file = f"ps-{store.task.index}.safetensors"
+    file = f"ps-{store.share}.safetensors"
     blocks, parts_of_tables = store.table.blocks(), store.table.tables()
     held = [*blocks, *parts_of_tables]
     held_bytes = sum(block.value_bytes + block.slot_bytes for block in held)

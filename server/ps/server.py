@@ -23,6 +23,9 @@ from ...telemetry.task_metrics import ps_samples, task_samples
 from . import session_service
 from .lease import ChiefLease
 from .model_dir import PsModelDir
+from .replication import following
+from .replication.following import FollowService
+from .replication.shares import PsShares
 from .servicer import SERVICE, ParameterServerServicer
 from .session_limiter import CONNECTIONS_PER_WORKER, SessionLimiter
 from .session_service import SessionService
@@ -59,17 +62,18 @@ class PsServer:
         self._settings = settings
         self._clock = clock or SystemClock()
         import_rules(settings.rule_modules)
-        self.store = Store(task, settings)
         self.lease = ChiefLease(self._clock, settings.job_id)
-        # Of this process alone: whoever meets another one knows that the variables are gone.
+        # Of this process alone: whoever meets another one knows that it was started again.
         self.generation = secrets.randbits(62) + 1
+        self.shares = PsShares(task, settings, self.generation, lambda: self.lease.job)
         self._limiter = limiter = SessionLimiter(task, settings.max_sessions)
         self._metrics: MetricsPort | None = None
         model_dir = PsModelDir(task, settings.model_dir)
-        calls = ParameterServerServicer(self.store, self.lease, self.generation, limiter, model_dir)
-        sessions = SessionService(
-            self.store, self.generation, settings, limiter, self.lease.check_job
+        calls = ParameterServerServicer(
+            task, self.shares, self.lease, self.generation, limiter, model_dir
         )
+        sessions = SessionService(self.shares, settings, limiter, self.lease.check_job)
+        follow = FollowService(self.shares.at, settings.max_step_bytes)
         most = CONNECTIONS_PER_WORKER * settings.max_sessions
         self._host = TaskHost(
             task,
@@ -82,7 +86,10 @@ class PsServer:
                 job=lambda: self.lease.job,
                 leadership=lambda: Leadership(has_chief, self.lease.leader),
             ),
-            sessions={session_service.SERVICE: sessions.serve},
+            sessions={
+                session_service.SERVICE: sessions.serve,
+                following.SERVICE: follow.serve,
+            },
             max_sessions=most,
         )
 
@@ -105,6 +112,11 @@ class PsServer:
         log.info("ready at port %d", self._host.port)
 
     @property
+    def store(self) -> Store:
+        """The store of this ps's own share."""
+        return self.shares.at(self.task.index).store
+
+    @property
     def port(self) -> int:
         """Where it listens."""
         return self._host.port
@@ -113,8 +125,14 @@ class PsServer:
         """SIGTERM: ask the chief to save and stop; leave after that, or after the leave grace."""
         if self.lease.draining:
             return
-        log.warning("asked to stop; telling the chief, so that it saves a checkpoint first")
+        first = (
+            "so that other ps take over what is here"
+            if self._settings.ps_replicas > 1
+            else "so that it saves a checkpoint first"
+        )
+        log.warning("asked to stop; telling the chief, %s", first)
         self.lease.draining = True
+        self.shares.drain()
         self._host.drain()
 
     def wait(self) -> ExitCode:
@@ -130,6 +148,9 @@ class PsServer:
                 led = bool(self.lease.chief_address)
                 grace_s = self._settings.leave_grace_s + self._settings.drain_grace_s if led else 0
                 deadline = self._clock.now() + grace_s
+            if self.lease.draining and self.lease.may_leave:
+                log.info("leaves: other ps have what it had")
+                return ExitCode.DONE
             if deadline is not None and self._clock.now() >= deadline:
                 log.warning("leaving before the job is over")
                 return ExitCode.DRAINED
@@ -143,8 +164,8 @@ class PsServer:
     def samples(self) -> Iterator[Sample]:
         """What this ps has done and holds, for Prometheus."""
         return ps_samples(
-            self.store.counters(self._limiter.count),
-            limit_bytes=self.store.table.max_bytes,
+            self.shares.counters(self._limiter.count),
+            limit_bytes=self.shares.max_bytes,
             max_sessions=self._settings.max_sessions,
             chief_silent_s=self.lease.silent_s,
         )
@@ -159,6 +180,7 @@ class PsServer:
         if self._metrics is not None:
             self._metrics.stop()
         self._host.drain()
+        self.shares.close()
         self._host.stop(grace_s)
 
 

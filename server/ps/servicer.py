@@ -1,29 +1,36 @@
-"""The unary calls of a ps: messages in, :class:`Store` calls, messages out. No decisions here."""
+"""The unary calls of a ps: messages in, calls of its shares, messages out. No decisions here."""
 
 from concurrent.futures import ThreadPoolExecutor
 
+from ...cluster.replication.configuration import CopyTo, Lead
+from ...cluster.replication.reports import ShareState
 from ...cluster.roles import CHIEF
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
-from ...core.task import Incarnation
+from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
+from ...core.wire.bounds import MAX_NAME_BYTES, check_text
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
 from .model_dir import PsModelDir
+from .replication.shares import PsShares
 from .saving import give_way, save_shards
 from .session_limiter import SessionLimiter
-from .store import Store
+
+WATCH_S = 0.5
+"""A call that waits for a change is answered after this long. Unit: seconds."""
 
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 
 
 class ParameterServerServicer:
-    """Serves one store. Thread-safe: every call has a thread of the server's pool.
+    """Serves the shares of a ps. Thread-safe: every call has a thread of the server's pool.
 
     Args:
-        store: The variables.
+        task: This ps.
+        shares: The variables.
         lease: Lease of the job's chief; updated by ``Attach`` and ``EndJob``.
         generation: Generation of this ps; if it changes, a client knows its variables are gone.
         limiter: Counts the workers that have a session.
@@ -32,13 +39,15 @@ class ParameterServerServicer:
 
     def __init__(
         self,
-        store: Store,
+        task: TaskId,
+        shares: PsShares,
         lease: ChiefLease,
         generation: int,
         limiter: SessionLimiter,
         model_dir: PsModelDir,
     ) -> None:
-        self._store = store
+        self._task = task
+        self._shares = shares
         self._lease = lease
         self._generation = generation
         self._limiter = limiter
@@ -49,7 +58,8 @@ class ParameterServerServicer:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
         self._lease.check_job(who)
-        table = self._store.table
+        store = self._shares.led(request.share)
+        table = store.table
         visitor.check("define CREATE" if request.create else "define LOOKUP")
         shards = [codec.shard_from_wire(message) for message in request.shards]
         if request.create:
@@ -62,7 +72,7 @@ class ParameterServerServicer:
             visitor.check("define BIND")
             rule = codec.rule_from_wire(request.bind_rule)
             table.bind(request.bind_variables, rule, who)
-        self._store.records.confirm()
+        store.records.confirm()
         return ps_pb2.DefineResponse(
             held=[codec.held_to_wire(item) for item in held], held_bytes=table.held_bytes()
         )
@@ -71,9 +81,10 @@ class ParameterServerServicer:
         """Renew the chief's lease. A second living chief is refused."""
         chief = codec.incarnation_from_wire(request.chief)
         self._lease.renew(chief, request.chief_address, request.lease_s)
+        self._lease.may_leave = request.may_leave
         return ps_pb2.AttachResponse(
             ps_generation=self._generation,
-            counters=codec.counters_to_wire(self._store.counters(self._limiter.count)),
+            counters=codec.counters_to_wire(self._shares.counters(self._limiter.count)),
             draining=self._lease.draining,
         )
 
@@ -84,14 +95,15 @@ class ParameterServerServicer:
     ) -> ps_pb2.GetJobResponse:
         """Where the chief is."""
         leader = self._lease.leader
+        counters = self._shares.counters()
         return ps_pb2.GetJobResponse(
             chief_address=self._lease.chief_address,
             phase=common_pb2.JOB_PHASE_RUNNING,
             job=self._lease.job,
             chief_silent_s=self._lease.silent_s,
             last_generation=self._lease.chief_generation,
-            shards=self._store.counters(0).shards,
-            global_step=self._store.global_step,
+            shards=counters.shards,
+            global_step=counters.global_step,
             gives_way=leader is not None and leader.type != CHIEF,
         )
 
@@ -101,13 +113,14 @@ class ParameterServerServicer:
         """Write this ps's part of a checkpoint, one at a time. A repeat overwrites the same
         file.
         """
-        task, place = str(self._store.task), self._model_dir.url
+        task, place = str(self._task), self._model_dir.url
         try:
             if request.WhichOneof("what") == "probe":
                 write_probe(self._model_dir.folder(), request.probe, task)
                 return ps_pb2.SaveShardsResponse(model_dir=place)
+            store = self._shares.led(request.share)
             folder = self._model_dir.checkpoint(request.checkpoint)
-            part = self._saver.submit(save_shards, self._store, folder).result()
+            part = self._saver.submit(save_shards, store, folder).result()
         except OSError as error:
             raise storage_error(error, f"{place}/{request.checkpoint}", task) from error
         return _saved_to_wire(part, place)
@@ -120,6 +133,36 @@ class ParameterServerServicer:
         reader.verify(list(request.files))
         return ps_pb2.VerifyShardsResponse()
 
+    def LeadShare(self, request: ps_pb2.LeadShareRequest, _: Visitor) -> ps_pb2.LeadShareResponse:
+        """Lead a share, or learn who follows. Idempotent by epoch."""
+        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
+        followers = tuple(codec.task_from_wire(task) for task in request.followers)
+        order = Lead(request.share, request.epoch, self._task, followers)
+        self._shares.at(request.share).lead(order)
+        return ps_pb2.LeadShareResponse()
+
+    def CopyShare(self, request: ps_pb2.CopyShareRequest, _: Visitor) -> ps_pb2.CopyShareResponse:
+        """Begin to copy a share to another ps. Idempotent."""
+        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
+        follower = codec.task_from_wire(request.follower)
+        check_text(request.address, MAX_NAME_BYTES, "the address of a follower", follower)
+        order = CopyTo(request.share, request.epoch, self._task, follower)
+        self._shares.copy(order, request.address)
+        return ps_pb2.CopyShareResponse()
+
+    def WatchShares(
+        self, request: ps_pb2.WatchSharesRequest, _: Visitor
+    ) -> ps_pb2.WatchSharesResponse:
+        """What this ps is to its shares, after a change or a while."""
+        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
+        changes, report = self._shares.watch(request.seen, WATCH_S)
+        return ps_pb2.WatchSharesResponse(
+            changes=changes,
+            ps_generation=report.process,
+            draining=report.draining,
+            shares=[_state_to_wire(state) for state in report.shares],
+        )
+
     def EndJob(
         self,
         request: ps_pb2.EndJobRequest,
@@ -128,6 +171,26 @@ class ParameterServerServicer:
         """The job is over: this ps leaves after answering."""
         self._lease.end(codec.phase_from_wire(request.phase), request.reason)
         return ps_pb2.EndJobResponse()
+
+
+def _state_to_wire(state: ShareState) -> ps_pb2.ShareState:
+    followers = [
+        ps_pb2.FollowerState(
+            task=codec.task_to_wire(each.task),
+            has_joined=each.has_joined,
+            is_lost=each.is_lost,
+            position=each.position,
+            acknowledged=each.acknowledged,
+        )
+        for each in state.followers
+    ]
+    return ps_pb2.ShareState(
+        share=state.share,
+        role=getattr(ps_pb2, f"REPLICA_ROLE_{state.role.name}"),
+        epoch=state.epoch,
+        is_whole=state.is_whole,
+        followers=followers,
+    )
 
 
 def _saved_to_wire(part: SavedPart, model_dir: str) -> ps_pb2.SaveShardsResponse:

@@ -19,6 +19,7 @@ from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, SharedSegmen
 from ...net.stream import READ_BYTES
 from ...proto.v1 import session_pb2
 from .payload import ConnectionPayload, Payload, SegmentPayload
+from .replication.shares import PsShares
 from .session import Session
 from .session_limiter import SessionLimiter
 from .store import Store
@@ -31,8 +32,7 @@ class SessionService:
     """Welcomes workers, and serves each until its connection ends. Thread-safe.
 
     Args:
-        store: The variables.
-        generation: Generation of this ps; if it changes, a worker knows its variables are gone.
+        shares: The variables.
         settings: Settings of this ps, for the bounds.
         limiter: Counts the workers.
         check_job: Refuses a worker of another job.
@@ -40,15 +40,13 @@ class SessionService:
 
     def __init__(
         self,
-        store: Store,
-        generation: int,
+        shares: PsShares,
         settings: Settings,
         limiter: SessionLimiter,
         check_job: Callable[[Incarnation], None] = lambda who: None,  # noqa: ARG005
     ) -> None:
         self._check_job = check_job
-        self._store = store
-        self._generation = generation
+        self._shares = shares
         self._settings = settings
         self._limiter = limiter
         self._pool = MemoryPool()
@@ -63,24 +61,24 @@ class SessionService:
         connection, hello = greeting.connection, greeting.hello
         who = codec.incarnation_from_wire(getattr(hello, "from"))
         self._check_job(who)
-        if hello.expected_ps_generation not in (0, self._generation):
-            raise FencedError(
-                f"{self._store.task} restarted and lost its variables (generation "
-                f"{self._generation}, was {hello.expected_ps_generation}); restart the job to "
-                "restore "
-                "its last checkpoint",
-                task=self._store.task,
-            )
-        with self._limiter.session(who.task):
-            self._store.register_incarnation(who)
+        share = self._shares.at(hello.share)
+        with share.serving(connection.cancel) as store, self._limiter.session(who.task):
+            if hello.expected_ps_generation not in (0, store.contents):
+                raise FencedError(
+                    f"{store.task} restarted and lost its variables (generation {store.contents}, "
+                    f"was {hello.expected_ps_generation}); restart the job to restore its last "
+                    "checkpoint",
+                    task=store.task,
+                )
+            store.register_incarnation(who)
             greeting.welcome(
-                ps_generation=self._generation, max_step_bytes=self._settings.max_step_bytes
+                ps_generation=store.contents, max_step_bytes=self._settings.max_step_bytes
             )
-            self._serve(connection, Session(self._store, who, greeting.visitor.check))
+            self._serve(connection, store, Session(store, who, greeting.visitor.check))
         return False
 
-    def _serve(self, connection: Connection, session: Session) -> None:
-        messages = _Messages(connection, session, self._store, self._settings)
+    def _serve(self, connection: Connection, store: Store, session: Session) -> None:
+        messages = _Messages(connection, session, store, self._settings)
         while (data := connection.receive()) is not None:
             with Lease(self._pool) as lease:
                 messages.handle(parse(session_pb2.ClientMessage, data), lease.lend)

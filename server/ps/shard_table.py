@@ -58,6 +58,7 @@ class ShardTable:
         settings: Settings,
         restored: Callable[[int], None],
         records: RecordStream,
+        beside: Callable[[], int] = lambda: 0,
     ) -> None:
         self.task = task
         self._records = records
@@ -74,9 +75,12 @@ class ShardTable:
         self._blocks: list[PushTarget] = []
         self._num_blocks = 0
         library.use_folder(settings.kernel_cache)
-        shares = settings.shared_memory and not unavailable()
+        # What a worker reads by itself waits for no follower: it might see what is lost a moment
+        # later.
+        self._has_followers = settings.ps_replicas > 1
+        shares = settings.shared_memory and not unavailable() and not self._has_followers
         self._arena = Arena(_create_slab if shares else None)
-        self._limits = MemoryLimits(task, settings)
+        self._limits = MemoryLimits(task, settings, beside)
 
     def define(
         self,
@@ -128,14 +132,14 @@ class ShardTable:
 
     def _check_can_follow(self, new: Sequence[ShardDefinition]) -> None:
         # Pushes to tables are records like others, but there is no copy of what was there before.
-        if not self._records.followers:
+        if not (self._has_followers or self._records.followers):
             return
         for shard in new:
             if shard.variable.table is not None:
                 raise RefusedError(
                     f"{self.task}: {shard.variable.name!r} is a growing table, and this ps is "
-                    "followed by others, which cannot copy tables yet; run the job without "
-                    "followers, or give the table a vocabulary_size",
+                    "followed by others, which cannot copy tables yet; run the job with "
+                    "WINDLASS_PS_REPLICAS=1, or give the table a vocabulary_size",
                     task=self.task,
                     variable=shard.variable.name,
                 )
@@ -234,9 +238,19 @@ class ShardTable:
             return [self._held[shard.key] for shard in block.shards]
 
     def install(self, copied: BlockCopyBegun) -> Block:
-        """As follower: make a block as the leader has it, whose values come in tiles."""
-        readers = {path: CheckpointReader(path) for path in {*copied.restored_from} if path}
+        """As follower: make a block as the leader has it, whose values come in tiles.
+
+        Raises:
+            LimitExceededError: It does not fit.
+            CheckpointError: Its slots are yet to come from a checkpoint that cannot be read here.
+        """
+        unbound = zip(copied.restored_from, copied.bound_by, strict=True)
+        readers = {path: CheckpointReader(path) for path, bound in unbound if path and not bound}
         with self._defining:
+            self._limits.check_shards(copied.shards, self._blocks, copied.defined_by[0])
+            for rule in copied.rules:
+                if rule is not None:
+                    warm_up(rule, copied.shards[0].variable.dtype)
             block = Block(copied.shards, self._arena, copied.block)
             self._num_blocks = max(self._num_blocks, copied.block + 1)
             for entry, rule in enumerate(copied.rules):
@@ -257,8 +271,6 @@ class ShardTable:
             ]
             with self.publishing():
                 self._show([block], held)
-        for rule in {type(rule): rule for rule in copied.rules if rule is not None}.values():
-            warm_up(rule, block.dtype)
         return block
 
     def bind_copied(self, block: Block, bound: RuleBound) -> None:

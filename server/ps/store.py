@@ -79,17 +79,29 @@ class Store:
     Args:
         task: The ps, for messages.
         settings: For the bounds.
+        share: Number of the share that these shards are; None: the ps's own.
+        beside: Bytes of values and slots that the ps holds in other stores.
 
     Attributes:
+        contents: Identity of what is held here: followers take it over, and a worker that finds
+            another one knows that its variables are gone.
         table: The shards.
         records: To the ps that follow this store.
     """
 
-    def __init__(self, task: TaskId, settings: Settings) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        settings: Settings,
+        share: int | None = None,
+        beside: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.task = task
         self.settings = settings
+        self.share = task.index if share is None else share
+        self.contents = 1
         self.records = RecordStream(settings.request_timeout_s)
-        self.table = ShardTable(task, settings, self.raise_global_step, self.records)
+        self.table = ShardTable(task, settings, self.raise_global_step, self.records, beside)
         self._log_lock = threading.Lock()
         self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
         self._closures = ClosurePushLog(limit=_LANES_PER_SESSION * settings.max_sessions)
@@ -288,6 +300,7 @@ class Store:
             counted=dict(self._step_marks),
             closures=self._closures.marks.copy(),
             global_step=self._global_step,
+            contents=self.contents,
         )
 
     def take_log(self, log: LogCopied) -> None:
@@ -297,6 +310,7 @@ class Store:
             self._step_marks = dict(log.counted)
             self._closures.take(log.closures)
             self._global_step = log.global_step
+            self.contents = log.contents
 
     def complete(self, info: StepInfo, step_increment: int) -> None:
         """As follower: a push is complete."""

@@ -50,12 +50,16 @@ ParameterServer/GetJob      x       x       x         x       x        x        
 ParameterServer/SaveShards  .       x       .         .       .        .          .
 ParameterServer/VerifyShards .      x       .         .       .        .          .
 ParameterServer/EndJob      .       x       .         .       .        .          .
+ParameterServer/LeadShare   .       x       .         .       .        .          .
+ParameterServer/CopyShare   .       x       .         .       .        .          .
+ParameterServer/WatchShares .       x       .         .       .        .          .
 Chief/Register              .       x       x         x       .        x          .
 Chief/Heartbeat             .       x       x         x       .        x          .
 Chief/Finish                .       x       x         x       .        x          .
 Chief/Arrive                .       x       x         x       .        .          .
 Chief/StopJob               x       x       .         .       .        .          .
 Chief/GetStatus             x       x       x         x       x        x          x
+Chief/WatchLeaders          .       x       x         x       .        x          .
 Collective/Probe            .       x       x         x       .        .          .
 Health/Check                x       x       x         x       x        x          x
 Health/Watch                -       -       -         -       -        -          -
@@ -85,6 +89,7 @@ GREETINGS = """
                           driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
 ps                          .       x       x         x       .        x          .
 ring                        .       x       x         x       .        .          .
+follow                      .       .       .         .       x        .          .
 who                         x       x       x         x       x        x          x
 """
 OPERATIONS = """
@@ -154,7 +159,7 @@ class Cluster:
         worker = TaskId("worker", 0)
         servers: dict[str, Any] = {
             "ps": PsServer(TaskId("ps", 0), self.way.settings("ps"), has_chief=True),
-            "leaderless": PsServer(TaskId("ps", 1), self.way.settings("ps", 1)),
+            "leaderless": PsServer(TaskId("ps", 0), self.way.settings("ps")),
             "chief": ChiefServer(
                 TaskId("chief", 0), [(worker, "")], self.way.settings("chief"), job_id=JOB
             ),
@@ -305,7 +310,8 @@ SENDERS = [name for name in METHODS if request_of(name, Incarnation(TaskId("work
 def test_requests_with_a_sender_are_known() -> None:
     assert SENDERS == [
         "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive",
-        "ParameterServer/Define", "ParameterServer/Attach",
+        "ParameterServer/Define", "ParameterServer/Attach", "ParameterServer/LeadShare",
+        "ParameterServer/CopyShare", "ParameterServer/WatchShares",
     ]  # fmt: skip
 
 
@@ -325,7 +331,7 @@ def test_a_request_in_the_name_of_another_is_refused(cluster: Cluster, name: str
 
 # -- greetings -------------------------------------------------------------------------------------
 
-GREETED = {"ps": ["ps"], "ring": ["worker"], "who": ["ps", "worker", "chief"]}
+GREETED = {"follow": ["ps"], "ps": ["ps"], "ring": ["worker"], "who": ["ps", "worker", "chief"]}
 OVER = ["tcp", "tunnel", *([] if unavailable() else ["unix"])]
 
 

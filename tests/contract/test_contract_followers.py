@@ -130,7 +130,7 @@ def test_a_ps_that_is_gone_breaks_the_link_and_answers_wait() -> None:
     with pair(settings) as both:
         store = both.leader.store
         lost: list[TaskId] = []
-        store.records._lost = lost.append
+        store.records.lost = lambda task, error: lost.append(task)
         both.follow()
         both.host.stop(0)
         wait_until(lambda: store.records.followers[0].broken is not None, 10)

@@ -376,7 +376,7 @@ def claim(request: Any, who: Incarnation) -> bool:
         if each.message_type is common_pb2.Incarnation.DESCRIPTOR:
             getattr(request, each.name).CopyFrom(codec.incarnation_to_wire(who))
             has = True
-        elif each.message_type is common_pb2.Task.DESCRIPTOR:
+        elif each.message_type is common_pb2.Task.DESCRIPTOR and each.name == "task":
             getattr(request, each.name).CopyFrom(codec.task_to_wire(who.task))
             if "job" in request.DESCRIPTOR.fields_by_name:
                 request.job = who.job

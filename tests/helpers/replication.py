@@ -53,6 +53,10 @@ class Link:
     def cancel(self) -> None:
         """Nothing waits here for long."""
 
+    def lead_in(self, epoch: int) -> None:
+        """See :class:`~windlass.server.ps.replication.stream.FollowerLink`."""
+        self._encoder.epoch = epoch
+
     def _replay(self) -> None:
         try:
             while (item := self._sent.get()) is not None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...client.chief.calls import ChiefClient
 from ...client.ps.parameter_session import ParameterSession
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...core.errors import WindlassError
@@ -67,7 +68,7 @@ class DataPlane:
         self._probes.start()
         return self._task.chief_address
 
-    def connect(self, who: Incarnation, check: Callable[[], None]) -> None:
+    def connect(self, who: Incarnation, chief: ChiefClient, check: Callable[[], None]) -> None:
         """Connect to the peers as ``who``, once the task has joined its job; see :meth:`listen`."""
 
     def abort(self, error: WindlassError) -> None:

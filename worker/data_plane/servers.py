@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from ...client.chief.calls import ChiefClient
 from ...client.ps.control import PsControl
+from ...client.ps.locating import LeaderWatch
 from ...client.ps.parameter_session import ParameterSession
 from ...client.ps.remote_ps import RemotePs
 from ...cluster.access.principal import principal_of_task
@@ -44,6 +46,7 @@ class ServersPlane(DataPlane):
         super().__init__(task, settings)
         self._here = here
         self._chief_server: ChiefServer | None = None
+        self._leaders: LeaderWatch | None = None
         if here is not None:
             self.alone = True
             self.snapshots = JobSnapshots(settings.drain_grace_s)
@@ -93,10 +96,17 @@ class ServersPlane(DataPlane):
             missing="chief",
         )
 
-    def connect(self, who: Incarnation, check: Callable[[], None]) -> None:
+    def connect(self, who: Incarnation, chief: ChiefClient, check: Callable[[], None]) -> None:
         """Open a session with every ps; see :class:`DataPlane`."""
         task, settings = self._task, self._settings
-        peers = [RemotePs(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)]
+        self._leaders = leaders = LeaderWatch(chief)
+        peers = [
+            RemotePs(ps, task.address_of(ps), who, settings, locate=leaders.leader_of)
+            for ps in ps_of(task.spec)
+        ]
+        for peer in peers:
+            leaders.tell(peer.moved)
+        leaders.begin()
         self.session = ParameterSession(peers, who, settings)
         self.session.connect(still_wanted=check)
 
@@ -121,6 +131,8 @@ class ServersPlane(DataPlane):
     def close(self) -> None:
         """Close the session, and stop serving. Idempotent."""
         super().close()
+        if self._leaders is not None:
+            self._leaders.close()
         if self.session is not None:
             self.session.close()
         if self._chief_server is not None:

@@ -81,10 +81,16 @@ class PsShards:
 
     Args:
         controls: One per ps.
+        leaders: Returns each share with the ps that leads it; None: each ps leads its own.
     """
 
-    def __init__(self, controls: Sequence[PsControl]) -> None:
+    def __init__(
+        self,
+        controls: Sequence[PsControl],
+        leaders: Callable[[], Sequence[tuple[int, PsControl]]] | None = None,
+    ) -> None:
         self._controls = list(controls)
+        self._leaders = leaders or (lambda: [(each.task.index, each) for each in controls])
 
     def try_model_dir(self, model_dir: Folder) -> None:
         """Have every ps write a small file, and find it; see :class:`CheckpointSource`."""
@@ -116,17 +122,20 @@ class PsShards:
         self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
     ) -> Written | None:
         """Have every ps write, and find its files; see :class:`CheckpointSource`."""
-        with ThreadPoolExecutor(len(self._controls), thread_name_prefix="save") as pool:
+        led = list(self._leaders())
+        with ThreadPoolExecutor(len(led), thread_name_prefix="save") as pool:
             parts = list(
                 pool.map(
-                    lambda ps: ps.save_shards(checkpoint, timeout_s=_SAVE_TIMEOUT_S),
-                    self._controls,
+                    lambda each: each[1].save_shards(
+                        checkpoint, share=each[0], timeout_s=_SAVE_TIMEOUT_S
+                    ),
+                    led,
                 )
             )
         if not any(part.shards for part in parts):
             return None
         folder = model_dir.subfolder(checkpoint)
-        for control, part in zip(self._controls, parts, strict=True):
+        for (_, control), part in zip(led, parts, strict=True):
             for name, record in part.files.items():
                 if folder.size(name) != record.num_bytes:
                     raise _not_shared(control, model_dir, f"{checkpoint}/{name}")

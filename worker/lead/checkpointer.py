@@ -67,11 +67,15 @@ class Checkpointer:
         return read_job_record(self._folder)
 
     def record(self, record: JobRecord) -> None:
-        """Write the record that a restart reads; a failure is logged."""
+        """Write the record that a restart reads. From any thread, one at a time.
+
+        Raises:
+            StorageError: The model directory cannot be written.
+        """
         try:
             write_job_record(self._folder, record)
         except OSError as error:
-            log.warning("%s", storage_error(error, self._model_dir, self._writer))
+            raise storage_error(error, self._model_dir, self._writer) from error
 
     def try_servers(self) -> None:
         """Have every ps write a file to the model directory, and look for it here.

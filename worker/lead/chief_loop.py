@@ -32,6 +32,7 @@ from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
 from .checkpointer import Checkpointer
 from .job_summaries import open_job_summaries
+from .share_keeper import ShareKeeper
 
 if TYPE_CHECKING:
     from .status_object import StatusWriter
@@ -52,6 +53,9 @@ class ChiefLoop:
         controls: One per ps.
         checkpointer: Saves the job; None: no checkpoints.
         settings: Periods, and whether the job's numbers are written for TensorBoard.
+
+    Attributes:
+        keeper: Says which ps lead, in a job with replicas. Set before :meth:`start`.
 
     Raises:
         ConfigurationError: Numbers for TensorBoard cannot be written.
@@ -74,6 +78,8 @@ class ChiefLoop:
         self._checkpointer = checkpointer
         self._settings = settings
         self._leaving = threading.Event()
+        self.keeper: ShareKeeper | None = None
+        self._record_lock = threading.Lock()  # what was read later is written later
         self._thread = new_thread("chief-loop", self._lead, failed=self._failed)
         self._pool = ThreadPoolExecutor(len(controls) or 1, thread_name_prefix="attach")
         self._saved_at = self._recorded_at = locked_job.clock.now()
@@ -94,6 +100,8 @@ class ChiefLoop:
     def start(self) -> None:
         """Start the loop's thread."""
         self._thread.start()
+        if self.keeper is not None:
+            self.keeper.start()
         if self._status is not None:
             self._status.start()
 
@@ -160,19 +168,33 @@ class ChiefLoop:
 
     def record(self) -> None:
         """Write the record that a restart reads; a failure is logged."""
-        if self._checkpointer is None:
-            return
-        with self._locked_job.open() as (job, _):
-            record = JobRecord(
-                job=job.name or "",
-                phase=job.phase,
-                last_generation=job.last_generation,
-                global_step=job.global_step,
-            )
         try:
-            self._checkpointer.record(record)
+            self.write_record()
+        except StorageError as error:
+            log.warning("%s", error)
         except Exception as error:  # a client of an object store raises its own
             log.exception("what a restart has to know is not written: %s", said_of(error))
+
+    def write_record(self) -> None:
+        """Write the record that a restart reads. From any thread.
+
+        Raises:
+            StorageError: The model directory cannot be written.
+        """
+        if self._checkpointer is None:
+            return
+        with self._record_lock:
+            with self._locked_job.open() as (job, _):
+                record = JobRecord(
+                    job=job.name or "",
+                    phase=job.phase,
+                    last_generation=job.last_generation,
+                    global_step=job.global_step,
+                )
+            if self.keeper is not None:
+                shares, processes = self.keeper.records()
+                record = record.model_copy(update={"shares": shares, "processes": processes})
+            self._checkpointer.record(record)
 
     def _attach(self) -> None:
         answers = list(self._pool.map(self._attach_one, self._controls))
@@ -183,13 +205,18 @@ class ChiefLoop:
                     job.ps_refused(control.task, answer.message, now=now)
                 elif isinstance(answer, PsAnswer):
                     job.ps_answered(control.task, answer.generation, answer.counters, now=now)
-                    if answer.draining:
+                    keeper = self.keeper
+                    if answer.draining and (keeper is None or keeper.is_stuck(control.task)):
                         job.stop(f"{control.task} was asked to stop")
 
     def _attach_one(self, control: PsControl) -> PsAnswer | WindlassError:
         try:
             return control.attach(
-                self._who, self._address, lease_s=self._settings.lease_s, timeout_s=_ATTACH_S
+                self._who,
+                self._address,
+                lease_s=self._settings.lease_s,
+                timeout_s=_ATTACH_S,
+                may_leave=self.keeper is not None and self.keeper.may_leave(control.task),
             )
         except WindlassError as error:
             return error
@@ -249,6 +276,8 @@ class ChiefLoop:
                 member.task.type == PS and member.state in (State.LOST, State.FAILED)
                 for member in job.members.values()
             )
+        if self.keeper is not None:
+            ps_lost = not self.keeper.has_all
         written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
         # One that fails before its first step has made variables, maybe another model's: its
         # checkpoint stays the newest.
@@ -271,6 +300,8 @@ class ChiefLoop:
             job.complete()
             phase, reason = job.phase, job.reason
         self.record()
+        if self.keeper is not None:
+            self.keeper.stop()
         self._dismiss(phase, reason)
         return phase
 
@@ -335,6 +366,8 @@ class ChiefLoop:
     def close(self) -> None:
         """Stop the loop at once."""
         self._leaving.set()
+        if self.keeper is not None:
+            self.keeper.stop()
         if self._thread.ident is not None:
             self._thread.join(_ATTACH_S * 2)
         for pool in (self._pool, self._saver):

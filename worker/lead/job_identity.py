@@ -9,7 +9,7 @@ those ps belongs to another job.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -51,11 +51,21 @@ def find_job(
     settings: Settings,
     still_wanted: Callable[[], None] = lambda: None,
     clock: Clock | None = None,
+    is_enough: Callable[[Mapping[TaskId, str]], bool] = lambda jobs: False,  # noqa: ARG005
 ) -> KnownJob:
     """The job that ``chief`` begins or goes on with.
 
     Where another chief was heard of just now, this waits until it is silent for a quarter of a
     lease. A chief does not wait for worker 0, which led for lack of a chief.
+
+    Args:
+        controls: One per ps.
+        chief: The task that leads.
+        settings: Its settings.
+        still_wanted: Called during waits; raises to give up.
+        clock: For tests.
+        is_enough: Whether these ps, with the job that each serves, have all variables of it. Else
+            all ps have to answer.
 
     Raises:
         OtherJobError: Another chief leads these ps.
@@ -68,7 +78,8 @@ def find_job(
     while True:
         answers = _ask(controls)
         waited_s = clock.now() - began
-        if answers.silent and not settings.job_id:
+        jobs = {control.task: job.job for control, job in answers.known}
+        if answers.silent and not settings.job_id and not is_enough(jobs):
             _check_silent(answers.silent, chief, settings, waited_s)
             joins.tick(_names(answers.silent), answers.silent[0][1])
         else:

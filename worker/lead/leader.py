@@ -6,7 +6,7 @@ whose program is elsewhere.
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...client.ps.control import PsControl
@@ -14,20 +14,21 @@ from ...cluster.access.principal import principal_of_task
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import ps_of
 from ...core.checkpoint.job_record import JobRecord
-from ...core.errors import WindlassError
+from ...core.errors import ConfigurationError, WindlassError
 from ...core.settings import Settings
 from ...core.states import Phase
-from ...core.task import Incarnation
+from ...core.task import Incarnation, TaskId
 from ...net.announcement import ChiefAnnouncement
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
-from ...telemetry.task_metrics import job_samples, save_samples
+from ...telemetry.task_metrics import job_samples, save_samples, share_samples
 from ..data_plane.plane import DataPlane
 from .checkpoint_sources import CheckpointSource, PsShards, source_of
 from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
 from .enough_workers import wait_for_workers
 from .job_identity import KnownJob, find_job
+from .share_keeper import ShareKeeper
 from .status import write_status
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class JobLeader:
         self._known = KnownJob("")
         self._resumes = False
         self._loop: ChiefLoop | None = None
+        self._keeper: ShareKeeper | None = None
         self._announcement: ChiefAnnouncement | None = None
         self._chief: ChiefClient | None = None
 
@@ -86,10 +88,20 @@ class JobLeader:
             JoinTimeoutError: A ps did not answer.
         """
         last_generation = self._read_record()
-        self._known = find_job(self._controls, self._task.task, self._settings, check)
+        self._known = find_job(
+            self._controls, self._task.task, self._settings, check, is_enough=self._have_all
+        )
         with self.locked_job.open() as (job, _):
             job.program_is_outside = program_is_outside
             job.identify(self._known.job, after=max(self._known.last_generation, last_generation))
+
+    def _have_all(self, jobs: Mapping[TaskId, str]) -> bool:
+        """Whether some ps, with the job that each serves, have each share of the job before."""
+        record = self._record
+        if record is None or not record.shares or self._settings.ps_replicas < 2:
+            return False
+        here = {task.index for task, job in jobs.items() if job == record.job}
+        return all(here & {share.leader, *share.followers} for share in record.shares)
 
     def _read_record(self) -> int:
         """Read what the job before wrote down; the highest generation that counts as assigned."""
@@ -106,7 +118,7 @@ class JobLeader:
     def _source(self) -> CheckpointSource:
         plane = self._plane
         in_use = plane.session is not None and bool(plane.session.placement())
-        servers = PsShards(self._controls)
+        servers = PsShards(self._controls, self._keeper.leaders if self._keeper else None)
         return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)
 
     def lead(self, who: Incarnation, chief: "ChiefClient | None" = None) -> None:
@@ -125,9 +137,29 @@ class JobLeader:
         self._loop = ChiefLoop(
             self.locked_job, who, self.address, self._controls, self._checkpointer, self._settings
         )
+        if self._settings.ps_replicas > 1 and self._controls:
+            self._keeper = self._loop.keeper = self._keep_shares(who, self._loop)
         self._loop.start()
         self._announcement = ChiefAnnouncement(self.address)
         self._write_status()  # with the addresses: `windlass status` looks there
+
+    def _keep_shares(self, who: Incarnation, loop: ChiefLoop) -> ShareKeeper:
+        replicas, servers = self._settings.ps_replicas, len(self._controls)
+        if replicas > servers:
+            raise ConfigurationError(
+                f"ps_replicas={replicas} needs as many ps, and the cluster has {servers}; start "
+                "more, or lower WINDLASS_PS_REPLICAS"
+            )
+        record = self._record
+        goes_on = record is not None and record.job == self._known.job and self._known.shards > 0
+        return ShareKeeper(
+            self.locked_job,
+            who,
+            self._controls,
+            replicas,
+            loop.write_record,
+            record if goes_on else None,
+        )
 
     def _write_status(self) -> None:
         if self._settings.model_dir and self._chief is not None:
@@ -149,7 +181,8 @@ class JobLeader:
         self._resumes = held = self._known.shards > 0
         if checkpointer is None or self._record is None or self._loop is None:
             return ""
-        checkpointer.try_servers()
+        if not held or self._keeper is None:  # a ps that is lost is no reason to end then
+            checkpointer.try_servers()
         chosen = checkpointer.choose(verify=not held)
         if held:
             step = self._known.global_step
@@ -189,6 +222,10 @@ class JobLeader:
             states = [(member.task.type, member.state.value) for member in job.members.values()]
             phase, step, goal, age_s = job.phase, job.global_step, job.total_steps, now - job.began
         yield from job_samples(phase, states, global_step=step, goal_steps=goal, age_s=age_s)
+        leaders = self.locked_job.leaders
+        if self._keeper is not None:
+            replicas = {each.share: 1 + len(each.followers) for each in leaders.now()}
+            yield from share_samples(replicas, leaders.replicas, leaders.failovers)
         yield from save_samples(self.locked_job.saves, self.locked_job.last_checkpoint_step)
 
     def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:

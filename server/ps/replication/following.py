@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ....core.errors import RefusedError
+from ....core.errors import FencedError, RefusedError
 from ....core.task import TaskId
 from ....core.wire import codec
 from ....net.connection import Connection
@@ -55,7 +55,13 @@ class FollowService:
         if said.task != leader:
             raise RefusedError(f"{said.task} cannot lead in the name of {leader}")
         share.follow(leader, first.epoch, connection.cancel)
-        self._follow(connection, share, leader)
+        try:
+            self._follow(connection, share, leader)
+        except (OSError, FencedError):
+            raise  # the leader ended, or this ps follows it no more: what is here stays
+        except BaseException as error:
+            share.stopped_following(leader, error)
+            raise
         return False
 
     def _follow(self, connection: Connection, share: ReplicatedShare, leader: TaskId) -> None:

@@ -57,7 +57,7 @@ class RemoteLink:
         self._timeout_s = settings.request_timeout_s
         self._failure: BaseException | None = None
         peer = f"{follower} ({address})"
-        hello = session_pb2.Hello(service=SERVICE)
+        hello = session_pb2.Hello(service=SERVICE, share=share)
         dialer = Dialer(address, peer, hello, leader, settings, wrap, follower)
         reached = reach(dialer, settings, settings.reconnect_timeout_s, peer=peer)
         self._connection: Connection = reached.connection
@@ -86,6 +86,10 @@ class RemoteLink:
     def cancel(self) -> None:
         """Break the link. From any thread."""
         self._connection.cancel()
+
+    def lead_in(self, epoch: int) -> None:
+        """See :meth:`~windlass.server.ps.replication.stream.FollowerLink.lead_in`."""
+        self._encoder.epoch = epoch
 
     def _send(self, message: replication_pb2.Record, arrays: Sequence[Array]) -> None:
         parts = [as_bytes(array) for array in arrays]

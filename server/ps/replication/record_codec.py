@@ -58,6 +58,7 @@ class RecordEncoder:
             message.log.counted.extend(_marks_to_wire(record.counted))
             message.log.closures.extend(_closures_to_wire(record.closures))
             message.log.global_step = record.global_step
+            message.log.contents = record.contents
         elif isinstance(record, BlockCopyBegun):
             _encode_block(message.block, record)
         elif isinstance(record, CopiedTile):
@@ -150,6 +151,7 @@ class RecordDecoder:
                 _marks_from_wire(log.counted),
                 _closures_from_wire(log.closures),
                 log.global_step,
+                log.contents,
             )
         if kind == "block":
             return self._decode_block(message.block)

@@ -58,12 +58,17 @@ class StepRaised:
 
 @dataclass(frozen=True, slots=True)
 class LogCopied:
-    """Which pushes are complete, and the global step: the first record of a copy."""
+    """Which pushes are complete, and the global step: the first record of a copy.
+
+    Attributes:
+        contents: Identity of what the share holds; see ``Store.contents``.
+    """
 
     pushes: Mapping[TaskId, tuple[int, int]]
     counted: Mapping[TaskId, tuple[int, int]]
     closures: ClosureMarks
     global_step: int
+    contents: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,29 @@
 """One share on one ps: its store, and this ps's part in it."""
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from ....cluster.replication import replica
-from ....cluster.replication.configuration import Lead
-from ....cluster.replication.replica import Replica
-from ....core.errors import FencedError, RefusedError
+from ....cluster.replication.configuration import CopyTo, Lead
+from ....cluster.replication.replica import Replica, ReplicaRole
+from ....cluster.replication.reports import FollowerState, ShareState
+from ....core.errors import FencedError, MovedError, RefusedError, WindlassError
+from ....core.process.threads import new_thread
 from ....core.settings import Settings
 from ....core.task import TaskId
 from ..store import Store
+from .joining import copy_store
 from .records import Record
 from .replaying import Replayer
+from .stream import Follower, FollowerLink, RecordStream
+
+log = logging.getLogger(__name__)
+
+OpenLink = Callable[[CopyTo, str, RecordStream], FollowerLink]
+"""Dials the follower of an order at an address; its acknowledgements go to the stream."""
 
 
 class ReplicatedShare:
@@ -21,22 +33,48 @@ class ReplicatedShare:
         number: Number of the share.
         task: This ps.
         settings: Settings of this ps, for the store's bounds.
+        contents: Identity of what the share holds, if this ps is the first to lead it. A worker
+            that finds another one knows that its variables are gone.
+        changed: Called after each change of :attr:`state`.
+        beside: Bytes of values and slots of the other shares of this ps.
 
     Attributes:
         store: The share's content; replaced when this ps follows another leader.
         replica: Role and state of this ps in the share.
     """
 
-    def __init__(self, number: int, task: TaskId, settings: Settings) -> None:
+    def __init__(
+        self,
+        number: int,
+        task: TaskId,
+        settings: Settings,
+        contents: int = 1,
+        changed: Callable[[], None] = lambda: None,
+        beside: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.number = number
-        self.store = Store(task, settings)
         self.replica = Replica()
         self._task = task
         self._settings = settings
+        self._changed = changed
+        self._beside = beside
         self._lock = threading.Lock()
-        self._replayer = Replayer(self.store)
         self._position = 0
         self._break_link: Callable[[], None] = lambda: None
+        self._joined: frozenset[TaskId] = frozenset()
+        self._sessions: set[Callable[[], None]] = set()
+        self._renew(contents)
+
+    def _renew(self, contents: int) -> None:
+        """Begin with nothing."""
+        self.store = store = Store(self._task, self._settings, self.number, self._beside)
+        store.contents = contents
+        store.records.lost = lambda task, error: self._link_lost(store, task, error)
+        self._replayer = Replayer(store)
+        self._position = 0
+        self._joined = frozenset()
+
+    # -- leading -----------------------------------------------------------------------------
 
     def lead(self, order: Lead) -> None:
         """Obey an order to lead: answers wait for exactly the followers that it names.
@@ -49,16 +87,130 @@ class ReplicatedShare:
         with self._lock:
             after = replica.ordered(self.replica, order)
             if after is None:
-                raise FencedError(
-                    f"{self._task} cannot lead share {self.number} in epoch {order.epoch}: "
-                    f"{self._described()}",
-                    task=self._task,
-                    share=self.number,
-                )
+                raise self._fenced(f"cannot lead share {self.number} in epoch {order.epoch}")
+            if after is self.replica:
+                return
             self.replica = after
             self._break_link()
             self._break_link = lambda: None
-            self.store.records.need(after.needs)
+            records = self.store.records
+            for follower in records.followers:
+                follower.lead_in(after.epoch)
+                if follower.task not in after.needs:
+                    records.detach(follower.task)
+            self._joined &= frozenset(after.needs)
+            records.need(after.needs)
+        log.info("leads share %d in epoch %d", self.number, order.epoch)
+        self._changed()
+
+    @contextmanager
+    def serving(self, cancel: Callable[[], None]) -> Iterator[Store]:
+        """The share's store, for a session; ``cancel`` ends it when this ps leads no more.
+
+        Raises:
+            MovedError: This ps does not lead the share.
+        """
+        with self._lock:
+            store = self._led()
+            self._sessions.add(cancel)
+        try:
+            yield store
+        finally:
+            with self._lock:
+                self._sessions.discard(cancel)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this ps leads the share."""
+        with self._lock:
+            return self.replica.role is ReplicaRole.LEADING
+
+    def led(self) -> Store:
+        """The share's store, for a call.
+
+        Raises:
+            MovedError: This ps does not lead the share.
+        """
+        with self._lock:
+            return self._led()
+
+    def _led(self) -> Store:
+        if self.replica.role is not ReplicaRole.LEADING or self.store.records.is_closed:
+            raise MovedError(
+                f"{self._task} does not lead share {self.number}: {self._described()}",
+                task=self._task,
+                share=self.number,
+                epoch=self.replica.epoch,
+            )
+        return self.store
+
+    # -- copying to a follower -----------------------------------------------------------------
+
+    def copy_to(self, order: CopyTo, address: str, open_link: OpenLink) -> None:
+        """Obey an order to copy the share to another ps, in a thread of its own.
+
+        A repeated order changes nothing. A copy that fails is given up: the chief orders it anew.
+
+        Raises:
+            FencedError: This ps does not lead the share in that epoch.
+        """
+        with self._lock:
+            now = self.replica
+            if now.role is not ReplicaRole.LEADING or now.epoch != order.epoch:
+                raise self._fenced(f"cannot copy share {self.number} in epoch {order.epoch}")
+            after = replica.told_to_copy(now, order)
+            if after is None:
+                return
+            self.replica = after
+            store = self.store
+
+        def copy() -> None:
+            try:
+                follower = copy_store(
+                    store, order.follower, open_link(order, address, store.records)
+                )
+                self._count(store, follower)
+            except (OSError, WindlassError) as error:
+                log.warning("share %d was not copied to %s: %s", self.number, order.follower, error)
+                self._give_up(store, order.follower)
+
+        def failed(error: BaseException) -> None:
+            log.error("share %d was not copied to %s: %r", self.number, order.follower, error)
+            self._give_up(store, order.follower)
+
+        new_thread(f"copy-{order.follower.short}", copy, failed=failed).start()
+
+    def _count(self, store: Store, follower: Follower) -> None:
+        """Answers wait for a follower from now on; the chief hears of it once it has all before."""
+        with self._lock:
+            if self.store is not store or self.replica.copies_to != follower.task:
+                raise FencedError(f"the chief has changed who follows share {self.number}")
+            self.replica = replica.copy_sent(self.replica)
+            store.records.need(self.replica.needs)
+            position = follower.position
+        store.records.wait_for(follower, position)
+        with self._lock:
+            if follower.task in self.replica.needs:
+                self._joined |= {follower.task}
+        log.info("%s follows share %d", follower.task, self.number)
+        self._changed()
+
+    def _give_up(self, store: Store, follower: TaskId) -> None:
+        with self._lock:
+            if self.store is store and self.replica.copies_to == follower:
+                self.replica = replica.copy_broken(self.replica)
+                store.records.detach(follower)
+        self._changed()
+
+    def _link_lost(self, store: Store, task: TaskId, error: BaseException) -> None:
+        """A link broke. Its end, or a record that found it broken, says so; any thread."""
+        if isinstance(error, FencedError):
+            # The follower knows of a later epoch: this ps leads no more.
+            store.records.close(MovedError(f"share {self.number} is led elsewhere: {error}"))
+        log.warning("the link of share %d to %s broke: %s", self.number, task, error)
+        self._changed()
+
+    # -- following -----------------------------------------------------------------------------
 
     def follow(self, leader: TaskId, epoch: int, break_link: Callable[[], None]) -> None:
         """Follow a leader from now on; everything that is here is thrown away.
@@ -74,18 +226,21 @@ class ReplicatedShare:
         with self._lock:
             after = replica.followed(self.replica, leader, epoch)
             if after is None:
-                raise FencedError(
-                    f"{self._task} does not follow {leader} in epoch {epoch} of share "
-                    f"{self.number}: {self._described()}",
-                    task=self._task,
-                    share=self.number,
+                raise self._fenced(
+                    f"does not follow {leader} in epoch {epoch} of share {self.number}"
                 )
             self._break_link()
             self._break_link = break_link
             self.replica = after
-            self.store = Store(self._task, self._settings)
-            self._replayer = Replayer(self.store)
-            self._position = 0
+            before, sessions = self.store.records, list(self._sessions)
+            moved = MovedError(f"{leader} leads share {self.number} in epoch {epoch}")
+            self._renew(0)
+        before.close(moved)
+        for follower in before.followers:
+            before.detach(follower.task)
+        for cancel in sessions:
+            cancel()
+        self._changed()
 
     def take(self, leader: TaskId, epoch: int, position: int, record: Record) -> None:
         """Carry out a record of the leader.
@@ -102,19 +257,64 @@ class ReplicatedShare:
                         f"{self._position}",
                         task=leader,
                     )
-                raise FencedError(
-                    f"{self._task} does not follow {leader} in epoch {epoch} of share "
-                    f"{self.number} any more: {self._described()}",
-                    task=self._task,
-                    share=self.number,
+                raise self._fenced(
+                    f"does not follow {leader} in epoch {epoch} of share {self.number} any more"
                 )
             self._replayer.take(record)
             self._position = position
             self.replica = replica.took_record(self.replica, epoch)
-            if self._replayer.is_whole and not self.replica.is_whole:
+            became_whole = self._replayer.is_whole and not self.replica.is_whole
+            if became_whole:
                 self.replica = replica.copied_whole(self.replica)
+        if became_whole:
+            self._changed()
+
+    def stopped_following(self, leader: TaskId, error: BaseException) -> None:
+        """A leader's record could not be carried out: what is here is not the leader's any more."""
+        with self._lock:
+            if self.replica.leader == leader and self.replica.role is ReplicaRole.FOLLOWING:
+                self.replica = replace(self.replica, is_whole=False)
+        log.error("does not follow %s in share %d any more: %s", leader, self.number, error)
+        self._changed()
+
+    # -- reporting -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ShareState:
+        """What this ps is to the share."""
+        with self._lock:
+            now, joined = self.replica, self._joined
+            followers = self.store.records.followers
+        return ShareState(
+            self.number,
+            now.role,
+            now.epoch,
+            now.is_whole,
+            tuple(
+                FollowerState(
+                    each.task,
+                    has_joined=each.task in joined,
+                    is_lost=each.broken is not None,
+                    position=each.position,
+                    acknowledged=each.acknowledged,
+                )
+                for each in followers
+            ),
+        )
+
+    def _fenced(self, what: str) -> FencedError:
+        return FencedError(
+            f"{self._task} {what}: {self._described()}", task=self._task, share=self.number
+        )
 
     def _described(self) -> str:
         now = self.replica
         whole = "" if now.is_whole else ", without all of its contents"
         return f"it is {now.role} in epoch {now.epoch}{whole}"
+
+    def close(self) -> None:
+        """Break all links."""
+        self._break_link()
+        for follower in self.store.records.followers:
+            with suppress(OSError):
+                follower.cancel()

@@ -6,7 +6,6 @@ under its block's lock. A slow follower so slows every session down: that is the
 under way.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,8 +15,6 @@ from ....cluster.replication.replica import may_answer
 from ....core.errors import PeerLostError, WindlassError
 from ....core.task import TaskId
 from .records import BLOCK_RECORDS, BlockCopyBegun, Record
-
-log = logging.getLogger(__name__)
 
 
 class FollowerLink(Protocol):
@@ -34,6 +31,10 @@ class FollowerLink(Protocol):
 
     def cancel(self) -> None:
         """Make a running and every later :meth:`send` fail. From any thread."""
+        ...
+
+    def lead_in(self, epoch: int) -> None:
+        """Send later records as those of this epoch."""
         ...
 
 
@@ -67,6 +68,10 @@ class Follower:
         """Break the link. From any thread."""
         self._link.cancel()
 
+    def lead_in(self, epoch: int) -> None:
+        """Later records are of this epoch."""
+        self._link.lead_in(epoch)
+
     def send(self, record: Record) -> None:
         """Send a record, if it is for this follower. The caller holds the stream's lock."""
         if isinstance(record, BlockCopyBegun):
@@ -79,7 +84,6 @@ class Follower:
         try:
             self._link.send(self.position, record)
         except (OSError, WindlassError) as error:
-            log.warning("the link to %s, which follows this ps, broke: %s", self.task, error)
             self.broken = error
 
 
@@ -88,20 +92,16 @@ class RecordStream:
 
     Args:
         timeout_s: Timeout of a wait for acknowledgements. Unit: seconds.
-        lost: Called once for each follower whose link broke.
 
     Attributes:
         followers: Replaced as a whole, so that no lock is needed to see that there is none.
+        lost: Called once for each follower whose link broke, with the reason.
     """
 
-    def __init__(
-        self,
-        timeout_s: float,
-        lost: Callable[[TaskId], None] = lambda task: None,  # noqa: ARG005
-    ) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self.followers: tuple[Follower, ...] = ()
+        self.lost: Callable[[TaskId, BaseException], None] = lambda task, error: None  # noqa: ARG005
         self._timeout_s = timeout_s
-        self._lost = lost
         self._lock = threading.Lock()
         self._changed = threading.Condition()  # acknowledgements, and who is needed
         self._missing: set[TaskId] = set()  # needed, and without a link
@@ -139,7 +139,7 @@ class RecordStream:
             was_broken = follower.broken is not None
             follower.send(record)
             if follower.broken is not None and not was_broken:
-                self._lost(follower.task)
+                self.lost(follower.task, follower.broken)
 
     def claim(self, follower: Follower, block: int) -> bool:
         """Whether the caller is to copy a block to a follower: nobody else does."""
@@ -181,7 +181,7 @@ class RecordStream:
             for follower in self.followers:
                 if follower.task == task and follower.broken is None:
                     follower.broken = error
-                    self._lost(task)
+                    self.lost(task, error)
         with self._changed:
             self._changed.notify_all()
 
@@ -190,6 +190,11 @@ class RecordStream:
         with self._changed:
             self._closed = error
             self._changed.notify_all()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this ps leads no more."""
+        return self._closed is not None
 
     def confirm(self) -> None:
         """Wait until every follower that is needed has all that was posted until now.

@@ -232,6 +232,8 @@ def test_unknown_features_and_other_shapes_are_named() -> None:
     _, embeddings = on_servers(FeatureConfig("a", TableConfig("t", 2)))
     with pytest.raises(KeyError, match="no feature 'b'; those are a"):
         embeddings.lookup({"b": [1]})
+    with pytest.raises(KeyError, match="'a' has weights and no ids"):
+        embeddings.lookup({}, {"a": [1.0]})
     rows = embeddings.lookup({"a": [1]})
     with pytest.raises(KeyError, match="'b' was not looked up"):
         rows.apply_gradients({"b": np.zeros((1, 2))})

@@ -163,6 +163,9 @@ class SilentLink:
     def cancel(self) -> None:
         pass
 
+    def lead_in(self, epoch: int) -> None:
+        pass
+
 
 class BrokenLink(SilentLink):
     """Takes some records, and then breaks."""

@@ -284,6 +284,9 @@ class Silent:
         store.attach(Follower(FOLLOWER, self))
         store.records.need([FOLLOWER])
 
+    def lead_in(self, epoch: int) -> None:
+        pass
+
     def send(self, position: int, record: Record) -> None:
         self._position = position
 

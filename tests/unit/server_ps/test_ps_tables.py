@@ -16,6 +16,7 @@ from windlass.core.errors import (
     RefusedError,
     ShapeMismatchError,
 )
+from windlass.core.report import PsCounters, TableCounters, total_counters
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from windlass.core.rules.tables import Chance, NormClipping, Sightings, SketchedSightings
@@ -154,6 +155,17 @@ def test_a_followed_ps_refuses_tables_by_name() -> None:
     link.finish()
 
 
+def test_a_job_with_replicas_refuses_tables_before_there_are_any() -> None:
+    store = Store(TaskId("ps", 0), SETTINGS.model_copy(update={"ps_replicas": 2}))
+    with pytest.raises(RefusedError, match="WINDLASS_PS_REPLICAS=1"):
+        store.table.define([ShardDefinition(table())], CHIEF)
+
+
+def test_tables_of_several_shares_are_shown_as_one() -> None:
+    several = [PsCounters(tables=(TableCounters("t", rows=n, evicted=1),)) for n in (2, 3)]
+    assert total_counters(several, 0).tables == (TableCounters("t", rows=5, evicted=2),)
+
+
 def test_nobody_follows_a_ps_with_tables_that_it_could_not_copy() -> None:
     with pytest.raises(RefusedError, match=r"'t'.*cannot be copied yet"):
         follow(make_store(table()))
@@ -290,6 +302,9 @@ class _Collecting:
         self._sent.append((message, b"".join(array.tobytes() for array in arrays)))
 
     def cancel(self) -> None:
+        pass
+
+    def lead_in(self, epoch: int) -> None:
         pass
 
 

@@ -46,8 +46,9 @@ class FakePs:
         assert timeout_s > 0
         CheckpointReader(str(self.model_dir / checkpoint)).verify(files)
 
-    def save_shards(self, checkpoint: str, *, timeout_s: float) -> SavedPart:
+    def save_shards(self, checkpoint: str, *, share: int, timeout_s: float) -> SavedPart:
         assert timeout_s > 0
+        assert share == self.index
         directory = self.model_dir / checkpoint
         self.asked.append(checkpoint)
         if not self.shards:
@@ -259,8 +260,8 @@ def test_the_manifest_is_the_last_thing_written(tmp_path: Path) -> None:
     seen: list[bool] = []
 
     class Watching(FakePs):
-        def save_shards(self, checkpoint: str, *, timeout_s: float) -> SavedPart:
-            part = super().save_shards(checkpoint, timeout_s=timeout_s)
+        def save_shards(self, checkpoint: str, *, share: int, timeout_s: float) -> SavedPart:
+            part = super().save_shards(checkpoint, share=share, timeout_s=timeout_s)
             seen.append((self.model_dir / checkpoint / "manifest.json").exists())
             return part
 

@@ -1,0 +1,76 @@
+"""Where the leaders of shares are, as the chief says: it may change while training goes on."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ...cluster.replication.reports import ShareLeader
+from ...core.errors import PeerLostError, WindlassError
+from ...core.process.threads import new_thread
+from ..chief.calls import ChiefClient
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 2.0  # a call waits for a change for half a second
+_PAUSE_S = 0.1
+
+
+class LeaderWatch:
+    """Follows the leaders of all shares, in a thread of its own. Thread-safe.
+
+    Without a chief what was heard last stays.
+
+    Args:
+        chief: Who is asked.
+    """
+
+    def __init__(self, chief: ChiefClient) -> None:
+        self._chief = chief
+        self._leaders: dict[int, ShareLeader] = {}
+        self._told: list[Callable[[], None]] = []
+        self._closing = threading.Event()
+        self._changes = 0
+
+    def begin(self) -> bool:
+        """Ask once, and go on asking if the job has replicas; returns whether it has.
+
+        Raises:
+            PeerLostError: The chief does not answer.
+        """
+        self._ask()
+        if self._changes:
+            new_thread("leaders", self._watch, failed=lambda error: log.error("%r", error)).start()
+        return bool(self._changes)
+
+    def leader_of(self, share: int) -> ShareLeader | None:
+        """Who leads a share; None: the chief has not said yet."""
+        return self._leaders.get(share)
+
+    def tell(self, moved: Callable[[], None]) -> None:
+        """Call ``moved`` after each change, from another thread."""
+        self._told.append(moved)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closing.set()
+
+    def _ask(self) -> None:
+        before = self._changes
+        self._changes, leaders = self._chief.watch_leaders(before, timeout_s=_ANSWER_S)
+        if self._changes == before:
+            return
+        self._leaders = {each.share: each for each in leaders}
+        for moved in self._told:
+            moved()
+
+    def _watch(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._ask()
+            except PeerLostError as error:
+                log.debug("%s", error)
+                self._changes = 0  # a restarted chief counts anew
+                self._closing.wait(_PAUSE_S)
+            except WindlassError as error:
+                log.warning("the chief does not say which ps lead: %s", error)
+                return

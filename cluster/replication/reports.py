@@ -1,0 +1,78 @@
+"""What a ps reports to the chief about its shares. Pure."""
+
+from dataclasses import dataclass
+
+from ...core.task import TaskId
+from .replica import ReplicaRole
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerState:
+    """One that a leader sends records to.
+
+    Attributes:
+        task: The follower.
+        has_joined: Answers wait for it, and it has acknowledged everything before that.
+        is_lost: The link to it broke.
+        position: Position of the last record sent to it.
+        acknowledged: Position of the last record that it has.
+    """
+
+    task: TaskId
+    has_joined: bool = False
+    is_lost: bool = False
+    position: int = 0
+    acknowledged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """What a ps is to one share.
+
+    Attributes:
+        share: Number of the share.
+        role: Whether the ps leads or follows it.
+        epoch: The latest that the ps has heard of.
+        is_whole: Whether it has all contents.
+        followers: Those of a leader.
+    """
+
+    share: int
+    role: ReplicaRole
+    epoch: int
+    is_whole: bool
+    followers: tuple[FollowerState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLeader:
+    """What the chief tells those that have sessions with ps.
+
+    Attributes:
+        share: Number of the share.
+        epoch: In which it is led.
+        leader: The ps that answers.
+        address: Where that is.
+        followers: The ps that have it, too.
+    """
+
+    share: int
+    epoch: int
+    leader: TaskId
+    address: str
+    followers: tuple[TaskId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PsReport:
+    """What a ps reports.
+
+    Attributes:
+        process: Identity of the process: one that is started again has another.
+        draining: It was asked to leave.
+        shares: Those that it leads or follows.
+    """
+
+    process: int
+    draining: bool = False
+    shares: tuple[ShareState, ...] = ()

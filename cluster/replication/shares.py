@@ -1,0 +1,186 @@
+"""The chief's decisions about all shares of a job, from what its ps report. Pure.
+
+Each share is decided by itself (:mod:`.configuration`); here is which ps are there, which of them a
+share is copied to, and when one may leave. A caller writes down :meth:`Shares.record` whenever
+a decision says so, and only then tells the ps.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from ...core.task import TaskId
+from .configuration import (
+    Configuration,
+    CopyTo,
+    Lead,
+    Order,
+    Reconfiguration,
+    copied,
+    first,
+    orders,
+    with_follower,
+    without,
+)
+from .replica import ReplicaRole
+from .reports import PsReport, ShareState
+
+
+class Shares:
+    """All shares of a job. Not thread-safe.
+
+    Args:
+        replicas: How many ps are to have each share, the leader included.
+        configurations: Those that were written down, of a chief that has restarted.
+        processes: The processes of the ps that they are about.
+
+    Attributes:
+        configurations: The latest, by share.
+        processes: Which process each ps is; one that is started again has another.
+        lost: Shares that no ps has any more.
+    """
+
+    def __init__(
+        self,
+        replicas: int,
+        configurations: Iterable[Configuration] = (),
+        processes: Mapping[TaskId, int] | None = None,
+    ) -> None:
+        self._replicas = replicas
+        self.configurations = {each.share: each for each in configurations}
+        self.processes = dict(processes or {})
+        self.lost: set[int] = set()
+        self._alive: set[TaskId] = set()
+        self._draining: set[TaskId] = set()
+        self._copying: dict[int, TaskId] = {}
+
+    # -- events --------------------------------------------------------------------------------
+
+    def begin(self) -> list[Order]:
+        """The orders of the configurations that were written down, again."""
+        return [order for each in self.configurations.values() for order in orders(each)]
+
+    def reported(self, task: TaskId, report: PsReport) -> list[Reconfiguration]:
+        """What follows from a ps's report."""
+        decided = []
+        if self.processes.get(task, report.process) != report.process:
+            decided += self.gone(task)
+        self.processes[task] = report.process
+        self._alive.add(task)
+        (self._draining.add if report.draining else self._draining.discard)(task)
+        if task.index not in self.configurations and task.index not in self.lost:
+            decided.append(self._keep(first(task.index, task)))
+        states = {state.share: state for state in report.shares}
+        for share in list(self.configurations):
+            decided += self._reported(task, self.configurations[share], states.get(share))
+        return decided
+
+    def _reported(
+        self, task: TaskId, now: Configuration, state: ShareState | None
+    ) -> Iterable[Reconfiguration]:
+        if task != now.leader or state is None or state.role is not ReplicaRole.LEADING:
+            return
+        self._copying.pop(now.share, None)
+        for follower in state.followers:
+            if follower.is_lost:
+                if follower.task in now.followers:
+                    yield from self._leave_out(now, follower.task)
+                    return
+            elif follower.has_joined and follower.task not in now.replicas:
+                yield self._keep(with_follower(now, state.epoch, follower.task))
+                return
+            elif not follower.has_joined and follower.task not in now.replicas:
+                self._copying[now.share] = follower.task
+
+    def gone(self, task: TaskId) -> list[Reconfiguration]:
+        """A ps is lost, or suspected to be: it leads and follows nothing any more."""
+        self._alive.discard(task)
+        self._draining.discard(task)
+        return [
+            decided
+            for now in list(self.configurations.values())
+            if task in now.replicas
+            for decided in self._leave_out(now, task)
+        ]
+
+    def _leave_out(self, now: Configuration, task: TaskId) -> Iterable[Reconfiguration]:
+        decided = without(now, task)
+        if decided is None:
+            self.lost.add(now.share)
+            del self.configurations[now.share]
+            return
+        yield self._keep(decided)
+
+    def _keep(self, decided: Reconfiguration) -> Reconfiguration:
+        if decided.write is not None:
+            self.configurations[decided.write.share] = decided.write
+            self._copying.pop(decided.write.share, None)
+        return decided
+
+    # -- what is to be done without an event ---------------------------------------------------
+
+    def hand_over(self) -> list[Reconfiguration]:
+        """Let those that were asked to leave go where another ps has what they have."""
+        return [
+            decided
+            for now in list(self.configurations.values())
+            for task in now.replicas
+            if task in self._draining
+            and any(other in self._alive - self._draining for other in now.replicas)
+            for decided in self._leave_out(self.configurations[now.share], task)
+        ]
+
+    def copies(self, may_copy: Callable[[int], bool] = lambda share: True) -> list[CopyTo]:  # noqa: ARG005
+        """Copies to begin: of shares with fewer replicas than wanted.
+
+        Args:
+            may_copy: Whether a share may be copied now; asked once there is a ps to copy it to.
+        """
+        begun = []
+        for now in self.configurations.values():
+            if now.share in self._copying or now.leader not in self._alive:
+                continue
+            staying = [task for task in now.replicas if task not in self._draining]
+            wanted = self._replicas + len(now.replicas) - len(staying)
+            for order in copied(now, wanted, self._candidates(now.share)).tell:
+                if isinstance(order, CopyTo) and may_copy(now.share):
+                    self._copying[now.share] = order.follower
+                    begun.append(order)
+        return begun
+
+    def copy_refused(self, order: CopyTo) -> None:
+        """An order to copy was not obeyed."""
+        self._copying.pop(order.share, None)
+
+    def _candidates(self, share: int) -> list[TaskId]:
+        """Ps that may get a copy, those with the fewest replicas first, then the next in turn."""
+        held = Counter(task for each in self.configurations.values() for task in each.replicas)
+        held.update(self._copying.values())
+        staying = self._alive - self._draining
+        most = max((task.index for task in staying), default=0) + 1
+        return sorted(staying, key=lambda task: (held[task], (task.index - share) % most))
+
+    def may_leave(self, task: TaskId) -> bool:
+        """Whether a ps that was asked to leave has nothing that is needed."""
+        return task in self._draining and not any(
+            task in each.replicas for each in self.configurations.values()
+        )
+
+    def is_stuck(self, task: TaskId) -> bool:
+        """Whether a ps that was asked to leave has what no other ps is there to take."""
+        others = self._alive - self._draining
+        return task in self._draining and not self.may_leave(task) and not others
+
+    @property
+    def missing(self) -> int:
+        """Replicas that are wanted and not there."""
+        return sum(
+            max(0, self._replicas - len(each.replicas)) for each in self.configurations.values()
+        )
+
+
+def lead_orders(decided: Iterable[Reconfiguration]) -> list[Lead]:
+    """The orders to lead in some decisions, the last one of each share."""
+    last = {
+        order.share: order for each in decided for order in each.tell if isinstance(order, Lead)
+    }
+    return list(last.values())

@@ -1,0 +1,154 @@
+"""All shares of one ps: its own, and those that it follows or leads for another one."""
+
+import threading
+from collections.abc import Callable
+
+from ....cluster.replication.configuration import CopyTo, Lead
+from ....cluster.replication.reports import PsReport
+from ....core.errors import FencedError, MovedError, RefusedError
+from ....core.process.memory import memory_bytes
+from ....core.report import PsCounters, total_counters
+from ....core.settings import Settings
+from ....core.task import Incarnation, TaskId
+from ..store import Store
+from .link import RemoteLink
+from .share import ReplicatedShare
+from .stream import FollowerLink, RecordStream
+
+_MAX_SHARES = 4096  # a number from the network makes no more
+
+
+class PsShares:
+    """The shares of one ps. Thread-safe.
+
+    Without replicas a ps leads its own share from the start. With replicas the chief says who
+    leads: this process may be a second one, started after the share was lost here.
+
+    Args:
+        task: This ps.
+        settings: Settings of this ps; ``ps_replicas`` says whether shares have followers.
+        process: Identity of this process.
+        job: The job served here; empty: none yet.
+    """
+
+    def __init__(
+        self, task: TaskId, settings: Settings, process: int, job: Callable[[], str] = str
+    ) -> None:
+        self._task = task
+        self._settings = settings
+        self._process = process
+        self._job = job
+        self._lock = threading.Lock()
+        self._shares: dict[int, ReplicatedShare] = {}
+        self._change = threading.Condition()
+        self._changes = 1
+        self.draining = False
+        own = self.at(task.index)
+        if settings.ps_replicas < 2:
+            own.lead(Lead(task.index, 1, task))
+
+    def at(self, number: int) -> ReplicatedShare:
+        """The share of a number, which this ps may not hold.
+
+        Raises:
+            RefusedError: There are no such shares.
+            MovedError: This ps has its own share alone.
+        """
+        if number >= _MAX_SHARES:
+            raise RefusedError(f"share {number} is beyond {_MAX_SHARES}")
+        with self._lock:
+            share = self._shares.get(number)
+            if share is None:
+                if number != self._task.index and self._settings.ps_replicas < 2:
+                    raise MovedError(
+                        f"{self._task} has share {self._task.index} alone, and was asked for "
+                        f"{number}: it has no replicas (ps_replicas)",
+                        task=self._task,
+                        share=number,
+                    )
+                share = self._shares[number] = ReplicatedShare(
+                    number,
+                    self._task,
+                    self._settings,
+                    contents=self._process,
+                    changed=self._changed,
+                    beside=lambda: self._bytes_beside(number),
+                )
+            return share
+
+    def _bytes_beside(self, number: int) -> int:
+        others = [share for share in tuple(self._shares.values()) if share.number != number]
+        held = [share.store.table.summary() for share in others]
+        return sum(values + slots for _, _, values, slots, _ in held)
+
+    def counters(self, sessions: int = 0) -> PsCounters:
+        """Counters of the shares that this ps leads.
+
+        Args:
+            sessions: Workers connected.
+        """
+        led = (share.store.counters() for share in self._all() if share.leads)
+        return total_counters(led, sessions)
+
+    @property
+    def max_bytes(self) -> int:
+        """Most bytes of values and slots of all shares."""
+        return self._settings.max_ps_bytes or memory_bytes() * 4 // 5
+
+    def led(self, number: int) -> Store:
+        """The store of a share that this ps leads.
+
+        Raises:
+            MovedError: It does not.
+        """
+        return self.at(number).led()
+
+    def copy(self, order: CopyTo, address: str) -> None:
+        """Obey an order to copy a share; see :meth:`ReplicatedShare.copy_to`."""
+        self.at(order.share).copy_to(order, address, self._open_link)
+
+    def _open_link(self, order: CopyTo, address: str, stream: RecordStream) -> FollowerLink:
+        if order.follower == self._task:
+            raise FencedError(f"{self._task} cannot follow itself", task=self._task)
+        return RemoteLink(
+            order.follower,
+            address,
+            Incarnation(self._task, 1, self._job()),  # the chief gives out none to ps
+            share=order.share,
+            epoch=order.epoch,
+            stream=stream,
+            settings=self._settings,
+        )
+
+    # -- reporting -----------------------------------------------------------------------------
+
+    def watch(self, seen: int, wait_s: float) -> tuple[int, PsReport]:
+        """What this ps is to its shares; waits for a change beyond ``seen``.
+
+        Returns:
+            (number of changes until now, the report)
+        """
+        with self._change:
+            self._change.wait_for(lambda: self._changes != seen, wait_s)
+            changes = self._changes
+        states = tuple(share.state for share in self._all())
+        return changes, PsReport(self._process, self.draining, states)
+
+    def drain(self) -> None:
+        """This ps was asked to leave: the report says so."""
+        self.draining = True
+        self._changed()
+
+    def _changed(self) -> None:
+        with self._change:
+            self._changes += 1
+            self._change.notify_all()
+
+    def _all(self) -> list[ReplicatedShare]:
+        with self._lock:
+            return [self._shares[number] for number in sorted(self._shares)]
+
+    def close(self) -> None:
+        """Break all links."""
+        for share in self._all():
+            share.close()

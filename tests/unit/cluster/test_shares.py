@@ -1,0 +1,139 @@
+"""The chief's decisions about all shares, when a ps reports, is lost, or is to leave."""
+
+from windlass.cluster.replication.configuration import Configuration, CopyTo, Lead
+from windlass.cluster.replication.replica import ReplicaRole
+from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
+from windlass.cluster.replication.shares import Shares, lead_orders
+from windlass.core.task import TaskId
+
+PS = [TaskId("ps", index) for index in range(4)]
+
+
+def leads(share: int, epoch: int, *followers: FollowerState) -> ShareState:
+    return ShareState(share, ReplicaRole.LEADING, epoch, True, followers)
+
+
+def joined(index: int) -> FollowerState:
+    return FollowerState(PS[index], has_joined=True)
+
+
+def new_job(servers: int, replicas: int = 2) -> Shares:
+    """Shares of ps that have just begun."""
+    shares = Shares(replicas)
+    for task in PS[:servers]:
+        decided = shares.reported(task, PsReport(1))
+        assert lead_orders(decided) == [Lead(task.index, 1, task)]
+    return shares
+
+
+def followed(servers: int) -> Shares:
+    """The same, each share with a follower: the next ps."""
+    shares = new_job(servers)
+    for order in shares.copies():
+        state = leads(order.share, 1, FollowerState(order.follower, has_joined=True))
+        shares.reported(order.to, PsReport(1, shares=(state,)))
+    return shares
+
+
+def test_each_share_is_copied_to_the_next_ps() -> None:
+    shares = new_job(3)
+    assert shares.missing == 3
+    assert shares.copies() == [
+        CopyTo(share, 1, PS[share], PS[(share + 1) % 3]) for share in range(3)
+    ]
+    assert shares.copies() == [], "each of them is under way"
+
+
+def test_a_follower_counts_once_its_leader_says_that_it_has_joined() -> None:
+    shares = new_job(2)
+    shares.copies()
+    copying = leads(0, 1, FollowerState(PS[1], position=9))
+    assert shares.reported(PS[0], PsReport(1, shares=(copying,))) == []
+    assert shares.copies() == []
+    [decided] = shares.reported(PS[0], PsReport(1, shares=(leads(0, 1, joined(1)),)))
+    assert decided.write == Configuration(0, 2, PS[0], (PS[1],))
+    assert lead_orders([decided]) == [Lead(0, 2, PS[0], (PS[1],))]
+    again = shares.reported(PS[0], PsReport(1, shares=(leads(0, 1, joined(1)),)))
+    assert again == [], "what it said in an earlier epoch"
+
+
+def test_the_follower_of_a_lost_leader_leads_and_a_new_one_is_found() -> None:
+    shares = followed(3)
+    decided = shares.gone(PS[0])
+    assert lead_orders(decided) == [Lead(0, 3, PS[1]), Lead(2, 3, PS[2])]
+    assert shares.lost == set()
+    assert shares.copies() == [CopyTo(0, 3, PS[1], PS[2]), CopyTo(2, 3, PS[2], PS[1])]
+
+
+def test_a_ps_that_was_started_again_has_nothing() -> None:
+    shares = followed(2)
+    decided = shares.reported(PS[0], PsReport(2))
+    assert lead_orders(decided) == [Lead(0, 3, PS[1]), Lead(1, 3, PS[1])]
+    assert {(copy.share, copy.follower) for copy in shares.copies()} == {(0, PS[0]), (1, PS[0])}
+
+
+def test_a_lost_follower_is_left_out_and_copied_to_again() -> None:
+    shares = followed(2)
+    lost = leads(0, 2, FollowerState(PS[1], has_joined=True, is_lost=True))
+    [decided] = shares.reported(PS[0], PsReport(1, shares=(lost,)))
+    assert lead_orders([decided]) == [Lead(0, 3, PS[0])]
+    assert shares.copies() == [CopyTo(0, 3, PS[0], PS[1])]
+
+
+def test_a_copy_that_breaks_off_is_made_again() -> None:
+    shares = new_job(2)
+    first = shares.copies()
+    broken = leads(0, 1, FollowerState(PS[1], is_lost=True))
+    assert shares.reported(PS[0], PsReport(1, shares=(broken,))) == []
+    assert shares.copies() == first[:1]
+    assert shares.copies() == []
+    shares.copy_refused(first[0])
+    assert shares.copies(lambda share: False) == [], "it is not time yet"
+    assert shares.copies() == first[:1]
+
+
+def test_a_share_whose_replicas_are_all_lost_is_lost() -> None:
+    shares = followed(2)
+    shares.gone(PS[0])
+    assert shares.gone(PS[1]) == []
+    assert shares.lost == {0, 1}
+    assert shares.reported(PS[0], PsReport(2)) == [], "an empty one begins no share anew"
+
+
+def test_a_ps_that_is_to_leave_goes_when_others_have_what_it_has() -> None:
+    shares = followed(3)
+    shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),)))
+    assert not shares.may_leave(PS[0])
+    assert lead_orders(shares.hand_over()) == [Lead(0, 3, PS[1]), Lead(2, 3, PS[2])]
+    assert shares.may_leave(PS[0])
+    assert not shares.may_leave(PS[1]), "nobody has asked it to"
+    assert {copy.follower for copy in shares.copies()} == {PS[1], PS[2]}, "and not to it"
+
+
+def test_a_ps_without_a_follower_is_copied_first() -> None:
+    shares = new_job(2)
+    shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 1),)))
+    assert shares.hand_over() == []
+    assert shares.copies() == [CopyTo(0, 1, PS[0], PS[1])], "share 1 has no other ps"
+    draining = PsReport(1, draining=True, shares=(leads(0, 1, joined(1)),))
+    shares.reported(PS[0], draining)
+    assert lead_orders(shares.hand_over()) == [Lead(0, 3, PS[1])]
+    assert shares.may_leave(PS[0])
+
+
+def test_the_last_ps_is_stuck() -> None:
+    shares = followed(2)
+    shares.gone(PS[1])
+    shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 3), leads(1, 3))))
+    assert shares.hand_over() == []
+    assert shares.is_stuck(PS[0])
+    assert not shares.may_leave(PS[0])
+
+
+def test_a_restarted_chief_gives_the_last_orders_again() -> None:
+    before = followed(2)
+    after = Shares(2, before.configurations.values(), before.processes)
+    assert after.begin() == [Lead(0, 2, PS[0], (PS[1],)), Lead(1, 2, PS[1], (PS[0],))]
+    assert after.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1)),))) == []
+    decided = after.reported(PS[1], PsReport(7))
+    assert lead_orders(decided) == [Lead(0, 3, PS[0]), Lead(1, 3, PS[0])]

@@ -1,0 +1,332 @@
+"""Keeps every share of a job led and followed: watches the ps, decides, writes down, gives orders.
+
+What is decided is in :mod:`windlass.cluster.replication.shares`. One thread per ps waits for its
+reports, and notices at once when its process ends; one thread decides, so that events have an
+order.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from queue import Empty, SimpleQueue
+
+from ...client.ps.control import PsControl
+from ...cluster.replication.configuration import Configuration, CopyTo, Lead
+from ...cluster.replication.reports import PsReport, ShareLeader
+from ...cluster.replication.shares import Shares, lead_orders
+from ...cluster.roles import PS
+from ...core.backoff import Backoff
+from ...core.checkpoint.job_record import JobRecord, ShareRecord
+from ...core.errors import FencedError, PeerLostError, StorageError, WindlassError
+from ...core.process.threads import new_thread
+from ...core.task import Incarnation, TaskId
+from ...server.chief.servicer import LockedJob
+
+log = logging.getLogger(__name__)
+
+_ORDER_S = 2.0
+_WATCH_S = (
+    2.0  # a call is answered after half a second: a ps that is silent for longer stands still
+)
+_PROBE_S = 0.5
+_PAUSE_S = 0.1
+_TURN_S = 0.1
+_FIRST_COPY_AGAIN_S, _COPY_AGAIN_S = 0.2, 10.0
+
+_Event = tuple[TaskId, PsReport | None]
+
+
+class ShareKeeper:
+    """Leads the ps of a job with replicas.
+
+    Args:
+        locked_job: The job; its leaders are published there, and it fails with the last replica.
+        who: The chief.
+        controls: One per ps.
+        replicas: How many ps are to have each share.
+        write: Writes down :meth:`records`; when it returns they are durable.
+        record: What the chief before wrote down; None: nothing.
+
+    Raises:
+        ValueError: The record is about ps that the job has not.
+    """
+
+    def __init__(
+        self,
+        locked_job: LockedJob,
+        who: Incarnation,
+        controls: Sequence[PsControl],
+        replicas: int,
+        write: Callable[[], None],
+        record: JobRecord | None = None,
+    ) -> None:
+        self._locked_job = locked_job
+        self._who = who
+        self._controls = {control.task: control for control in controls}
+        self._write = write
+        self._shares = _shares_of(record, replicas)
+        self._resumes = bool(self._shares.configurations)
+        self._lock = threading.Lock()  # of the decisions, which a status reads
+        self._leads: dict[int, Lead] = {}  # orders that were not answered yet, by share
+        self._events: SimpleQueue[_Event] = SimpleQueue()
+        self._closing = threading.Event()
+        self._backoffs: dict[int, Backoff] = {}
+        self._copy_again: dict[int, float] = {}
+        self._threads = [new_thread("shares", self._run, failed=self._failed)]
+        self._threads += [
+            new_thread(
+                f"watch-{control.task.short}",
+                lambda each=control: self._watch(each),  # type: ignore[misc]
+                failed=self._failed,
+            )
+            for control in controls
+        ]
+
+    def start(self) -> None:
+        """Begin to lead."""
+        with self._lock:
+            self._order(order for order in self._shares.begin() if isinstance(order, Lead))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Decide nothing more: the job is over, and its ps end."""
+        self._closing.set()
+
+    def _failed(self, error: BaseException) -> None:
+        with self._locked_job.open() as (job, _):
+            job.fail(f"the chief can no longer lead the ps: {error!r}")
+
+    # -- what is known -------------------------------------------------------------------------
+
+    def records(self) -> tuple[tuple[ShareRecord, ...], dict[int, int]]:
+        """The configurations and processes, to be written down."""
+        with self._lock:
+            shares = tuple(
+                ShareRecord(
+                    share=each.share,
+                    epoch=each.epoch,
+                    leader=each.leader.index,
+                    followers=tuple(task.index for task in each.followers),
+                )
+                for _, each in sorted(self._shares.configurations.items())
+            )
+            processes = {task.index: each for task, each in self._shares.processes.items()}
+        return shares, processes
+
+    def leaders(self) -> list[tuple[int, PsControl]]:
+        """Each share with the control of the ps that leads it.
+
+        Raises:
+            PeerLostError: A share is led by nobody.
+        """
+        with self._lock:
+            configurations = dict(self._shares.configurations)
+            lost = set(self._shares.lost)
+        if lost or len(configurations) < len(self._controls):
+            raise PeerLostError(f"no ps leads share {min(lost, default=len(configurations))}")
+        return [
+            (share, self._controls[each.leader]) for share, each in sorted(configurations.items())
+        ]
+
+    @property
+    def has_all(self) -> bool:
+        """Whether each share is led by a ps."""
+        with self._lock:
+            return not self._shares.lost
+
+    def may_leave(self, task: TaskId) -> bool:
+        """Whether a ps that was asked to leave has nothing that is needed."""
+        with self._lock:
+            return self._shares.may_leave(task) and not self._leads
+
+    def is_stuck(self, task: TaskId) -> bool:
+        """Whether a ps that was asked to leave has what no other ps is there to take."""
+        with self._lock:
+            return self._shares.is_stuck(task)
+
+    # -- watching ------------------------------------------------------------------------------
+
+    def _watch(self, control: PsControl) -> None:
+        seen = 0
+        known = self._resumes  # it was there
+        while not self._closing.is_set():
+            try:
+                seen, report = control.watch_shares(
+                    self._who, seen, timeout_s=_WATCH_S if seen else _PROBE_S
+                )
+            except PeerLostError as error:
+                if seen and not self._closing.is_set():
+                    log.warning("%s does not answer: %s", control.task, error)
+                seen = 0
+                if known and not self._answers(control):
+                    known = self._resumes  # it was there
+                    self._events.put((control.task, None))
+                self._closing.wait(_PAUSE_S)
+            except WindlassError as error:  # e.g. of another job: the lease says so, too
+                log.debug("%s", error)
+                self._closing.wait(1.0)
+            else:
+                known = True
+                self._events.put((control.task, report))
+
+    def _answers(self, control: PsControl) -> bool:
+        """Whether a ps whose call broke off answers another one, soon."""
+        try:
+            control.watch_shares(self._who, 0, timeout_s=_PROBE_S)
+        except WindlassError:
+            return False
+        return True
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                task, report = self._events.get(timeout=_TURN_S)
+            except Empty:
+                pass
+            else:
+                self._decide(task, report)
+            self._tell()
+
+    def _decide(self, task: TaskId, report: PsReport | None) -> None:
+        with self._lock:
+            before, has_left = dict(self._shares.configurations), False
+            if report is not None:
+                self._check_known(task, report)
+                decided = self._shares.reported(task, report)
+            else:
+                has_left = self._shares.may_leave(task)
+                decided = self._shares.gone(task)
+            decided += self._shares.hand_over()
+            orders = lead_orders(decided)
+            lost = sorted(self._shares.lost)
+            has_changed = any(each.write is not None for each in decided)
+            after = dict(self._shares.configurations)
+        if self._closing.is_set():
+            return
+        if has_left:
+            with self._locked_job.open() as (job, now):
+                job.ps_left(task, now=now)
+        if has_changed and not self._is_written():  # before anybody hears of it
+            return
+        for share, configuration in after.items():
+            if before.get(share) != configuration:
+                log.info("%s", _described(configuration))
+                self._backoffs.pop(share, None)
+                self._copy_again.pop(share, None)
+        if lost:
+            self._fail_without(task, lost)
+        with self._lock:
+            self._order(orders)
+
+    def _is_written(self) -> bool:
+        """Write down what was decided, however long that takes; False: the job is over."""
+        while not self._closing.is_set():
+            try:
+                self._write()
+            except StorageError as error:
+                log.error("who leads the ps cannot be written down, and is tried again: %s", error)
+                self._closing.wait(_PROBE_S)
+            else:
+                return True
+        return False
+
+    def _check_known(self, task: TaskId, report: PsReport) -> None:
+        """A ps that leads in an epoch that was not written down cannot be led: see ADR 0054."""
+        states = {state.share: state for state in report.shares}
+        own = states.get(task.index)
+        known = self._shares.configurations
+        if own is not None and own.epoch > 0 and task.index not in known and not self._resumes:
+            if task in self._shares.processes:
+                return
+            raise FencedError(
+                f"{task} has been led by a chief that wrote nothing down; a chief that restarts "
+                "needs a model directory (--model-dir) in a job with ps_replicas"
+            )
+
+    def _fail_without(self, task: TaskId, lost: Sequence[int]) -> None:
+        names = ", ".join(str(share) for share in lost)
+        with self._locked_job.open() as (job, _):
+            job.fail(
+                f"{task} was lost, and with it the last replica of share {names}: what was pushed "
+                "since the last checkpoint is lost"
+            )
+
+    def _order(self, orders: Iterable[Lead]) -> None:
+        for order in orders:
+            self._leads[order.share] = order
+
+    def _tell(self) -> None:
+        """Give the orders that were not answered yet, and have copies made."""
+        with self._lock:
+            leads = list(self._leads.values())
+        for order in leads:
+            self._tell_to_lead(order)
+        with self._lock:
+            copies = self._shares.copies(self._may_copy) if not self._leads else []
+        for copy in copies:
+            self._tell_to_copy(copy)
+
+    def _may_copy(self, share: int) -> bool:
+        """Whether it is time for the next attempt to copy a share."""
+        now = time.monotonic()
+        if now < self._copy_again.get(share, 0):
+            return False
+        backoff = self._backoffs.setdefault(share, Backoff(_FIRST_COPY_AGAIN_S, _COPY_AGAIN_S))
+        self._copy_again[share] = now + backoff.next_s()
+        return True
+
+    def _tell_to_lead(self, order: Lead) -> None:
+        control = self._controls[order.to]
+        try:
+            control.lead_share(self._who, order, timeout_s=_ORDER_S)
+        except PeerLostError as error:  # who watches it says whether it is lost
+            log.debug("%s", error)
+            return
+        except WindlassError as error:
+            log.error("%s does not lead share %d: %s", order.to, order.share, error)
+            self._events.put((order.to, None))
+            with self._lock:
+                self._leads.pop(order.share, None)
+            return
+        with self._lock:
+            if self._leads.get(order.share) is order:
+                del self._leads[order.share]
+        self._locked_job.leaders.publish(
+            ShareLeader(order.share, order.epoch, order.to, control.address, order.followers)
+        )
+
+    def _tell_to_copy(self, order: CopyTo) -> None:
+        control, follower = self._controls[order.to], self._controls[order.follower]
+        try:
+            control.copy_share(self._who, order, follower.address, timeout_s=_ORDER_S)
+        except WindlassError as error:
+            log.debug("%s", error)
+            with self._lock:
+                self._shares.copy_refused(order)
+
+
+def _shares_of(record: JobRecord | None, replicas: int) -> Shares:
+    if record is None:
+        return Shares(replicas)
+    configurations = [
+        Configuration(
+            each.share,
+            each.epoch,
+            TaskId(PS, each.leader),
+            tuple(TaskId(PS, index) for index in each.followers),
+        )
+        for each in record.shares
+    ]
+    processes = {TaskId(PS, index): process for index, process in record.processes.items()}
+    return Shares(replicas, configurations, processes)
+
+
+def _described(now: Configuration) -> str:
+    followers = ", ".join(task.short for task in now.followers) or "none"
+    return (
+        f"share {now.share}: {now.leader.short} leads, followers: {followers} (epoch {now.epoch})"
+    )
