@@ -66,13 +66,21 @@ def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
         ShapeMismatchError: Columns are missing, or their lengths differ.
     """
     needed = ("keys", "values", "counts", "last")
-    lengths = {columns[name].shape[:1] for name in needed if name in columns}
+    lengths = {column.shape[:1] for column in columns.values()}
     if len(lengths) != 1 or any(name not in columns for name in needed):
+        shapes = ", ".join(f"{name}{list(each.shape)}" for name, each in columns.items())
         raise ShapeMismatchError(
-            f"table {definition.name!r}: a copy has the columns {', '.join(columns)}; it needs "
+            f"table {definition.name!r}: a copy has the columns {shapes}; it needs "
             f"{', '.join(needed)}, all of one length",
             table=definition.name,
         )
+    for name, dtype in (("keys", np.int64), ("last", np.uint32)):
+        if columns[name].ndim != 1 or columns[name].dtype != dtype:
+            raise ShapeMismatchError(
+                f"table {definition.name!r}: {name} of a copy are {columns[name].dtype}"
+                f"{list(columns[name].shape)}, expected a vector of {np.dtype(dtype)}",
+                table=definition.name,
+            )
     used = np.flatnonzero(columns["last"] != FREE)
     # A row that went and came back while places were copied may be there twice: the later one.
     _, first = np.unique(columns["keys"][used][::-1], return_index=True)

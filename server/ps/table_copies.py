@@ -182,6 +182,9 @@ def _load_state(block: KeyedBlock, state: dict[str, Array], *, same_parts: bool)
         raise ShapeMismatchError(
             f"the steps of table {shard.label!r} are {steps.dtype}{list(steps.shape)}"
         )
+    seen = [state[name] for name in (_KEYS, _COUNTS) if name in state]
+    if any(each.ndim != 1 or each.dtype != np.int64 or each.size != seen[0].size for each in seen):
+        raise ShapeMismatchError(f"the candidates of table {shard.label!r} do not fit together")
     if not same_parts:
         if _KEYS in state and _COUNTS in state:
             mine = ps_of_keys(state[_KEYS], shard.num_parts) == shard.part

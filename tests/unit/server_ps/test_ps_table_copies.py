@@ -13,7 +13,7 @@ from windlass.core.checkpoint import CheckpointReader, export_checkpoint
 from windlass.core.checkpoint.directory import MANIFEST
 from windlass.core.checkpoint.manifest import manifest_bytes
 from windlass.core.checkpoint.parts import manifest_of_parts
-from windlass.core.errors import CheckpointError, LimitExceededError
+from windlass.core.errors import CheckpointError, LimitExceededError, ShapeMismatchError
 from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.rules.tables import Sightings, SketchedSightings
 from windlass.core.rules.update_rules import SGD, Adam
@@ -184,6 +184,33 @@ def test_a_damaged_piece_is_refused(tmp_path: Path) -> None:
         CheckpointReader(str(directory)).verify()
     with pytest.raises(CheckpointError, match="altered"):
         Cluster(1, table(), restore_from=directory)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"keys": np.zeros((3, 1), np.int64)},
+        {"keys": np.zeros(3, np.float64)},
+        {"keys": np.zeros(2, np.int64)},
+        {"last": np.zeros(3, np.int8)},
+        {"values": np.zeros((3, DIM + 1), np.float32)},
+        {"values": np.zeros(3, np.float32)},
+        {"slot/accumulator": np.zeros((2, DIM), np.float32)},
+        {"counts": None},
+    ],
+    ids=lambda each: ",".join(f"{name}{getattr(v, 'shape', '')}" for name, v in each.items()),
+)
+def test_columns_that_no_table_has_are_refused(changes: dict[str, Any]) -> None:
+    loaded = Cluster(1, table()).blocks()[0].table
+    columns: dict[str, Any] = {
+        "keys": np.arange(3), "values": np.zeros((3, DIM), np.float32),
+        "counts": np.ones(3, np.uint32), "last": np.ones(3, np.uint32),
+        "slot/accumulator": np.zeros((3, DIM), np.float32),
+    }  # fmt: skip
+    columns |= changes
+    with pytest.raises(ShapeMismatchError, match="'t'"):
+        loaded.load(loaded.tile({n: column for n, column in columns.items() if column is not None}))
+    assert len(loaded) == 0
 
 
 def test_an_export_says_that_it_leaves_tables_out(
