@@ -1,32 +1,35 @@
-"""Growing embedding tables in one process: the key index, pulls and pushes, and how it grows.
+"""Growing embedding tables: the key index, pulls and pushes of one process, and steps of two ps.
 
     python -m benchmarks.embeddings                # the table; a minute
     python -m benchmarks.embeddings --keys 5e7     # grow to 50 million keys; 5 GB
     python -m benchmarks.embeddings --check        # compares every step with NumPy, times none
 
 Times are those of one core, as this thread's processor time, so other processes distort them less;
-beside them stands the wall time of the slowest batch while growing. Keys are drawn before the clock
-starts. Quote medians, compare ratios, and say how busy the machine was.
+beside them stands the wall time of the slowest batch while growing. Those of steps are wall times.
+Keys are drawn before the clock starts. Quote medians, compare ratios, and say how busy the machine
+was.
 """
 
 import argparse
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import embedding_steps
 from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
+from windlass.core.rules.tables import Sightings
 from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, UpdateRule
-from windlass.engine.keyed.admission import Sightings
 from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.distinct import distinct
 from windlass.engine.keyed.hashing import mixed
 from windlass.engine.keyed.index import KeyIndex
-from windlass.engine.keyed.row_rules import GroupFtrl, RowwiseAdagrad
 from windlass.engine.keyed.table import KeyedTable, prepare
 
 BATCH = 106_496  # ids of a step, as the sparse cases of benchmarks.step
@@ -37,6 +40,10 @@ RULES: tuple[UpdateRule, ...] = (
 )  # fmt: skip
 _ROUNDS = 20
 _MAX_KEYS = 1 << 33
+
+
+def _definition(rule: UpdateRule, max_rows: int, **options: Any) -> TableDefinition:
+    return TableDefinition(name="table", dim=WIDTH, rule=rule, max_rows=max_rows, **options)
 
 
 def random_keys(rng: np.random.Generator, count: int) -> Array:
@@ -114,7 +121,7 @@ def hostile(table: Table) -> None:
 def steps(rule: UpdateRule, table: Table) -> None:
     """Pull and push of rows that are there, and of new ones."""
     rng = np.random.default_rng(0)
-    rows = KeyedTable(TableDefinition("table", WIDTH, rule, 4 * ROWS))
+    rows = KeyedTable(_definition(rule, 4 * ROWS))
     gradients = rng.standard_normal((BATCH, WIDTH), np.float32)
     keys = random_keys(rng, ROWS)
     made = []
@@ -138,11 +145,11 @@ def others(table: Table) -> None:
     rng = np.random.default_rng(0)
     unique = median_s(lambda keys: distinct("table", keys), lambda: rng.integers(0, ROWS, BATCH))
     table.add_row("distinct keys", f"{BATCH / unique / 1e6:.1f} M/s")
-    rows = KeyedTable(TableDefinition("table", WIDTH, SGD(), ROWS))
+    rows = KeyedTable(_definition(SGD(), ROWS))
     out = np.empty((BATCH, WIDTH), np.float32)
     unknown = median_s(lambda keys: rows.read(keys, out), lambda: random_keys(rng, BATCH))
     table.add_row("pull of unknown keys", f"{BATCH / unknown / 1e6:.1f} M/s")
-    full = KeyedTable(TableDefinition("table", WIDTH, SGD(), ROWS, evicts="least_recent"))
+    full = KeyedTable(_definition(SGD(), ROWS, evicts="least_recent"))
     gradients = np.zeros((BATCH, WIDTH), np.float32)
     for _ in range(ROWS // BATCH + 1):
         full.push(random_keys(rng, BATCH), gradients, 0)
@@ -163,8 +170,8 @@ def check(steps: int = 20) -> int:
     for rule, tolerance in ((SGD(learning_rate=0.5), 0.0), (Adagrad(learning_rate=0.5), 1e-5)):
         for admission in (None, Sightings(2)):
             rng = np.random.default_rng(2)
-            definition = TableDefinition(
-                "table", WIDTH, rule, 200_000, Initializer("random_normal", 3), admission=admission
+            definition = _definition(
+                rule, 200_000, initializer=Initializer("random_normal", 3), admission=admission
             )
             table = KeyedTable(definition)
             rows: dict[int, list[Array]] = {}
@@ -214,12 +221,15 @@ def main() -> None:
     arguments = parser.parse_args()
     for rule in RULES:
         # So that no batch is timed while NumPy stands in.
-        prepare(TableDefinition("table", WIDTH, rule, ROWS))
+        prepare(_definition(rule, ROWS))
     if arguments.check:
-        print(f"{check()} arrays are those of NumPy")
+        print(f"{check() + embedding_steps.check()} arrays are those of NumPy")
         return
     if not 1 <= arguments.keys <= _MAX_KEYS:
         parser.error(f"--keys is {arguments.keys:g}; it must be in [1, {_MAX_KEYS}]")
+    table = Table("", "")
+    embedding_steps.times(table)
+    Console().print(table)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, no second thread
     table = Table("one core", "")
     load = os.getloadavg()[0]

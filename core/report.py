@@ -1,7 +1,7 @@
 """Numbers that tasks report in heartbeats. Plain data, shown by ``windlass status``."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,29 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCounters:
+    """What a ps holds of a growing table, and what happened to it since the table was made.
+
+    Attributes:
+        name: Name of the table.
+        rows: Rows now.
+        num_bytes: Size of rows, slots and index. Unit: bytes.
+        admitted: Rows that were made.
+        refused: Sightings of keys that were not admitted; their gradients were dropped.
+        full: Sightings of keys for which there was no room; their gradients were dropped.
+        evicted: Rows that were evicted.
+    """
+
+    name: str
+    rows: int = 0
+    num_bytes: int = 0
+    admitted: int = 0
+    refused: int = 0
+    full: int = 0
+    evicted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PsCounters:
     """A ps's work since its start.
 
@@ -55,6 +78,7 @@ class PsCounters:
         sessions: Workers connected now.
         labels: Names of the first few shards.
         global_step: Worker steps applied, as far as this ps knows.
+        tables: The first few growing tables.
     """
 
     pushes: int = 0
@@ -70,6 +94,7 @@ class PsCounters:
     sessions: int = 0
     labels: tuple[str, ...] = ()
     global_step: int = 0
+    tables: tuple[TableCounters, ...] = ()
 
 
 _LABELS = 8  # shards named in the status
@@ -85,10 +110,24 @@ def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
     total = PsCounters(sessions=sessions)
     for each in several:
         sums = {
-            name: getattr(total, name) + value
-            for name, value in asdict(each).items()
-            if name not in ("sessions", "global_step")
+            field.name: getattr(total, field.name) + getattr(each, field.name)
+            for field in fields(PsCounters)
+            if field.name not in ("sessions", "global_step")
         }
         step = max(total.global_step, each.global_step)
         total = replace(total, **sums, global_step=step)
-    return replace(total, labels=total.labels[:_LABELS])
+    return replace(total, labels=total.labels[:_LABELS], tables=_by_name(total.tables))
+
+
+def _by_name(tables: Iterable[TableCounters]) -> tuple[TableCounters, ...]:
+    """One for each table, of which several shares have parts."""
+    found: dict[str, TableCounters] = {}
+    for each in tables:
+        known = found.get(each.name, TableCounters(each.name))
+        sums = {
+            field.name: getattr(known, field.name) + getattr(each, field.name)
+            for field in fields(TableCounters)
+            if field.name != "name"
+        }
+        found[each.name] = TableCounters(each.name, **sums)
+    return tuple(found.values())

@@ -12,10 +12,9 @@ import numpy as np
 from ..core.arrays.dtypes import Array
 from ..core.arrays.indexed_slices import IndexedSlices
 from .base.arrays import as_array, namespace_of, to_host
+from .embedding.bags import Bag, make_bag
 from .variables.sharded import ShardedVariable
 from .variables.variable import Variable
-
-COMBINERS = ("mean", "sqrtn", "sum")
 
 
 def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> Any:
@@ -75,12 +74,10 @@ def embedding_lookup_sparse(
         ValueError: Another combiner, or weights that do not fit the ids.
         ShapeMismatchError: An id is not in ``[0, rows)``.
     """
-    bag = _Bag(sp_ids, sp_weights, combiner)
+    bag = _bag(sp_ids, sp_weights, combiner)
     rows = to_host(embedding_lookup(params, bag.ids, max_norm))
-    scale = bag.scale.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
-    combined = np.zeros((bag.examples, *rows.shape[1:]), rows.dtype)
-    np.add.at(combined, bag.example, rows * scale)
-    return combined
+    combined = bag.combine(rows.reshape(bag.ids.size, -1), None)
+    return combined.reshape(bag.examples, *rows.shape[1:])
 
 
 def embedding_lookup_sparse_gradient(
@@ -99,35 +96,21 @@ def embedding_lookup_sparse_gradient(
     Raises:
         ValueError: As of the lookup, or the gradient has another number of examples.
     """
-    bag = _Bag(sp_ids, sp_weights, combiner)
+    bag = _bag(sp_ids, sp_weights, combiner)
     given = to_host(gradient)
     if given.shape[:1] != (bag.examples,):
         raise ValueError(f"the gradient has shape {given.shape}, there are {bag.examples} examples")
-    scale = bag.scale.astype(given.dtype).reshape(-1, *[1] * (given.ndim - 1))
-    return IndexedSlices(given[bag.example] * scale, bag.ids)
+    return IndexedSlices(bag.spread(given), bag.ids)
 
 
-class _Bag:
-    """Ids of examples, flat: which example each is of, and what its row is multiplied by."""
-
-    def __init__(self, sp_ids: Any, sp_weights: Any, combiner: str) -> None:
-        if combiner not in COMBINERS:
-            raise ValueError(f"combiner must be one of {', '.join(COMBINERS)}, got {combiner!r}")
-        self.ids, self.example, self.examples = _flat(sp_ids)
-        self.ids = self.ids.astype(np.int64) if not self.ids.size else self.ids
-        weights = np.ones(self.ids.size)
-        if sp_weights is not None:
-            weights, of, _ = _flat(sp_weights)
-            if not np.array_equal(of, self.example):
-                raise ValueError("sp_weights must have one weight for every id of sp_ids")
-        weights = weights.astype(np.float64)
-        power = weights**2 if combiner == "sqrtn" else weights
-        total = np.bincount(self.example, power, self.examples)
-        if combiner == "sqrtn":
-            total = np.sqrt(total)
-        divisor = np.ones(self.ids.size) if combiner == "sum" else total[self.example]
-        # An example whose weights add up to nothing is zero, not NaN.
-        self.scale = np.divide(weights, divisor, out=np.zeros(self.ids.size), where=divisor != 0)
+def _bag(sp_ids: Any, sp_weights: Any, combiner: str) -> Bag:
+    ids, example, examples = _flat(sp_ids)
+    weights = None
+    if sp_weights is not None:
+        weights, of, _ = _flat(sp_weights)
+        if not np.array_equal(of, example):
+            raise ValueError("sp_weights must have one weight for every id of sp_ids")
+    return make_bag(ids if ids.size else ids.astype(np.int64), example, examples, weights, combiner)
 
 
 def _flat(sparse: Any) -> tuple[Array, Array, int]:

@@ -20,7 +20,8 @@ from ..core.arrays.finite import all_finite
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.rules.update_rules import UpdateRule
 from ..core.wire.steps import LayoutEntry, Operation
-from ..engine.block import Block, Gradient, StepInfo
+from ..engine.block import Block
+from ..engine.push_target import Gradient, StepInfo
 from ..engine.rows import deduplicate, sum_duplicates
 from ..server.ps.layout import LayoutRange, join_ranges
 from .base.arrays import to_host
@@ -183,12 +184,12 @@ class InProcessSteps:
                 return None
         info = StepInfo(self._ps.who, 0, before)
         for part, gradient, rule in todo:
-            with part.block.writing():
-                part.block.apply(part.where, gradient, rule, info)
+            with part.array.writing():
+                part.array.apply(part.where, gradient, rule, info)
         for place, added, decay in moved:
-            with place.block.writing():
+            with place.array.writing():
                 gradient = Gradient(added.reshape(-1))
-                place.block.combine(place.where, gradient, Operation.ASSIGN_ADD, decay)
+                place.array.combine(place.where, gradient, Operation.ASSIGN_ADD, decay)
         return store.count_push(step_increment)
 
     def count(self, step_increment: int) -> int:
@@ -264,7 +265,7 @@ class InProcessSteps:
         place = self.place(variable)
         if place is None:
             raise ValueError(f"{variable.name!r} is cut into parts")
-        where, block = place.where, place.block
+        where, block = place.where, place.array
         return block, block.value[where.start : where.stop].reshape(variable.shape)
 
     def places(self, variables: Sequence[HeldVariable]) -> list[LayoutRange] | None:
@@ -278,7 +279,7 @@ class InProcessSteps:
         self._ps.take_own_arrays()
         found = []
         for place, variable in zip(self.places(variables) or (), variables, strict=True):
-            where, block = place.where, place.block
+            where, block = place.where, place.array
             with block.lock:
                 value = block.value[where.start : where.stop].copy()
             value.setflags(write=False)

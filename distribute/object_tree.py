@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
+from ..core.errors import ConfigurationError
 from .saved_variables import Stateful
 from .variables.variable import Variable
 
@@ -39,6 +40,9 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
     that several attributes lead to has one key. Of windlass's own objects metrics are looked into,
     and an ``ArrayStore`` or a bridge that has one gives its arrays by their names; optimizers keep
     their slots with the variables.
+
+    Raises:
+        ConfigurationError: There are tables that grow, which are not saved by a program.
     """
     tree = ObjectTree()
     seen: set[int] = set()
@@ -51,6 +55,7 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
         if isinstance(found, Variable):
             tree.variables[key] = found
         elif (arrays := _shared_arrays(found)) is not None:
+            _check_has_none_that_grow(key, found)
             waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _by_name(arrays))
             if callable(refresh := getattr(found, "refresh", None)):
                 tree.refresh.append(refresh)
@@ -69,6 +74,16 @@ def _shared_arrays(found: Any) -> Mapping[str, Variable] | None:
         return None
     variables = getattr(getattr(found, "store", found), "variables", None)
     return variables if isinstance(variables, Mapping) else None
+
+
+def _check_has_none_that_grow(key: str, found: Any) -> None:
+    if growing := getattr(found, "growing", ()):
+        raise ConfigurationError(
+            f"{key!r} has the growing table {growing[0]!r}: such tables are in the checkpoints "
+            "that a job writes to its model_dir (`windlass run`), and not in wl.train.Checkpoint; "
+            "leave it out, or save the other variables by name",
+            table=growing[0],
+        )
 
 
 def _has_place(found: Any) -> bool:

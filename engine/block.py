@@ -2,14 +2,11 @@
 
 Small shards share a block, so that a step over ten thousand small variables is a few kernel calls
 over a few ranges, not ten thousand; a large shard has a block, and so a lock, of its own. What one
-push does to a block happens under the lock at once: readers see all of it or nothing, and a push
-that is repeated after a broken connection finds its mark in ``applied`` and is skipped.
+push does to a block happens under the lock at once (``push_target.py``).
 """
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,11 +14,10 @@ import numpy as np
 from ..core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
 from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
-from ..core.task import Incarnation, TaskId
-from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
-from ..core.wire.steps import Operation
+from ..core.wire.steps import MemoryLocation, Operation
 from .arena import Arena, Memory, zeros
 from .library import library
+from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart
 from .rules import apply_formula, entry_of, hyperparameters
 from .update_kernel import UpdateKernel
 
@@ -37,65 +33,7 @@ _FEW = 64
 _EMPTY: dict[DType, Array] = {np.dtype(t): np.empty(0, t) for t in (np.float32, np.float64)}
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Neighbouring entries ``[first, last)`` of a block: elements ``[start, stop)``."""
-
-    first: int
-    last: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """What a push brings for a range.
-
-    Attributes:
-        values: 1-D, in the block's dtype.
-        rows: int64, ascending, of the one shard in the range; None: dense.
-    """
-
-    values: Array
-    rows: Array | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepInfo:
-    """What an update needs to know about its step.
-
-    Attributes:
-        sequence: Sequence number of the worker's push, or its number in the closure.
-        closure: Closure in which the push is made; None: it is made outside closures.
-    """
-
-    who: Incarnation
-    sequence: int
-    global_step: int
-    gradient_scale: float = 1.0
-    closure: ClosureRun | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UpdatePart:
-    """What a push does to neighbouring shards of a block.
-
-    Attributes:
-        where: Range of their elements.
-        operation: Operation of the push.
-        rule: Rule to run, for APPLY.
-        gradient: The push's values for them.
-        decay: Decay of an ASSIGN_ADD; see :meth:`Block.combine`.
-    """
-
-    where: Range
-    operation: Operation
-    rule: UpdateRule | None
-    gradient: Gradient
-    decay: float = 0.0
-
-
-class Block:
+class Block(PushTarget):
     """Memory of some shards. Hold ``lock`` around everything but the constructor.
 
     Args:
@@ -108,10 +46,7 @@ class Block:
         self, shards: Sequence[ShardDefinition], arena: Arena | None = None, number: int = 0
     ) -> None:
         """Allocate, without initializing."""
-        self.lock = threading.Lock()
-        self.number = number
-        self.shards = list(shards)
-        self.dtype: DType = shards[0].variable.dtype
+        super().__init__(shards, number)
         # Half-precision variables keep their slots, and compute, in float32.
         self.compute_dtype: DType = (
             np.dtype(np.float32) if self.dtype.itemsize < 4 and is_float(self.dtype) else self.dtype
@@ -121,18 +56,20 @@ class Block:
         self.memory = (arena or Arena()).allocate(self.offsets[-1], self.dtype)
         self.value: Array = self.memory.values
         self.slots: dict[str, Array] = {}
-        self.rules: list[UpdateRule | None] = [None] * len(shards)
-        self.versions = np.zeros(len(shards), np.int64)
-        self.updates = np.zeros(len(shards), np.int64)
-        self.initialized = np.zeros(len(shards), np.bool_)
-        # Task → (generation, sequence) of the last push whose effect is in the values.
-        self.applied: dict[TaskId, tuple[int, int]] = {}
-        self.closures = ClosureMarks()  # the same for pushes of closures
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of all values."""
+        return self.value.nbytes
 
     @property
     def slot_bytes(self) -> int:
         """Bytes of all slots."""
         return sum(slot.nbytes for slot in self.slots.values())
+
+    def location(self, entry: int) -> MemoryLocation | None:
+        """Where an entry's values are in shared memory; None: they are not."""
+        return self.memory.location(self.offsets[entry])
 
     def range_of(self, entry: int) -> Range:
         """One entry's elements."""
@@ -185,25 +122,6 @@ class Block:
                 yield
             finally:
                 sequence[0] += 1
-
-    def has_applied(self, info: StepInfo) -> bool:
-        """Whether this push is in the values already.
-
-        Raises:
-            FencedError: A newer life of the task, or attempt at the closure, has pushed here.
-        """
-        if info.closure is not None:
-            return self.closures.applied(info.closure) >= info.sequence
-        generation, sequence = self.applied.get(info.who.task, (0, 0))
-        info.who.check_not_superseded(generation)
-        return generation == info.who.generation and sequence >= info.sequence
-
-    def mark_applied(self, info: StepInfo) -> None:
-        """Remember that this push is in the values."""
-        if info.closure is not None:
-            self.closures.mark(info.closure, info.sequence)
-            return
-        self.applied[info.who.task] = (info.who.generation, info.sequence)
 
     def run(self, parts: Sequence[UpdatePart], info: StepInfo) -> None:
         """Do what a push does to this block, and remember it. The same on every replica."""

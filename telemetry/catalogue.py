@@ -103,6 +103,28 @@ PS_VARIABLES = _metric(_PS, "ps_variables", "Variables with a shard here.")
 PS_SHARDS = _metric(_PS, "ps_shards", "Shards held here.")
 PS_VALUES = _metric(_PS, "ps_value_bytes", "Memory of the shards' values.")
 PS_SLOTS = _metric(_PS, "ps_slot_bytes", "Memory of the optimizers' slot variables.")
+PS_TABLE_ROWS = _metric(_PS, "ps_table_rows", "Rows of a growing table here.", "table")
+PS_TABLE_BYTES = _metric(
+    _PS, "ps_table_bytes", "Memory of a growing table's rows, slots and index here.", "table"
+)
+PS_TABLE_ADMITTED = _metric(
+    _PS, "ps_table_admitted_rows_total", "Rows that a growing table has made.", "table"
+)
+PS_TABLE_REFUSED = _metric(
+    _PS,
+    "ps_table_refused_keys_total",
+    "Sightings of keys that a growing table did not admit; their gradients were dropped.",
+    "table",
+)
+PS_TABLE_FULL = _metric(
+    _PS,
+    "ps_table_full_keys_total",
+    "Sightings of keys for which a growing table had no room; their gradients were dropped.",
+    "table",
+)
+PS_TABLE_EVICTED = _metric(
+    _PS, "ps_table_evicted_rows_total", "Rows that a growing table has evicted.", "table"
+)
 PS_LIMIT = _metric(
     _PS, "ps_limit_bytes", "Most that values and slots may have together (max_ps_bytes)."
 )

@@ -43,6 +43,12 @@ from .catalogue import (
     PS_SESSIONS,
     PS_SHARDS,
     PS_SLOTS,
+    PS_TABLE_ADMITTED,
+    PS_TABLE_BYTES,
+    PS_TABLE_EVICTED,
+    PS_TABLE_FULL,
+    PS_TABLE_REFUSED,
+    PS_TABLE_ROWS,
     PS_VALUES,
     PS_VARIABLES,
     PULLED,
@@ -121,6 +127,14 @@ def ps_samples(
     yield Sample(PS_SHARDS, counters.shards)
     yield Sample(PS_VALUES, counters.value_bytes)
     yield Sample(PS_SLOTS, counters.slot_bytes)
+    for table in counters.tables:
+        label = (table.name,)
+        yield Sample(PS_TABLE_ROWS, table.rows, label)
+        yield Sample(PS_TABLE_BYTES, table.num_bytes, label)
+        yield Sample(PS_TABLE_ADMITTED, table.admitted, label)
+        yield Sample(PS_TABLE_REFUSED, table.refused, label)
+        yield Sample(PS_TABLE_FULL, table.full, label)
+        yield Sample(PS_TABLE_EVICTED, table.evicted, label)
     yield Sample(PS_LIMIT, limit_bytes)
     yield Sample(PS_SESSIONS, counters.sessions)
     yield Sample(PS_MAX_SESSIONS, max_sessions)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.arrays.dtypes import as_bytes, num_rows
 from ..core.checkpoint import CheckpointReader
-from ..core.checkpoint.export import is_of_model, tensors_of, write_tensors
+from ..core.checkpoint.export import is_of_model, tensors_of, warn_of_tables, write_tensors
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import CheckpointError, StorageError, UnknownVariableError
 from ..core.files.new_path import new_path
@@ -160,6 +160,7 @@ def _of_checkpoint(path: str) -> _ExportSource:
         raise CheckpointError(
             f"{error.message}. Give a checkpoint, or a model directory with one", path=path
         ) from error
+    warn_of_tables(reader)
     return _ExportSource(tensors_of(reader), reader.parts)
 
 

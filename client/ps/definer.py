@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from ...cluster.placement.balance import Placement
 from ...cluster.placement.partitioners import PartitionFunction, parts_of
 from ...core.arrays.dtypes import Array, num_rows
-from ...core.errors import DefinitionMismatchError, JoinTimeoutError, UnknownVariableError
+from ...core.errors import (
+    ConfigurationError,
+    DefinitionMismatchError,
+    JoinTimeoutError,
+    UnknownVariableError,
+)
 from ...core.process.waiting import WaitLog
 from ...core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from ...core.rules.update_rules import UpdateRule
@@ -82,12 +87,12 @@ class Definer:
             DefinitionMismatchError: Another task defined one differently.
         """
         held = self._lookup(definitions)
-        missing = [d for d in definitions if d.name not in held]
+        missing = [d for d in definitions if d.name not in held or _lacks_parts(d, held[d.name])]
         restored = self._create(missing, partitioner, placement, restore_from)
         values = {
             d.name: initial[d.name]
             for d in missing
-            if d.initializer is None and d.name not in restored
+            if d.initializer is None and d.table is None and d.name not in restored
         }
         # A chief that died may have created some only: nobody else would ever assign them.
         for definition in definitions:
@@ -180,6 +185,16 @@ class Definer:
             parts.sort(key=lambda pair: pair[1].shard.part)
         return found
 
+    def _parts_of_table(self, definition: VariableDefinition) -> list[ShardDefinition]:
+        parts = cut(definition, len(self._peers))
+        if len(parts) < len(self._peers):
+            raise ConfigurationError(
+                f"table {definition.name!r} may have {definition.shape[0]} rows, and there are "
+                f"{len(self._peers)} ps; each has a part, so raise max_rows",
+                table=definition.name,
+            )
+        return parts
+
     def _create(
         self,
         definitions: Sequence[VariableDefinition],
@@ -187,14 +202,20 @@ class Definer:
         placement: Placement,
         restore_from: str,
     ) -> set[str]:
+        arrays = [definition for definition in definitions if definition.table is None]
         shards = [
             shard
-            for definition in definitions
+            for definition in arrays
             for shard in cut(definition, parts_of(partitioner, definition.shape, definition.dtype))
         ]
         loads = [peer.held_bytes() for peer in self._peers]
         placed_before = sum(len(placed.shards) for placed in self.placed.values())
-        choices = placement([shard.num_bytes for shard in shards], loads, placed_before)
+        choices = list(placement([shard.num_bytes for shard in shards], loads, placed_before))
+        # Every ps has a part of each table: the keys whose hash says so.
+        for definition in definitions:
+            if definition.table is not None:
+                shards += self._parts_of_table(definition)
+                choices += range(len(self._peers))
         restored: set[str] = set()
         for ps, peer in enumerate(self._peers):
             mine = [s for s, choice in zip(shards, choices, strict=True) if choice == ps]
@@ -208,6 +229,11 @@ class Definer:
             parts = tuple(by_name[definition.name])
             self.placed[definition.name] = PlacedVariable(definition, parts)
         return restored
+
+
+def _lacks_parts(definition: VariableDefinition, parts: Sequence[tuple[int, HeldShard]]) -> bool:
+    """Whether a chief that died has created a table on some ps only."""
+    return definition.table is not None and not _complete(definition, parts)
 
 
 def _complete(

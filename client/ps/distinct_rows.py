@@ -2,10 +2,12 @@
 
 The ids of a batch repeat. A lookup asks for each row once and spreads the rows to all ids; the
 gradient of the same ids is summed to one row each. Both need the distinct ids and where each id
-went.
+went. The distinct ids of one ps stand beside each other: numbers of rows because they ascend, keys
+because they are sorted by ps.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +17,12 @@ from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes, size_of
 from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import ShapeMismatchError
+from ...core.rules.definitions import ShardDefinition
 from ...core.task import Incarnation
 from ...engine.rows import deduplicate, sum_duplicates
+from .placed_variable import PlacedVariable
 
-_KEPT_TABLES = 64
+_KEPT_TABLES = 512
 _FIRST = 64  # ids looked at before all of them: they mostly tell
 
 
@@ -28,18 +32,29 @@ class DistinctRows:
 
     Attributes:
         ids: int64, shape ``(n,)``: as they were given; a copy.
-        unique: int64, ascending: each of them once.
+        unique: int64, each of them once: ascending, or keys by the part that they belong to.
         inverse: int64, shape ``(n,)``: ``unique[inverse]`` is ``ids``; None if they are the same.
+        bounds: Of keys: where the first key of each part is in ``unique``, and the end of it. None:
+            the ids are numbers of rows.
     """
 
     ids: Array
     unique: Array
     inverse: Array | None
+    bounds: tuple[int, ...] | None = None
 
     def between(self, start: int, stop: int) -> tuple[int, int]:
         """Which of the distinct ids are in ``[start, stop)``: the first, and one after the last."""
         low, high = np.searchsorted(self.unique, (start, stop)).tolist()
         return low, high
+
+    def of_shard(self, shard: ShardDefinition) -> tuple[int, int, Array]:
+        """The distinct ids of one shard: the first, one after the last, and how it knows them."""
+        if self.bounds is not None:
+            low, high = self.bounds[shard.part], self.bounds[shard.part + 1]
+            return low, high, self.unique[low:high]
+        low, high = self.between(shard.row_offset, shard.row_offset + shard.rows)
+        return low, high, self.unique[low:high] - shard.row_offset
 
     def sums(self, values: Array, memory: BufferPools) -> "RowSums":
         """A gradient of these ids with each row once, ascending; repeated rows summed in order.
@@ -139,23 +154,51 @@ class DistinctRowsCache:
         Raises:
             ShapeMismatchError: An id is not in ``[0, num_rows)``.
         """
+
+        def find() -> DistinctRows:
+            try:
+                return _distinct(ids, num_rows, self.memory)
+            except ValueError as error:
+                wrong = ids.min() if ids.min() < 0 else ids.max()
+                raise ShapeMismatchError(
+                    f"{self._who.task}: row {wrong} of {table!r} is out of range: it has "
+                    f"{num_rows} rows",
+                    task=self._who.task,
+                    variable=table,
+                ) from error
+
+        return self._known(table, ids, find)
+
+    def of_keys(self, table: str, keys: Array, num_parts: int) -> DistinctRows:
+        """The distinct keys among some, by the part of the table that they belong to.
+
+        Args:
+            table: Name of the table.
+            keys: int64, shape ``(n,)``.
+            num_parts: Number of the table's parts, which is that of the ps.
+        """
+        return self._known(table, keys, lambda: _distinct_keys(table, keys, num_parts, self.memory))
+
+    def of_placed(self, placed: PlacedVariable, ids: Array) -> DistinctRows:
+        """The distinct ids of a variable, or keys of a table.
+
+        Raises:
+            ShapeMismatchError: An id is out of range.
+        """
+        definition = placed.definition
+        if definition.table is not None:
+            return self.of_keys(definition.name, ids, len(placed.shards))
+        rows = definition.shape[0] if definition.shape else 0
+        return self.of(definition.name, ids, rows)
+
+    def _known(self, table: str, ids: Array, find: Callable[[], DistinctRows]) -> DistinctRows:
         known = self._last.get(table)
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
         if known is not None and _same(known.ids, ids):
             return known
         known = None
         self._last.pop(table, None)  # its memory is used again
-        try:
-            found = _distinct(ids, num_rows, self.memory)
-        except ValueError as error:
-            wrong = ids.min() if ids.min() < 0 else ids.max()
-            raise ShapeMismatchError(
-                f"{self._who.task}: row {wrong} of {table!r} is out of range: it has "
-                f"{num_rows} rows",
-                task=self._who.task,
-                variable=table,
-            ) from error
-        self._last[table] = found
+        found = self._last[table] = find()
         if len(self._last) > _KEPT_TABLES:
             self._last.popitem(last=False)
         return found
@@ -178,3 +221,25 @@ def _distinct(ids: Array, num_rows: int, memory: BufferPools) -> DistinctRows:
         return DistinctRows(own, own, None)
     unique, inverse = deduplicate(own, num_rows, memory)
     return DistinctRows(own, unique, inverse)
+
+
+def _distinct_keys(table: str, keys: Array, num_parts: int, memory: BufferPools) -> DistinctRows:
+    from ...engine.keyed.distinct import distinct  # a worker without tables never loads it
+    from ...engine.keyed.hashing import ps_of_keys
+
+    own = memory.take_array(keys.shape, keys.dtype)
+    own[:] = keys
+    unique, inverse = distinct(table, own, memory)
+    if num_parts == 1:
+        same = unique.size == own.size  # they stand in the order in which they came
+        return DistinctRows(own, unique, None if same else inverse, (0, unique.size))
+    part = ps_of_keys(unique, num_parts).astype(np.uint16 if num_parts < 1 << 16 else np.uint32)
+    order = np.argsort(part, kind="stable")
+    places = memory.take_array(order.shape, order.dtype)
+    places[order] = np.arange(order.size)
+    # In memory that is used again: fresh pages cost more than the copies.
+    sorted_keys, sorted_places = (memory.take_array(a.shape, a.dtype) for a in (unique, inverse))
+    np.take(unique, order, out=sorted_keys, mode="clip")
+    np.take(places, inverse, out=sorted_places, mode="clip")
+    ends = np.searchsorted(part[order], np.arange(num_parts + 1, dtype=part.dtype)).tolist()
+    return DistinctRows(own, sorted_keys, sorted_places, (*ends[:-1], unique.size))

@@ -25,16 +25,15 @@ from ...core.wire.compression import WireFormat
 from ...core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ...engine.rows import gather_rows
 from .definer import Definer
-from .distinct_rows import DistinctRows, DistinctRowsCache
+from .distinct_rows import DistinctRowsCache
 from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, SessionCounters
 from .joining import connect_all
 from .peer import PsPeer
 from .pending_step import PendingStep, StepResult
-from .placed_variable import PlacedVariable
 from .plan_cache import NO_PULL, PlanCache
 from .push_plans import PushPayload
-from .row_pulls import row_pulls
+from .row_pulls import WantedRows, row_pulls
 
 
 class ParameterSession:
@@ -404,27 +403,41 @@ class ParameterSession:
             ShapeMismatchError: An index is out of range.
         """
         with self._lock:
-            self._after_last_step()
-            placed = self._definer.place(variable)
-            definition = placed.definition
-            shape = (*np.shape(indices), *row_shape(definition.shape))
             ids = np.ascontiguousarray(indices).reshape(-1).astype(np.int64, copy=False)
-            rows = definition.shape[0] if definition.shape else 0
-            distinct = self._distinct.of(variable, ids, rows)
-            memory, width = self._distinct.memory, size_of(row_shape(definition.shape))
-            unique = memory.take_array((distinct.unique.size, width), definition.dtype)
-            self._fetch_rows(placed, distinct, unique)
-            if distinct.inverse is None:
-                return unique.reshape(shape)
-            found = memory.take_array((ids.size, width), definition.dtype)
-            return gather_rows(unique, distinct.inverse, found).reshape(shape)
+            rows, inverse = self.lookup_rows({variable: ids})[variable]
+            shape = (*np.shape(indices), *row_shape(self.definition(variable).shape))
+            if inverse is None:
+                return rows.reshape(shape)
+            found = self._distinct.memory.take_array((ids.size, rows.shape[1]), rows.dtype)
+            return gather_rows(rows, inverse, found).reshape(shape)
 
-    def _fetch_rows(self, placed: PlacedVariable, distinct: DistinctRows, out: Array) -> None:
-        """Fill ``out`` with the distinct rows."""
-        requests, targets = row_pulls(
-            placed, distinct, out, self._plans.row_plan(placed).layouts, self.global_step
-        )
-        self._exchange(requests, targets)
+    def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, tuple[Array, Array | None]]:
+        """Rows of several variables and tables, in one round trip; each row is fetched once.
+
+        Args:
+            wanted: By name of the variable: numbers of rows, or keys of a table; int64, shape
+                ``(n,)``. May repeat.
+
+        Returns:
+            By name: (the distinct rows, shape ``(count, elements of a row)``; int64, shape
+            ``(n,)``: which of them belongs to each id. None: one after the other)
+
+        Raises:
+            ShapeMismatchError: The number of a row is out of range.
+        """
+        with self._lock:
+            self._after_last_step()
+            memory, rows = self._distinct.memory, []
+            for variable, ids in wanted.items():
+                placed = self._definer.place(variable)
+                definition, distinct = placed.definition, self._distinct.of_placed(placed, ids)
+                shape = (distinct.unique.size, size_of(row_shape(definition.shape)))
+                rows.append(
+                    WantedRows(placed, distinct, memory.take_array(shape, definition.dtype))
+                )
+            plan = self._plans.row_plan([each.placed for each in rows])
+            self._exchange(*row_pulls(tuple(rows), plan.layouts, self.global_step))
+            return {each.placed.definition.name: (each.out, each.distinct.inverse) for each in rows}
 
     def _exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
         """Send to all and receive from all."""

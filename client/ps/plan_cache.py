@@ -22,7 +22,7 @@ NO_PULL = plan_pull((), (), lambda _: WireLayout(0, ()))
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """Where the rows of one variable are asked for: a layout per ps."""
+    """Where the rows of some variables are asked for: a layout per ps."""
 
     layouts: dict[int, WireLayout]
 
@@ -144,18 +144,20 @@ class PlanCache:
             ),
         )
 
-    def row_plan(self, placed: PlacedVariable) -> RowPlan:
-        """How rows of a variable are asked for."""
+    def row_plan(self, variables: Sequence[PlacedVariable]) -> RowPlan:
+        """How rows of variables and tables are asked for, all in one pull."""
 
         def make() -> RowPlan:
             entries: dict[int, list[LayoutEntry]] = {}
-            for ps, shard in placed.shards:
-                name = placed.definition.name
-                entry = LayoutEntry(name, shard.part, Operation.PULL, Encoding.ROWS)
-                entries.setdefault(ps, []).append(entry)
+            for placed in variables:
+                name, by_key = placed.definition.name, placed.definition.table is not None
+                encoding = Encoding.KEYS if by_key else Encoding.ROWS
+                for ps, shard in placed.shards:
+                    entry = LayoutEntry(name, shard.part, Operation.PULL, encoding)
+                    entries.setdefault(ps, []).append(entry)
             return RowPlan({ps: self._new_layout(items) for ps, items in entries.items()})
 
-        return self._row_plans.get(placed.definition.name, make)
+        return self._row_plans.get(tuple(placed.definition.name for placed in variables), make)
 
     def _wire_formats(self) -> list[WireFormat]:
         """Per ps: memory that is shared carries everything as it is."""

@@ -45,7 +45,8 @@ class PushPayload:
     """What a step pushes: one operation, on one value for each variable, and writes after that.
 
     Attributes:
-        values: By variable: gradients to apply, or values to assign or add.
+        values: By variable: gradients to apply, or values to assign or add. Rows of a table are
+            numbered by their keys.
         operation: What happens to the variables.
         assigned: Values to assign after that: all bytes of each, in its variable's dtype.
         writes: Carried out last, in order; a variable may occur in all three, and again.
@@ -269,7 +270,6 @@ def _cut_rows(
 ) -> None:
     definition = cut.placed.definition
     name, row = definition.name, row_shape(definition.shape)
-    rows = definition.shape[0] if definition.shape else 0
     if value.values.shape[1:] != row:
         raise ShapeMismatchError(
             f"{who.task}: rows pushed to {name!r} have shape {value.values.shape[1:]}, the "
@@ -278,14 +278,14 @@ def _cut_rows(
             task=who.task,
             variable=name,
         )
-    touched = distinct.of(name, value.indices, rows)
+    touched = distinct.of_placed(cut.placed, value.indices)
     values = np.ascontiguousarray(value.values).reshape(touched.ids.size, size_of(row))
     sums = touched.sums(values, distinct.memory)
     wire = cut.entries[0][2].dtype or definition.dtype
     narrowed = narrow(sums.array(), wire) if values.dtype != wire else None
     for ps, shard, _ in cut.entries:
-        low, high = touched.between(shard.row_offset, shard.row_offset + shard.rows)
-        payloads[ps].numbers.append(touched.unique[low:high] - shard.row_offset)
+        low, high, numbers = touched.of_shard(shard)
+        payloads[ps].numbers.append(numbers)
         part = sums.part(low, high) if narrowed is None else _buffer_of(narrowed[low:high])
         payloads[ps].buffers.append(part)
 
@@ -377,6 +377,8 @@ def _entry(
     rows: bool,
 ) -> LayoutEntry:
     encoding, dtype = Encoding.ROWS if rows else Encoding.DENSE, definition.dtype
+    if rows and definition.table is not None:
+        encoding = Encoding.KEYS
     if operation is Operation.APPLY:
         dtype = wire_format.gradient_dtype(dtype)
         if wire_format.top_k is not None and not rows and definition.size >= MIN_ELEMENTS:

@@ -1,6 +1,7 @@
-"""Which rows of a variable are asked of which ps, and where they go."""
+"""Which rows of variables and tables are asked of which ps, and where they go."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ...core.arrays.dtypes import Array, as_bytes
 from ...core.wire.steps import PullTarget, StepRequest, WireLayout
@@ -8,32 +9,46 @@ from .distinct_rows import DistinctRows
 from .placed_variable import PlacedVariable
 
 
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Rows of one variable that a pull asks for.
+
+    Attributes:
+        placed: The variable, or table.
+        distinct: Which rows.
+        out: Array of shape ``(distinct rows, elements of a row)``, to be filled.
+    """
+
+    placed: PlacedVariable
+    distinct: DistinctRows
+    out: Array
+
+
+@dataclass(slots=True)
+class _Pull:
+    numbers: list[Array]
+    into: list[memoryview]
+
+
 def row_pulls(
-    placed: PlacedVariable,
-    distinct: DistinctRows,
-    out: Array,
-    layouts: Mapping[int, WireLayout],
-    global_step: int,
+    wanted: tuple[WantedRows, ...], layouts: Mapping[int, WireLayout], global_step: int
 ) -> tuple[dict[int, StepRequest], dict[int, PullTarget]]:
-    """Requests for the distinct rows, by ps; a ps without any of them is not asked.
+    """One request per ps, for the rows of all variables; a ps without any of them is not asked.
 
     Args:
-        placed: The variable.
-        distinct: Rows of it to pull.
-        out: Array of shape (distinct rows, numbers in a row), to be filled.
-        layouts: Layouts of a pull of rows, by ps.
+        wanted: In the order of the layouts.
+        layouts: Layouts of a pull of rows of these variables, by ps.
         global_step: Last global step seen.
     """
-    by_ps: dict[int, list[tuple[Array, memoryview]]] = {}
-    for ps, shard in placed.shards:
-        low, high = distinct.between(shard.row_offset, shard.row_offset + shard.rows)
-        local = distinct.unique[low:high] - shard.row_offset
-        by_ps.setdefault(ps, []).append((local, as_bytes(out[low:high])))
-    by_ps = {ps: parts for ps, parts in by_ps.items() if any(local.size for local, _ in parts)}
+    pulls: dict[int, _Pull] = {ps: _Pull([], []) for ps in layouts}
+    for each in wanted:
+        for ps, shard in each.placed.shards:
+            low, high, numbers = each.distinct.of_shard(shard)
+            pulls[ps].numbers.append(numbers)
+            pulls[ps].into.append(as_bytes(each.out[low:high]))
+    asked = {ps: pull for ps, pull in pulls.items() if any(each.size for each in pull.numbers)}
     requests = {
-        ps: StepRequest(
-            pull=layouts[ps], pull_rows=[local for local, _ in parts], global_step=global_step
-        )
-        for ps, parts in by_ps.items()
+        ps: StepRequest(pull=layouts[ps], pull_rows=pull.numbers, global_step=global_step)
+        for ps, pull in asked.items()
     }
-    return requests, {ps: PullTarget([rows for _, rows in parts]) for ps, parts in by_ps.items()}
+    return requests, {ps: PullTarget(pull.into) for ps, pull in asked.items()}

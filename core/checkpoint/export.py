@@ -1,5 +1,6 @@
 """Whole variables as one file other programs read: ``.safetensors`` or ``.npz``."""
 
+import logging
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,13 +20,16 @@ JOB_STATE = "job_state"
 of a metric, or what the workers of a job tell each other.
 """
 
+log = logging.getLogger(__name__)
+
 _NOT_A_NAME = "__metadata__"  # safetensors' own
 
 
 def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = True) -> list[str]:
     """Write the whole variables of a checkpoint, verified, to one local file.
 
-    Slot variables, the state of optimizers that run on workers, and the sums of metrics are left
+    Slot variables, the state of optimizers that run on workers, the sums of metrics and growing
+    tables are left
     out: this is for using a model, not for going on with training. A ``.safetensors`` file is put
     together from the pieces that ps have written, 4 MiB at a time, so tables may be larger than
     memory; an ``.npz`` takes memory for one variable at a time. The file appears whole or not at
@@ -49,6 +53,7 @@ def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = 
     if path.suffix not in (".safetensors", ".npz"):
         raise ValueError(f"{path} must end in .safetensors or .npz")
     reader = CheckpointReader(checkpoint)
+    warn_of_tables(reader)
     try:
         with new_path(path, overwrite=overwrite) as temporary:
             if path.suffix == ".safetensors":
@@ -69,6 +74,16 @@ def tensors_of(reader: CheckpointReader) -> list[TensorSpec]:
         for name, record in sorted(reader.manifest.variables.items())
         if is_of_model(name)
     ]
+
+
+def warn_of_tables(reader: CheckpointReader) -> None:
+    """Log which growing tables a checkpoint has: an export has arrays alone."""
+    if reader.manifest.tables:
+        log.warning(
+            "%s has growing tables, which are not exported: %s",
+            reader.path,
+            ", ".join(sorted(reader.manifest.tables)),
+        )
 
 
 def is_of_model(name: str) -> bool:

@@ -54,11 +54,31 @@ class VariableRecord(_Record):
         return self
 
 
+class TableRecord(_Record):
+    """A growing table.
+
+    Attributes:
+        dim: Elements of a row.
+        parts: Number of parts in which it was saved, one for each ps.
+        rule: Fields of its update rule.
+    """
+
+    max_rows: _Count
+    dim: _Count
+    dtype: str
+    parts: _Count
+    rule: dict[str, Any]
+
+
 class TensorRecord(_Record):
     """One stored piece: rows ``[row_offset, row_offset + rows)`` of a variable or of a slot of it.
 
+    Of a growing table it is a column of some places of one part, whether rows are there or not, or
+    an array of what its admission remembers.
+
     Attributes:
-        slot: Name of the slot variable; empty for the value itself.
+        slot: Name of the slot variable; empty for the value itself. Of a table name of the column.
+        part: Part of a table.
         file: Name of the file in the checkpoint's directory.
         tensor: Its name in the safetensors file.
         digest: Digest of its bytes; see ``tensor_file.digest``.
@@ -72,6 +92,7 @@ class TensorRecord(_Record):
     tensor: str
     digest: str
     num_bytes: _Count
+    part: _Count = 0
 
 
 class BlockRecord(_Record):
@@ -110,6 +131,7 @@ class Manifest(_Record):
         final: The job was complete; an evaluator ends after this one.
         blocks: Which pushes are in which values.
         places: Where iterators and random generators were, by name.
+        tables: Growing tables by name.
     """
 
     format: Literal["windlass-checkpoint"] = "windlass-checkpoint"
@@ -123,6 +145,7 @@ class Manifest(_Record):
     files: dict[str, FileRecord] = {}
     blocks: tuple[BlockRecord, ...] = ()
     places: dict[str, dict[str, Any]] = {}
+    tables: dict[str, TableRecord] = {}
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

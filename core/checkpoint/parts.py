@@ -3,8 +3,10 @@
 import datetime
 from collections.abc import Sequence
 
+from ..rules.definitions import ShardDefinition
+from ..rules.tables import TableOptions
 from ..versions import own_versions
-from .manifest import BlockRecord, Manifest, VariableRecord
+from .manifest import BlockRecord, Manifest, TableRecord, VariableRecord
 from .saved_part import SavedPart
 
 
@@ -17,12 +19,16 @@ def manifest_of_parts(parts: Sequence[SavedPart], global_step: int, *, final: bo
         final: Whether the job is complete.
     """
     variables: dict[str, VariableRecord] = {}
+    tables: dict[str, TableRecord] = {}
     blocks: list[BlockRecord] = []
     for ps, part in enumerate(parts):
         labels: dict[int, list[str]] = {}
         for saved in part.shards:
             labels.setdefault(saved.block, []).append(saved.shard.label)
             variable, rule = saved.shard.variable, saved.shard.rule
+            if variable.table is not None:
+                tables[variable.name] = _table_record(saved.shard, variable.table)
+                continue
             known = variables.get(variable.name)
             variables[variable.name] = VariableRecord(
                 shape=variable.shape,
@@ -43,4 +49,16 @@ def manifest_of_parts(parts: Sequence[SavedPart], global_step: int, *, final: bo
         tensors=tuple(record for part in parts for record in part.tensors),
         files={name: record for part in parts for name, record in part.files.items()},
         blocks=tuple(blocks),
+        tables=tables,
+    )
+
+
+def _table_record(shard: ShardDefinition, options: TableOptions) -> TableRecord:
+    max_rows, dim = shard.variable.shape
+    return TableRecord(
+        max_rows=max_rows,
+        dim=dim,
+        dtype=shard.variable.dtype.name,
+        parts=shard.num_parts,
+        rule=options.rule.model_dump(mode="json"),
     )

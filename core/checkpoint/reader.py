@@ -15,12 +15,13 @@ from .digests import XXH3, digest, has_digest
 from .directory import MANIFEST
 from .file_systems import open_folder
 from .folder import Folder
-from .manifest import Manifest, TensorRecord, VariableRecord, parse_manifest
+from .manifest import Manifest, TableRecord, TensorRecord, VariableRecord, parse_manifest
 from .storage import read_error
 from .tensor_file import TensorSpec, check_head, read_array, read_header, truncated
 
 log = logging.getLogger(__name__)
 
+STATE = "state/"  # in front of the name of an array that decides about a table's rows
 _PART_BYTES = 4 * 1024 * 1024
 
 
@@ -64,6 +65,32 @@ class CheckpointReader:
     def variable(self, name: str) -> VariableRecord | None:
         """A variable's record; None if the checkpoint does not have it."""
         return self.manifest.variables.get(name)
+
+    def table(self, name: str) -> TableRecord | None:
+        """A growing table's record; None if the checkpoint does not have it."""
+        return self.manifest.tables.get(name)
+
+    def columns(self, table: str, part: int | None = None) -> Iterator[dict[str, Array]]:
+        """What was saved of a growing table, a piece at a time.
+
+        Args:
+            table: Its name.
+            part: Only this part of it; None: all.
+
+        Yields:
+            Arrays by name of the column: all of some places of a part; or what decides about its
+            rows, each with ``STATE`` in front of its name.
+
+        Raises:
+            CheckpointError: Pieces are missing, truncated or altered.
+        """
+        pieces: dict[tuple[int, int, bool], list[TensorRecord]] = {}
+        for record in self.manifest.tensors:
+            if record.variable == table and part in (None, record.part):
+                key = record.part, record.row_offset, record.slot.startswith(STATE)
+                pieces.setdefault(key, []).append(record)
+        for group in pieces.values():
+            yield {record.slot: self._read_piece(record) for record in group}
 
     def slots(self, name: str) -> list[str]:
         """Slot names saved for a variable."""
@@ -171,7 +198,8 @@ class CheckpointReader:
     def _record(self, name: str) -> VariableRecord:
         record = self.manifest.variables.get(name)
         if record is None:
-            raise CheckpointError(f"{self.path} has no variable {name!r}", path=self.path)
+            grows = "; it is a growing table there" if name in self.manifest.tables else ""
+            raise CheckpointError(f"{self.path} has no variable {name!r}{grows}", path=self.path)
         return record
 
     def _read_header(self, file: str) -> tuple[int, dict[str, TensorSpec], dict[str, int]]:
@@ -191,6 +219,15 @@ class CheckpointReader:
 
     def _check_spec(self, piece: TensorRecord, spec: TensorSpec, path: str) -> None:
         """Check the header against the manifest: the digest covers a piece's bytes only."""
+        if piece.variable in self.manifest.tables:  # its columns are checked when they are loaded
+            if spec.shape[:1] == (piece.rows,) and spec.num_bytes == piece.num_bytes:
+                return
+            raise CheckpointError(
+                f"{path}: {piece.tensor!r} was altered: it is {spec.shape} of {spec.dtype}, "
+                f"{piece.rows} rows and {piece.num_bytes} bytes were saved",
+                path=path,
+                tensor=piece.tensor,
+            )
         record = self._record(piece.variable)
         shape = (piece.rows, *row_shape(record.shape)) if record.shape else ()
         # Slots of half-precision variables are float32.

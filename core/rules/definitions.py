@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..arrays.dtypes import DType, as_dtype, num_rows, row_shape, size_of
 from .initializers import Initializer
+from .tables import TableOptions
 from .update_rules import UpdateRule
 
 ShardKey = tuple[str, int]
@@ -20,6 +21,8 @@ class VariableDefinition:
         dtype: One of ``core.arrays.dtypes.DTYPES``.
         initializer: Runs on the ps; None: the creating task assigns the value.
         trainable: Whether optimizers update it by default.
+        table: Options of a table whose rows are found by key and not numbered: shape is
+            ``(most rows, elements of a row)``. None: it is an array.
     """
 
     name: str
@@ -27,6 +30,7 @@ class VariableDefinition:
     dtype: DType
     initializer: Initializer | None = None
     trainable: bool = True
+    table: TableOptions | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 512 or not self.name.isprintable():
@@ -37,6 +41,10 @@ class VariableDefinition:
         if any(extent < 0 for extent in self.shape):
             raise ValueError(f"variable {self.name!r}: negative extent in shape {self.shape}")
         object.__setattr__(self, "dtype", as_dtype(self.dtype))
+        if self.table is not None and len(self.shape) != 2:
+            raise ValueError(
+                f"table {self.name!r} has shape {self.shape}; that of a table is (max_rows, dim)"
+            )
 
     @property
     def size(self) -> int:
@@ -45,7 +53,9 @@ class VariableDefinition:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the value."""
+        """Bytes of the value; of a table the most it may take."""
+        if self.table is not None:
+            return self.table.num_bytes(self.shape[0], size_of(row_shape(self.shape)), self.dtype)
         return self.size * self.dtype.itemsize
 
 
@@ -88,14 +98,19 @@ class ShardDefinition:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the value."""
-        return self.size * self.variable.dtype.itemsize
+        """Bytes of the value; of a table the most it may take."""
+        variable = self.variable
+        if variable.table is not None:
+            width = size_of(row_shape(variable.shape))
+            return variable.table.num_bytes(self.rows, width, variable.dtype)
+        return self.size * variable.dtype.itemsize
 
 
 def cut(definition: VariableDefinition, num_parts: int) -> list[ShardDefinition]:
     """Cut along axis 0 into parts whose sizes differ by at most one row, larger first ("div").
 
-    As TensorFlow's ShardedVariable: 10 rows in 3 parts are 4, 3, 3.
+    As TensorFlow's ShardedVariable: 10 rows in 3 parts are 4, 3, 3. Of a table that many rows are
+    the most of each part; which keys it has follows from their hash.
     """
     rows = num_rows(definition.shape)
     num_parts = max(1, min(num_parts, rows)) if definition.shape else 1

@@ -17,11 +17,12 @@ from ..errors import RefusedError
 from ..report import PsCounters, TaskReport
 from ..rules.definitions import ShardDefinition, VariableDefinition
 from ..rules.initializers import Initializer
+from ..rules.tables import TableOptions
 from ..rules.update_rules import UpdateRule, rule_from_dict
 from ..states import Outcome, Phase, State
 from ..task import Incarnation, TaskId
 from ..versions import Versions
-from . import bounds, error_table
+from . import bounds, error_table, tables
 from .bounds import check_count, check_number, check_text
 from .closure_pushes import ClosureRun
 from .steps import (
@@ -173,6 +174,10 @@ def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:
         )
     if shard.rule is not None:
         message.rule.CopyFrom(rule_to_wire(shard.rule))
+    if variable.table is not None:
+        message.table.CopyFrom(
+            tables.table_to_wire(variable.table, rule_to_wire(variable.table.rule))
+        )
     return message
 
 
@@ -198,6 +203,7 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
             dtype_from_wire(message.dtype),
             initializer,
             message.trainable,
+            _table_from_wire(message.table) if message.HasField("table") else None,
         )
     except ValueError as error:
         raise RefusedError(f"definition of {label}: {error}") from error
@@ -222,6 +228,10 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
     if not 0 <= shard.part < shard.num_parts:
         raise RefusedError(f"{variable.name!r}: part {shard.part} of {shard.num_parts}")
     return shard
+
+
+def _table_from_wire(message: ps_pb2.TableOptions) -> TableOptions:
+    return tables.table_from_wire(message, rule_from_wire(message.rule))
 
 
 def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:
@@ -444,13 +454,15 @@ def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
     for name, value in fields.items():
         if isinstance(value, int):
             fields[name] = min(value, bounds.MAX_COUNT)
-    return ps_pb2.PsCounters(**fields)
+    each = [tables.counters_to_wire(table) for table in counters.tables]
+    return ps_pb2.PsCounters(**fields | {"tables": each})
 
 
 def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
     """The counters a message stands for."""
     fields = {field.name: getattr(message, field.name) for field in dataclass_fields(PsCounters)}
-    return PsCounters(**fields | {"labels": tuple(message.labels)})
+    each = tuple(tables.counters_from_wire(table) for table in message.tables)
+    return PsCounters(**fields | {"labels": tuple(message.labels), "tables": each})
 
 
 _PHASES = {phase: getattr(common_pb2, f"JOB_PHASE_{phase.name}") for phase in Phase}

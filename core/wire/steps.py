@@ -34,13 +34,15 @@ ROW_OPERATIONS = (Operation.MULTIPLY, Operation.DIVIDE, Operation.MINIMUM, Opera
 class Encoding(StrEnum):
     """How a shard's values stand in a payload.
 
-    ``ROWS``: some rows, with their numbers. ``ELEMENTS``: some elements of a gradient that is zero
-    elsewhere, with their numbers; an update rule sees the whole gradient.
+    ``ROWS``: some rows, with their numbers. ``KEYS``: some rows of a table, with their keys, which
+    are any int64. ``ELEMENTS``: some elements of a gradient that is zero elsewhere, with their
+    numbers; an update rule sees the whole gradient.
     """
 
     DENSE = "dense"
     ROWS = "rows"
     ELEMENTS = "elements"
+    KEYS = "keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,9 @@ class StepRequest:
         sequence: Sequence number of the push; 0 if nothing is pushed.
         push: Layout of ``values``, or None.
         pull: Layout of the answer, or None.
-        push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard.
-        pull_rows: Per entry of ``pull`` that is not dense, row numbers.
+        push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard, or
+            keys.
+        pull_rows: Per entry of ``pull`` that is not dense, row numbers or keys.
         values: The pushed values, in the layout's order.
         in_segment: Whether the row numbers and values are in the last segment handed over, after
             its header.

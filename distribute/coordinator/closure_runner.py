@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ...core.errors import LimitExceededError, RefusedError
+from ...core.rules.definitions import VariableDefinition
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.codec import closure_run_from_wire
 from ...core.wire.structures import to_parts
@@ -15,6 +16,7 @@ from ..optimizer import Optimizer
 from ..runtime import ClusterRuntime
 from ..strategies.parameter_server import ParameterServerStrategy
 from ..variables.parameter_server import PsVariable
+from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from .deadline import ends_process_after
 from .failures import describe
@@ -192,6 +194,7 @@ class _WorkerPlace:
         self._runtime = runtime
         self._strategy = strategy
         self._variables: dict[str, PsVariable] = {}
+        self._tables: dict[str, PsTable] = {}
         self._optimizers: dict[int, Optimizer] = {}
         self._states: dict[int, Mapping[str, Any]] = {}  # that the coordinator told last
         self.resources: dict[int, Any] = {}
@@ -207,6 +210,12 @@ class _WorkerPlace:
             extended = self.strategy.extended
             self._variables[name] = extended.find_variable(spec, name, sharded=sharded)
         return self._variables[name]
+
+    def table(self, definition: VariableDefinition) -> PsTable:
+        name = definition.name
+        if name not in self._tables:
+            self._tables[name] = self.strategy.extended.find_table(definition)
+        return self._tables[name]
 
     def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:
         if number not in self._optimizers:  # else its state is newer than that of a function

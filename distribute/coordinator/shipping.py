@@ -22,10 +22,12 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from ...core.rules.definitions import VariableDefinition
 from ..optimizer import Optimizer
 from ..strategies.parameter_server import ParameterServerStrategy
 from ..strategies.strategy import Strategy
 from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable
+from ..variables.ps_table import PsTable
 from ..variables.variable import Variable
 from .per_worker import PerWorkerValue
 
@@ -79,6 +81,8 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
             return ("resource", item.resource)
         if isinstance(item, Variable):
             return self._variable(item)
+        if isinstance(item, PsTable):
+            return ("table", item.definition)
         if isinstance(item, Optimizer):
             number = _optimizer_numbers.get(item)
             if number is None:
@@ -149,6 +153,9 @@ class WorkerObjects(Protocol):
     def variable(self, name: str, spec: Any, *, sharded: bool) -> PsVariable:
         """The worker's view of a variable."""
 
+    def table(self, definition: VariableDefinition) -> PsTable:
+        """The worker's view of a growing table."""
+
     def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:
         """The worker's optimizer for one of the coordinator."""
 
@@ -168,6 +175,8 @@ class _Receiver(pickle.Unpickler):
         if kind == "variable":
             name, sharded, spec = rest
             return self._objects.variable(name, spec, sharded=sharded)
+        if kind == "table":
+            return self._objects.table(*rest)
         if kind == "shard":
             whole, part = rest
             return self.persistent_load(whole).variables[part]

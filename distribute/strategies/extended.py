@@ -4,6 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.errors import ConfigurationError
+from ...core.rules.definitions import VariableDefinition
+from ..base.arrays import to_host
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
     Frame,
@@ -31,6 +36,7 @@ from ..data.options import AutoShardPolicy
 from ..variables.holders import holders_of
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable
+from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, mirror
@@ -145,6 +151,49 @@ class StrategyExtended:
     def create_variable(self, spec: VariableSpec) -> Variable:
         """Make a variable. Called by ``Variable(...)``."""
         return LocalVariable(spec, self._strategy, self._devices[0], self.unique_name(spec.name))
+
+    def create_table(self, definition: VariableDefinition) -> PsTable:
+        """Make a growing table.
+
+        Raises:
+            ConfigurationError: This strategy has no parameter servers, where tables grow.
+        """
+        raise self._has_no_servers(definition.name)
+
+    def _has_no_servers(self, table: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"table {table!r} grows, which tables do on parameter servers, and this is "
+            f"{type(self._strategy).__name__}: make it in the scope of a ParameterServerStrategy, "
+            "or give it a vocabulary_size",
+            table=table,
+        )
+
+    def lookup_rows(
+        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
+    ) -> list[tuple[Array, Array | None]]:
+        """Rows of variables and tables as they are now; from parameter servers in one exchange.
+
+        Args:
+            wanted: Pairs of a variable and numbers of its rows, or a table and keys: int64, shape
+                ``(n,)``. May repeat.
+
+        Returns:
+            Per pair: (rows, shape ``(count, elements of a row)``; int64, shape ``(n,)``: which of
+            them belongs to each id, None: one after the other)
+
+        Raises:
+            ShapeMismatchError: The number of a row is out of range.
+        """
+        found = [v.sparse_read(ids) for v, ids in wanted if isinstance(v, Variable)]
+        return [(to_host(rows).reshape(len(rows), -1), None) for rows in found]
+
+    def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
+        """Apply gradients of rows of growing tables, with the push of the step.
+
+        Raises:
+            ConfigurationError: This strategy has no parameter servers.
+        """
+        raise self._has_no_servers(gradients[0][0].name)
 
     def unique_name(self, wished: str) -> str:
         """A name no variable of this strategy has; the same on every task that runs the program."""

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ...client.ps.push_plans import Write
@@ -30,6 +31,7 @@ from ..base.worker_index import current_worker
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable, ps_device
+from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .extended import StrategyExtended
@@ -151,7 +153,7 @@ class ParameterServerExtended(StrategyExtended):
         self._placement = placement
         self._lock = threading.RLock()
         self._variables: dict[str, VariableDefinition] = {}
-        self._undefined: list[PsVariable] = []
+        self._undefined: list[PsVariable | PsTable] = []
         self._beside_others = 0  # variables created near another
         self._bound: dict[str, object] = {}
         self._step = ServerStep(runtime, prefetch=prefetch)
@@ -246,6 +248,30 @@ class ParameterServerExtended(StrategyExtended):
             self._variables[name] = variable.definition
             self._undefined.append(variable)
             return variable
+
+    def create_table(self, definition: VariableDefinition) -> PsTable:
+        """Note a growing table; the servers hear of it with its neighbours.
+
+        Raises:
+            ValueError: A closure creates it.
+        """
+        if current_worker.get() is not None:
+            raise ValueError(
+                f"a closure creates table {definition.name!r}; create it in the coordinator's "
+                "program, in `with strategy.scope():`, before the closure is scheduled"
+            )
+        with self._lock:
+            name = self.unique_name(definition.name)
+            table = PsTable(replace(definition, name=name))
+            self._undefined.append(table)
+            return table
+
+    def find_table(self, definition: VariableDefinition) -> PsTable:
+        """A growing table that another task created, as that task describes it."""
+        with self._lock:
+            table = PsTable(definition)
+            self._undefined.append(table)
+            return table
 
     def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:
         """(index of the ps, shard), in order."""
@@ -373,6 +399,26 @@ class ParameterServerExtended(StrategyExtended):
             self._step.settle(variable.name)
             return self.runtime.session.lookup(variable.name, indices)
 
+    def lookup_rows(
+        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
+    ) -> list[tuple[Array, Array | None]]:
+        """Rows of variables and tables as they are now, in one exchange."""
+        with self._lock:
+            self._define()
+            for variable, _ in wanted:
+                self._step.settle(variable.name)
+            ids = {variable.name: ids for variable, ids in wanted}
+            found = self.runtime.session.lookup_rows(ids)
+            return [found[variable.name] for variable, _ in wanted]
+
+    def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
+        """Put gradients of rows into this step's push; outside ``run``, push them now."""
+        with self._lock:
+            self._define()
+            self._step.add_writes(
+                [Write(table.name, Operation.APPLY, rows) for table, rows in gradients]
+            )
+
     def write(
         self, variable: PsVariable, operation: Operation, value: Array | IndexedSlices
     ) -> None:
@@ -417,7 +463,7 @@ class ParameterServerExtended(StrategyExtended):
         with self._lock:
             if self._undefined:
                 self._define()
-            self._step.average(
+            self._step.add_writes(
                 [Write(v.name, add, moved.added(), moved.decay) for v, moved in moves]
             )
 

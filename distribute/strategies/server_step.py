@@ -63,7 +63,8 @@ class ServerStep:
         self._assigned: dict[str, bytes] = {}
         self._writes: list[Write] = []
         self._written: set[str] = set()
-        self._averages: list[Write] = []  # what is added to moving averages; the step reads none
+        # What is added to moving averages, and to rows of growing tables; the step reads none.
+        self._beside: list[Write] = []
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._counted = False  # whether the servers have counted this step
@@ -96,10 +97,10 @@ class ServerStep:
         self._active, self._thread = False, 0
         read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
         self._forget()
-        if push and (self._pushes or self._assigned or self._writes or self._averages):
+        if push and (self._pushes or self._assigned or self._writes or self._beside):
             self._flush(list(self._reads), read)
         self._pushes, self._clip, self._hyperparameters = {}, None, None
-        self._averages = []
+        self._beside = []
         self._count_anew()
         self._take_writes()
 
@@ -302,16 +303,17 @@ class ServerStep:
         progress.staleness.append(0)
         optimizer_steps.note_shared()
 
-    def average(self, writes: Sequence[Write]) -> None:
-        """Add to moving averages with the step's push; outside of steps at once.
+    def add_writes(self, writes: Sequence[Write]) -> None:
+        """Put writes into the step's push, beside its gradients; outside of steps at once.
 
         They wait for nothing and hold nothing up: unlike after other writes, the next step may
-        begin without them (``prefetch``). A step that is refused adds nothing.
+        begin without them (``prefetch``). A step that is refused writes nothing.
 
         Args:
-            writes: ASSIGN_ADD, with the decay of what is there.
+            writes: To moving averages: ASSIGN_ADD, with the decay of what is there. To growing
+                tables: APPLY, gradients of rows.
         """
-        self._averages += writes
+        self._beside += writes
         if not self._active:
             self._counted = False
             self._flush([])
@@ -340,26 +342,26 @@ class ServerStep:
             pulls: For the next step.
             read: What this step read; the next one may begin with it.
         """
-        pushes, averages = self._pushes, self._averages
+        pushes, beside = self._pushes, self._beside
         assigned, writes = self._take_writes()
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, 0 if self._counted else 1
         hyperparameters, self._hyperparameters = self._hyperparameters, None
-        self._pushes, self._clip, self._averages = {}, None, []
+        self._pushes, self._clip, self._beside = {}, None, []
         progress = self._runtime.progress
         looked_at = pushes
-        if averages:
-            looked_at = {**pushes, **{each.variable: each.value for each in averages}}
+        if beside:
+            looked_at = {**pushes, **_values_of(beside)}
         if self._finite.refuses(looked_at, self._session.global_step):
             if not (assigned or writes):
                 return
-            pushes, averages = {}, []
+            pushes, beside = {}, []
         self._counted = True
         progress.steps += increment
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
         pending = self._session.begin(
-            PushPayload(pushes, assigned=assigned, writes=[*writes, *averages]),
+            PushPayload(pushes, assigned=assigned, writes=[*writes, *beside]),
             pulls,
             step_increment=increment,
             gradient_scale=scale,
@@ -414,3 +416,12 @@ class ServerStep:
         if self._waiter is None:
             self._waiter = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._waiter.submit(pending.wait)
+
+
+def _values_of(writes: Sequence[Write]) -> dict[str, Array | IndexedSlices]:
+    """The values of writes by variable; one that is written again has a number behind its name."""
+    values: dict[str, Array | IndexedSlices] = {}
+    for number, each in enumerate(writes):
+        again = each.variable in values
+        values[f"{each.variable} ({number})" if again else each.variable] = each.value
+    return values

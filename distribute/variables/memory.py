@@ -74,7 +74,7 @@ class HostMemory:
 
     def apply(self, gradient: Array, rows: Array | None, scale: float, rule: UpdateRule) -> None:
         """Run the bound rule, with these hyperparameters, on the whole or rows that occur once."""
-        from ...engine.block import Gradient, StepInfo
+        from ...engine.push_target import Gradient, StepInfo
 
         info = StepInfo(_NOBODY, self.updates + 1, self.updates, scale)
         values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)

@@ -6,13 +6,13 @@ gets the same pushes decides the same.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
+from ...core.rules.tables import Admission, Chance, Sightings, SketchedSightings
 from .draws import uniform_of
 from .hashing import mixed
 from .index import INT64, KeyIndex
@@ -20,49 +20,6 @@ from .index import INT64, KeyIndex
 _UINT32 = np.dtype(np.uint32)
 _DEPTH = 4  # rows of a sketch
 _SIGHTINGS_PER_COUNTER = 8  # then a sketch halves its counters: old sightings fade
-
-
-@dataclass(frozen=True, slots=True)
-class Sightings:
-    """A key gets a row at its sighting number ``count``; sightings are counted exactly.
-
-    Attributes:
-        count: At least 1.
-        max_candidates: Keys without a row that are counted. When there are more, those that were
-            seen least often are forgotten, half of all; of equals those with the larger key.
-    """
-
-    count: int
-    max_candidates: int = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SketchedSightings:
-    """Sightings in a count-min sketch (Cormode and Muthukrishnan, 2005), in constant memory.
-
-    A key may get its row early, but late only where sightings have faded.
-
-    Attributes:
-        count: Sightings that give a key its row, at least 1.
-        counters: Number of counters in each of its four rows, a power of two. Unit: 4 bytes.
-    """
-
-    count: int
-    counters: int = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Chance:
-    """At every sighting a key gets a row with this probability.
-
-    Attributes:
-        probability: In (0, 1].
-    """
-
-    probability: float
-
-
-Admission = Sightings | SketchedSightings | Chance
 
 
 class Admitter(Protocol):
@@ -104,11 +61,11 @@ def admitter(table: str, admission: Admission | None, seed: int) -> Admitter:
         case None:
             return _Everybody()
         case Sightings(count, candidates):
-            _check(table, "count", count, count >= 1, "at least 1")
+            _check(table, "count", count, 1 <= count < 1 << 31, "in [1, 2**31)")
             _check(table, "max_candidates", candidates, candidates >= 2, "at least 2")
             return _Exact(table, count, candidates)
         case SketchedSightings(count, counters):
-            _check(table, "count", count, count >= 1, "at least 1")
+            _check(table, "count", count, 1 <= count < 1 << 31, "in [1, 2**31)")
             usable = 2 <= counters <= 1 << 30 and counters & (counters - 1) == 0
             _check(table, "counters", counters, usable, "a power of two up to 2**30")
             return _Sketch(count, counters, seed)

@@ -1,54 +1,39 @@
 """What a growing embedding table is, and what happened to it."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from ...core.arrays.dtypes import DType
 from ...core.errors import ConfigurationError
+from ...core.rules.definitions import ShardDefinition
 from ...core.rules.initializers import Initializer
-from ...core.rules.update_rules import UpdateRule
-from .admission import Admission
-from .clipping import NormClipping
-from .eviction import Order
-from .row_rules import slots_of
+from ...core.rules.tables import TableOptions
 from .row_store import LAST_STEP
+
+DEFAULT_INITIALIZER = Initializer("random_uniform")
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _MAX_ROWS = 1 << 33
 
 
-@dataclass(frozen=True, slots=True)
-class TableDefinition:
-    """The definition of a table.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition(TableOptions):
+    """The definition of a table, or of the part of it that one ps has.
 
     Attributes:
         name: Name of the table, part of the seed of its rows.
         dim: Number of elements of a row.
-        rule: How rows are updated.
-        max_rows: Maximal number of rows; see ``max_rows_of``.
+        max_rows: Maximal number of rows.
         initializer: Initializer of the rows.
         dtype: float32 or float64.
-        unknown: What a key without a row reads as: the initial value of its row, or zeros.
-        admission: Which keys get a row; None: all.
-        max_unseen_steps: Steps after its last push at which a row is evicted, within a sixteenth
-            of them; None: no row is.
-        evicts: Order of eviction when the table is full; None: none, and new keys are refused.
-        clipping: Clipping of gradients, by norm.
     """
 
     name: str
     dim: int
-    rule: UpdateRule
     max_rows: int
-    initializer: Initializer = field(default_factory=lambda: Initializer("random_uniform"))
+    initializer: Initializer = DEFAULT_INITIALIZER
     dtype: DType = _DTYPES[0]
-    unknown: Literal["initial", "zeros"] = "initial"
-    admission: Admission | None = None
-    max_unseen_steps: int | None = None
-    evicts: Order | None = None
-    clipping: NormClipping = field(default_factory=NormClipping)
 
     def __post_init__(self) -> None:
         self._check("dim", self.dim, 1, 1 << 20)
@@ -88,9 +73,20 @@ class TableCounts:
     evicted: int = 0
 
 
-def max_rows_of(budget_bytes: int, definition: TableDefinition) -> int:
-    """How many rows of a table fit into a budget, index included."""
-    slots = slots_of(definition.name, definition.rule, definition.dim)
-    elements = definition.dim + sum(count for count, _ in slots.values())
-    per_row = elements * definition.dtype.itemsize + 24 + 40
-    return max(1, budget_bytes // per_row)
+def definition_of(shard: ShardDefinition) -> TableDefinition:
+    """The definition of one part of a variable whose rows are found by key.
+
+    Raises:
+        ConfigurationError: It is none, or has numbers that are out of range.
+    """
+    variable, options = shard.variable, shard.variable.table
+    if options is None:
+        raise ConfigurationError(f"{variable.name!r} is no table", table=variable.name)
+    return TableDefinition(
+        name=variable.name,
+        dim=variable.shape[1],
+        max_rows=shard.rows,
+        initializer=variable.initializer or DEFAULT_INITIALIZER,
+        dtype=variable.dtype,
+        **{each.name: getattr(options, each.name) for each in fields(TableOptions)},
+    )

@@ -5,16 +5,12 @@ Pure functions of the rows' columns. Of two rows that are alike the one with the
 first; in which order rows were made, and where they lie, decides nothing.
 """
 
-from typing import Literal
-
 import numpy as np
 
 from ...core.arrays.dtypes import Array
+from ...core.rules.tables import Order
 from ..library import library
 from .row_store import BUSY, FREE, UINT32, RowStore
-
-Order = Literal["least_recent", "least_frequent"]
-"""What goes first: the rows whose last push is longest ago, or those with the fewest pushes."""
 
 
 def unseen_since(store: RowStore, step: int) -> Array:

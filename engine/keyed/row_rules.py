@@ -3,20 +3,20 @@
 Rules of ``core/rules/update_rules.py`` run by the kernels that dense tables have. Where a rule
 corrects by the number of updates, that is the row's own here: a row that is made late would
 otherwise take its first steps with the corrections of an old one. Two rules look at whole rows, and
-exist here alone.
+run here alone.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from ...core.arrays.copying import split
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
-from ...core.rules.update_rules import Adam, AdamW, Rate, UpdateRule
+from ...core.rules.row_rules import GroupFtrl, RowwiseAdagrad, slot_elements
+from ...core.rules.update_rules import Adam, AdamW, UpdateRule
 from .. import array_updates
 from ..library import library
 from ..rules import apply_formula, entry_of, hyperparameters
@@ -26,42 +26,6 @@ _LINE_BYTES = 64
 _MOST_CORRECTIONS = 1 << 22  # entries of Adam's table: 16 bytes each
 _CORRECTIONS_AT_ONCE = 1024  # 3 ms
 _LARGEST_BETA = 1 - math.log(1e6) / _MOST_CORRECTIONS
-
-
-class RowwiseAdagrad(UpdateRule):
-    """Adagrad with one accumulator per row: ``a += mean(g²); w -= lr * g / (sqrt(a) + epsilon)``.
-
-    As TorchRec's and FBGEMM's ``EXACT_ROWWISE_ADAGRAD``, whose epsilon stands outside the root.
-    """
-
-    slots: ClassVar[dict[str, str | float]] = {"accumulator": "initial_accumulator_value"}
-
-    name: Literal["RowwiseAdagrad"] = "RowwiseAdagrad"
-    learning_rate: Rate = 0.001
-    initial_accumulator_value: float = Field(default=0.0, ge=0)
-    epsilon: float = Field(default=1e-8, ge=0)
-
-
-class GroupFtrl(UpdateRule):
-    """FTRL with a group lasso over each row, so that whole rows become zero.
-
-    ``n' = n + g²; z += g - (sqrt(n') - sqrt(n)) / lr * w; s = clip(z, -l1, l1) - z``; with ``G =
-    group * sqrt(width)`` the row is ``max(0, 1 - G / |s|) * s / (sqrt(n') / lr + 2*l2 + beta/lr)``.
-    Yue et al., "Adaptive Optimizers with Sparse Group Lasso for Neural Networks in CTR Prediction",
-    ECML 2021; with ``group = 0`` it is ``Ftrl``.
-    """
-
-    slots: ClassVar[dict[str, str | float]] = {
-        "accumulator": "initial_accumulator_value", "linear": 0.0,
-    }  # fmt: skip
-
-    name: Literal["GroupFtrl"] = "GroupFtrl"
-    learning_rate: Rate = 0.001
-    initial_accumulator_value: float = Field(default=0.1, ge=0)
-    l1_regularization_strength: float = Field(default=0.0, ge=0)
-    l2_regularization_strength: float = Field(default=0.0, ge=0)
-    group_regularization_strength: float = Field(default=0.0, ge=0)
-    beta: float = Field(default=0.0, ge=0)
 
 
 def slots_of(table: str, rule: UpdateRule, width: int) -> dict[str, tuple[int, float]]:
@@ -88,8 +52,8 @@ def slots_of(table: str, rule: UpdateRule, width: int) -> dict[str, tuple[int, f
                 f"{_MOST_CORRECTIONS} updates, which is enough up to {_LARGEST_BETA:.7f}",
                 table=table,
             )
-    elements = 1 if isinstance(rule, RowwiseAdagrad) else width
-    return {slot: (elements, start) for slot, start in rule.slot_start().items()}
+    elements = slot_elements(rule, width)
+    return {slot: (elements[slot], start) for slot, start in rule.slot_start().items()}
 
 
 _Own = RowwiseAdagrad | GroupFtrl | Adam | AdamW

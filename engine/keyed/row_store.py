@@ -14,6 +14,7 @@ from ..arena import zeros
 from ..library import library
 from .index import INT64, reserving
 
+SLOT = "slot/"  # in front of a slot's name, where it is a column
 UINT32 = np.dtype(np.uint32)
 LAST_STEP = 2**32 - 3
 BUSY, FREE = 2**32 - 2, 2**32 - 1  # in the place of a row's step
@@ -63,6 +64,14 @@ class RowStore:
             self.counts, self.last = (zeros(max_rows, UINT32) for _ in range(2))
         self.used = 0
         self._num_free = 0
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """Everything that a row has, by name: memory of all rows, not a copy."""
+        slots = {f"{SLOT}{slot}": memory for slot, memory in self.slots.items()}
+        return {
+            "keys": self.keys, "values": self.values, "counts": self.counts, "last": self.last,
+        } | slots  # fmt: skip
 
     def __len__(self) -> int:
         return self.used - self._num_free

@@ -20,6 +20,7 @@ from .. import rows as row_functions
 from ..library import KEYED_KERNELS, library
 from ..rows import gather_rows, sum_duplicates
 from .admission import admitter
+from .clipping import clipped
 from .definition import TableCounts, TableDefinition
 from .distinct import distinct
 from .draws import draws_of
@@ -28,7 +29,7 @@ from .index import INT64, KeyIndex, as_keys
 from .removals import Removals
 from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
 from .row_store import BUSY, LAST_STEP, RowStore
-from .tiles import Tile, check_tile
+from .tiles import Tile, check_tile, tile_of
 
 _EVICTED_AT_ONCE = 64  # this part of a full table at least: choosing reads all rows
 _KEPT_BYTES = 64 << 20
@@ -130,7 +131,7 @@ class KeyedTable:
             kept = np.flatnonzero(rows >= 0)
             if kept.size < rows.size:
                 rows, gradients = rows[kept], gradients[kept]
-        gradients, scale = self.definition.clipping.apply(gradients, scale)
+        gradients, scale = clipped(self.definition.clipping, gradients, scale)
         self._store.touch(rows, self.step)
         self._updater.apply(self._store, rows, gradients, step=self.step, scale=scale)
         self._evict_unseen()
@@ -179,6 +180,25 @@ class KeyedTable:
             tile, cursor = self.copy(cursor, max_rows, since)
             yield tile
 
+    @property
+    def columns(self) -> dict[str, Array]:
+        """Everything that a row has, by name: memory of all places that were ever used, no copy."""
+        used = self._store.used
+        return {name: memory[:used] for name, memory in self._store.columns.items()}
+
+    def tile(self, columns: Mapping[str, Array]) -> Tile:
+        """Rows of columns that were copied; those of places that were not in use are left out.
+
+        A slot that is not there begins anew.
+
+        Args:
+            columns: By name as in :attr:`columns`, of equal lengths.
+
+        Raises:
+            ShapeMismatchError: Columns are missing, or they have another form.
+        """
+        return tile_of(self.definition, columns)
+
     def mark(self) -> int:
         """A mark for ``copy`` and ``removed_since``: what changes from now on is after it.
 
@@ -200,17 +220,21 @@ class KeyedTable:
     def load(self, tile: Tile) -> None:
         """Write rows as they were copied; a key that has a row gets the tile's.
 
+        In a full table they make room for themselves, if it evicts.
+
         They keep the steps of their last pushes, so they are no change since a mark.
 
         Raises:
             ShapeMismatchError: The rows do not fit. Nothing was changed.
-            LimitExceededError: There is no room. Nothing was changed.
+            LimitExceededError: There is no room, and none can be made. Nothing was changed.
         """
         store, name = self._store, self.definition.name
         keys = as_keys(name, tile.keys)
         check_tile(name, tile, store.values, store.slots)
         rows = self._index.find(keys)
         new = np.flatnonzero(rows < 0)
+        if store.room < new.size <= store.max_rows:
+            self._make_room(new.size - store.room, rows[rows >= 0])
         if new.size > store.room:
             raise LimitExceededError(
                 f"table {name!r}: {new.size} rows to load, and room for {store.room} of "
@@ -230,12 +254,16 @@ class KeyedTable:
         return {"steps": np.array(steps, INT64)} | self._admitter.state()
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Go on as the table whose state this is; those of several tables add up."""
+        """Go on as the table whose state this is; those of several tables add up.
+
+        What another kind of admission remembers is left out.
+        """
         step, check, *counts = state["steps"].tolist()
         self.step, self._next_check = max(self.step, step), max(self._next_check, check)
         before = astuple(self.counts)
         self.counts = TableCounts(*(a + b for a, b in zip(before, counts, strict=True)))
-        self._admitter.load(state)
+        if self._admitter.state().keys() <= state.keys():
+            self._admitter.load(state)
 
     def digest(self) -> str:
         """The same for tables with the same rows and state, in whatever order rows were made.

@@ -7,9 +7,11 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import ShapeMismatchError
+from .definition import TableDefinition
 from .distinct import distinct
 from .hashing import mixed, ps_of_keys
-from .row_store import LAST_STEP
+from .row_rules import slots_of
+from .row_store import FREE, LAST_STEP, SLOT
 
 _U64 = np.uint64
 
@@ -49,6 +51,49 @@ class Tile:
             for i in range(column.shape[1]):
                 words = mixed(words + bits[:, i])
         return int(words.sum(dtype=np.uint64))
+
+
+def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
+    """Rows of columns of a table; those of places that were not in use are left out.
+
+    Of a key that is there twice the later place counts.
+
+    Args:
+        definition: The table that gets them. A slot of it that is not there begins anew.
+        columns: By name as in ``RowStore.columns``.
+
+    Raises:
+        ShapeMismatchError: Columns are missing, or their lengths differ.
+    """
+    needed = ("keys", "values", "counts", "last")
+    lengths = {column.shape[:1] for column in columns.values()}
+    if len(lengths) != 1 or any(name not in columns for name in needed):
+        shapes = ", ".join(f"{name}{list(each.shape)}" for name, each in columns.items())
+        raise ShapeMismatchError(
+            f"table {definition.name!r}: a copy has the columns {shapes}; it needs "
+            f"{', '.join(needed)}, all of one length",
+            table=definition.name,
+        )
+    for name, dtype in (("keys", np.int64), ("last", np.uint32)):
+        if columns[name].ndim != 1 or columns[name].dtype != dtype:
+            raise ShapeMismatchError(
+                f"table {definition.name!r}: {name} of a copy are {columns[name].dtype}"
+                f"{list(columns[name].shape)}, expected a vector of {np.dtype(dtype)}",
+                table=definition.name,
+            )
+    used = np.flatnonzero(columns["last"] != FREE)
+    # A row that went and came back while places were copied may be there twice: the later one.
+    _, first = np.unique(columns["keys"][used][::-1], return_index=True)
+    used = np.sort(used[used.size - 1 - first])
+    slots = {}
+    for slot, (elements, start) in slots_of(
+        definition.name, definition.rule, definition.dim
+    ).items():
+        column = columns.get(f"{SLOT}{slot}")
+        fresh = np.full((used.size, elements), start, definition.dtype)
+        slots[slot] = fresh if column is None else column[used]
+    keys, values, counts, last = (columns[name][used] for name in needed)
+    return Tile(keys, values, slots, counts, last)
 
 
 def check_tile(table: str, tile: Tile, values: Array, slots: Mapping[str, Array]) -> None:

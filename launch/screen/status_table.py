@@ -7,11 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...client.chief.calls import JobStatus, TaskStatus
+from ...core.report import TableCounters
 from ...core.states import State
 from ...core.terminal import terminal_line
 from .numbers import ordered
 
 _WIDE = 110
+_TABLES = 4  # of a ps: growing tables that are shown
 _FEW_SHARES = 4  # that are listed
 
 
@@ -166,7 +168,7 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 
 def placement_text(item: TaskStatus) -> str:
-    """What a ps holds: ``3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, w2/part_0``."""
+    """What a ps holds: ``3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, w2/part_0``; and tables."""
     counters = item.counters
     if counters is None:
         return ""
@@ -174,4 +176,12 @@ def placement_text(item: TaskStatus) -> str:
     slots = f" + {human_bytes(counters.slot_bytes)} slots" if counters.slot_bytes else ""
     names = f": {', '.join(counters.labels)}{more}" if counters.labels else ""
     plural = "" if counters.shards == 1 else "s"
-    return f"{counters.shards} shard{plural}, {human_bytes(counters.value_bytes)}{slots}{names}"
+    held = f"{counters.shards} shard{plural}, {human_bytes(counters.value_bytes)}{slots}{names}"
+    return " · ".join([held, *map(_table_text, counters.tables[:_TABLES])])
+
+
+def _table_text(table: TableCounters) -> str:
+    """A growing table: ``users 6012 rows, 735.2 KiB, 20 evicted``."""
+    counted = {"evicted": table.evicted, "refused": table.refused, "no room": table.full}
+    rest = "".join(f", {count} {what}" for what, count in counted.items() if count)
+    return f"{table.name} {table.rows} rows, {human_bytes(table.num_bytes)}{rest}"

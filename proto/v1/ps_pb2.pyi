@@ -8,12 +8,21 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Eviction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EVICTION_UNSPECIFIED: _ClassVar[Eviction]
+    EVICTION_LEAST_RECENT: _ClassVar[Eviction]
+    EVICTION_LEAST_FREQUENT: _ClassVar[Eviction]
+
 class ReplicaRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     REPLICA_ROLE_NONE: _ClassVar[ReplicaRole]
     REPLICA_ROLE_FOLLOWING: _ClassVar[ReplicaRole]
     REPLICA_ROLE_LEADING: _ClassVar[ReplicaRole]
     REPLICA_ROLE_GONE: _ClassVar[ReplicaRole]
+EVICTION_UNSPECIFIED: Eviction
+EVICTION_LEAST_RECENT: Eviction
+EVICTION_LEAST_FREQUENT: Eviction
 REPLICA_ROLE_NONE: ReplicaRole
 REPLICA_ROLE_FOLLOWING: ReplicaRole
 REPLICA_ROLE_LEADING: ReplicaRole
@@ -37,7 +46,7 @@ class Initializer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., arguments: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ShardDefinition(_message.Message):
-    __slots__ = ("variable", "full_shape", "dtype", "part", "num_parts", "row_offset", "rows", "initializer", "rule", "trainable")
+    __slots__ = ("variable", "full_shape", "dtype", "part", "num_parts", "row_offset", "rows", "initializer", "rule", "trainable", "table")
     VARIABLE_FIELD_NUMBER: _ClassVar[int]
     FULL_SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +57,7 @@ class ShardDefinition(_message.Message):
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     variable: str
     full_shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: _common_pb2.DType
@@ -58,7 +68,46 @@ class ShardDefinition(_message.Message):
     initializer: Initializer
     rule: _struct_pb2.Struct
     trainable: bool
-    def __init__(self, variable: _Optional[str] = ..., full_shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., trainable: bool = ...) -> None: ...
+    table: TableOptions
+    def __init__(self, variable: _Optional[str] = ..., full_shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., trainable: bool = ..., table: _Optional[_Union[TableOptions, _Mapping]] = ...) -> None: ...
+
+class TableOptions(_message.Message):
+    __slots__ = ("rule", "unknown_is_zero", "sightings", "sketch", "chance", "max_unseen_steps", "evicts", "row_norm", "table_norm")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_IS_ZERO_FIELD_NUMBER: _ClassVar[int]
+    SIGHTINGS_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
+    CHANCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_UNSEEN_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EVICTS_FIELD_NUMBER: _ClassVar[int]
+    ROW_NORM_FIELD_NUMBER: _ClassVar[int]
+    TABLE_NORM_FIELD_NUMBER: _ClassVar[int]
+    rule: _struct_pb2.Struct
+    unknown_is_zero: bool
+    sightings: Sightings
+    sketch: SketchedSightings
+    chance: float
+    max_unseen_steps: int
+    evicts: Eviction
+    row_norm: float
+    table_norm: float
+    def __init__(self, rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., unknown_is_zero: bool = ..., sightings: _Optional[_Union[Sightings, _Mapping]] = ..., sketch: _Optional[_Union[SketchedSightings, _Mapping]] = ..., chance: _Optional[float] = ..., max_unseen_steps: _Optional[int] = ..., evicts: _Optional[_Union[Eviction, str]] = ..., row_norm: _Optional[float] = ..., table_norm: _Optional[float] = ...) -> None: ...
+
+class Sightings(_message.Message):
+    __slots__ = ("count", "max_candidates")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    max_candidates: int
+    def __init__(self, count: _Optional[int] = ..., max_candidates: _Optional[int] = ...) -> None: ...
+
+class SketchedSightings(_message.Message):
+    __slots__ = ("count", "counters")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    counters: int
+    def __init__(self, count: _Optional[int] = ..., counters: _Optional[int] = ...) -> None: ...
 
 class DefineRequest(_message.Message):
     __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule", "share")
@@ -108,7 +157,7 @@ class DefineResponse(_message.Message):
     def __init__(self, held: _Optional[_Iterable[_Union[HeldShard, _Mapping]]] = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class PsCounters(_message.Message):
-    __slots__ = ("pushes", "duplicates", "refused", "pulls", "bytes_in", "bytes_out", "variables", "shards", "value_bytes", "slot_bytes", "sessions", "labels", "global_step")
+    __slots__ = ("pushes", "duplicates", "refused", "pulls", "bytes_in", "bytes_out", "variables", "shards", "value_bytes", "slot_bytes", "sessions", "labels", "global_step", "tables")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +171,7 @@ class PsCounters(_message.Message):
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     duplicates: int
     refused: int
@@ -135,7 +185,26 @@ class PsCounters(_message.Message):
     sessions: int
     labels: _containers.RepeatedScalarFieldContainer[str]
     global_step: int
-    def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., global_step: _Optional[int] = ...) -> None: ...
+    tables: _containers.RepeatedCompositeFieldContainer[TableCounters]
+    def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., global_step: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableCounters, _Mapping]]] = ...) -> None: ...
+
+class TableCounters(_message.Message):
+    __slots__ = ("name", "rows", "num_bytes", "admitted", "refused", "full", "evicted")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rows: int
+    num_bytes: int
+    admitted: int
+    refused: int
+    full: int
+    evicted: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., num_bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., full: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("chief", "chief_address", "lease_s", "may_leave")
@@ -206,7 +275,7 @@ class SavedFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_bytes: _Optional[int] = ..., header_bytes: _Optional[int] = ..., header_digest: _Optional[str] = ...) -> None: ...
 
 class SavedTensor(_message.Message):
-    __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes")
+    __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes", "part")
     VARIABLE_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     ROW_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +284,7 @@ class SavedTensor(_message.Message):
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     variable: str
     slot: str
     row_offset: int
@@ -223,7 +293,8 @@ class SavedTensor(_message.Message):
     tensor: str
     digest: str
     num_bytes: int
-    def __init__(self, variable: _Optional[str] = ..., slot: _Optional[str] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., file: _Optional[str] = ..., tensor: _Optional[str] = ..., digest: _Optional[str] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    part: int
+    def __init__(self, variable: _Optional[str] = ..., slot: _Optional[str] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., file: _Optional[str] = ..., tensor: _Optional[str] = ..., digest: _Optional[str] = ..., num_bytes: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
 
 class SavedShard(_message.Message):
     __slots__ = ("shard", "version", "updates", "block")

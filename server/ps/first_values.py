@@ -10,6 +10,7 @@ from ...core.errors import CheckpointError
 from ...core.rules.update_rules import UpdateRule, rule_from_dict
 from ...core.task import Incarnation
 from ...engine.block import Block
+from ...engine.push_target import PushTarget
 
 _FILL_BYTES = 16 * 1024 * 1024  # initialized between two looks whether somebody waits for it
 
@@ -19,14 +20,14 @@ class Held:
     """A shard that a ps holds.
 
     Attributes:
-        block: Its memory.
+        block: What it is in: an array's memory, or a part of a table.
         entry: Its number there.
         defined_by: The first task that defined it.
         restored_from: The checkpoint that its value came from.
         bound_by: The task that gave it its update rule.
     """
 
-    block: Block
+    block: PushTarget
     entry: int
     defined_by: Incarnation
     restored_from: CheckpointReader | None = None
@@ -44,6 +45,8 @@ def initialize(
     variable = shard.variable
     start, stop = shard.row_offset, shard.row_offset + shard.rows
     record = reader.variable(variable.name) if reader is not None else None
+    if reader is not None and reader.table(variable.name) is not None:
+        raise another_kind(reader, variable.name, "a growing table", "an array")
     if reader is not None and record is not None:
         if tuple(record.shape) != variable.shape or record.dtype != variable.dtype.name:
             raise CheckpointError(
@@ -67,6 +70,16 @@ def initialize(
         return None  # the creating task assigns the value
     block.initialized[entry] = True
     return reader if record is not None else None
+
+
+def another_kind(reader: CheckpointReader, name: str, saved: str, defined: str) -> CheckpointError:
+    """The error about a checkpoint that has an array where the program has a table, or so."""
+    return CheckpointError(
+        f"{reader.path} has {name!r} as {saved}, the program defines {defined}; it was saved by "
+        "another model. Restore it with that program, or name another model_dir",
+        variable=name,
+        path=reader.path,
+    )
 
 
 def restored_slots(held: Held, rule: UpdateRule) -> tuple[dict[str, Array], int]:

@@ -1,4 +1,4 @@
-"""Compiled layouts: the ranges of memory that a step's payload belongs to."""
+"""Compiled layouts: what of a ps a step's payload belongs to, in order."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,8 @@ import numpy as np
 from ...core.arrays.dtypes import Array, DType
 from ...core.rules.update_rules import UpdateRule
 from ...core.wire.steps import Encoding, Operation
-from ...engine.block import Block, Range
+from ...engine.block import Block
+from ...engine.push_target import PushTarget, Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,8 @@ class LayoutRange:
     """Shards that are adjacent in the payload and in memory, with one operation.
 
     Attributes:
-        block: Their memory.
-        where: Their elements in the block.
+        block: What holds them.
+        where: Their elements in the block; of a table all of its part.
         operation: What the step does to them.
         rule: Applies gradients; None for other operations.
         encoding: Encoding of the values in the payload.
@@ -26,7 +27,7 @@ class LayoutRange:
         decay: Fraction of the old values that is taken away before others are added.
     """
 
-    block: Block
+    block: PushTarget
     where: Range
     operation: Operation
     rule: UpdateRule | None
@@ -34,6 +35,17 @@ class LayoutRange:
     dtype: DType
     width: int
     decay: float = 0.0
+
+    @property
+    def array(self) -> Block:
+        """The block, which holds arrays.
+
+        Raises:
+            TypeError: It is a part of a table.
+        """
+        if not isinstance(self.block, Block):
+            raise TypeError(f"{self.block.shards[0].label!r} is a table")
+        return self.block
 
     @property
     def num_bytes(self) -> int:
@@ -48,13 +60,14 @@ class LayoutRange:
 
     def numbered_bytes(self, count: int) -> int:
         """Bytes in the payload for ``count`` rows or elements."""
-        return count * self.dtype.itemsize * (self.width if self.encoding is Encoding.ROWS else 1)
+        width = 1 if self.encoding is Encoding.ELEMENTS else self.width
+        return count * self.dtype.itemsize * width
 
     def part(self, first: int, last: int) -> "LayoutRange":
         """A part of its entries, counted from its first one."""
         first, last = self.where.first + first, self.where.first + last
-        offsets = self.block.offsets
-        return replace(self, where=Range(first, last, offsets[first], offsets[last]))
+        start, stop = self.block.range_of(first).start, self.block.range_of(last - 1).stop
+        return replace(self, where=Range(first, last, start, stop))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +79,7 @@ class Layout:
         pending: Per range, how many ranges of its block follow. A block is changed once per push,
             when its last range has arrived.
         dense_bytes: Bytes of the dense ranges.
-        numbered: The other ranges, whose payload has row or element numbers.
+        numbered: The other ranges, whose payload has row or element numbers, or keys.
         num_entries: Number of shards.
     """
 

@@ -16,6 +16,7 @@ from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...engine.block import Block
+from ...engine.push_target import PushTarget
 
 
 class MemoryLimits:
@@ -39,9 +40,9 @@ class MemoryLimits:
         self._max_variable_bytes = settings.max_variable_bytes or self.max_ps_bytes
 
     def check_shards(
-        self, new: Sequence[ShardDefinition], blocks: Iterable[Block], who: Incarnation
+        self, new: Sequence[ShardDefinition], blocks: Iterable[PushTarget], who: Incarnation
     ) -> None:
-        """Check that new shards fit beside those in ``blocks``.
+        """Check that new shards fit beside those in ``blocks``; tables at their largest.
 
         Raises:
             LimitExceededError: They do not; names the variable, both numbers and the setting.
@@ -54,7 +55,7 @@ class MemoryLimits:
         held: Counter[str] = Counter()
         used = self._beside()
         for block in blocks:
-            used += block.value.nbytes + block.slot_bytes
+            used += block.most_bytes
             for shard in block.shards:
                 if shard.variable.name in more:
                     held[shard.variable.name] += shard.num_bytes
@@ -65,7 +66,11 @@ class MemoryLimits:
             self._check(total, self._max_variable_bytes, "max_variable_bytes", name, who)
 
     def check_slots(
-        self, names: Collection[str], rule: UpdateRule, blocks: Iterable[Block], who: Incarnation
+        self,
+        names: Collection[str],
+        rule: UpdateRule,
+        blocks: Iterable[PushTarget],
+        who: Incarnation,
     ) -> None:
         """Check that the slot variables fit that a rule needs for these variables.
 
@@ -75,8 +80,8 @@ class MemoryLimits:
         wanted, slots = set(names), rule.active_slots()
         used, more, label = self._beside(), 0, ""
         for block in blocks:
-            used += block.value.nbytes + block.slot_bytes
-            if not is_float(block.dtype):
+            used += block.most_bytes
+            if not isinstance(block, Block) or not is_float(block.dtype):
                 continue
             missing = sum(slot not in block.slots for slot in slots)
             if missing and any(shard.variable.name in wanted for shard in block.shards):

@@ -4,7 +4,7 @@ What is written is first copied under the lock of its block, a part of a MiB at 
 neither the memory for it nor the time a push waits depends on how large a shard is. Small shards
 that share a block are copied together. A large shard is saved in ranges of rows, each with its
 slots at one moment: a push that arrives meanwhile is in the ranges copied after it, as it would be
-if the variable were cut into more shards.
+if the variable were cut into more shards. Growing tables follow: ``table_copies.py``.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,8 +27,12 @@ from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
 from ...engine.block import Block
+from ...engine.push_target import RowsByKey
 from ...net.memory_pool import temporary_buffer
 from .store import Store
+
+if TYPE_CHECKING:
+    from .table_copies import TableCopy, TablePiece
 
 COPY_BYTES = 4 * 1024 * 1024  # values and slots written at a time
 _LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
@@ -65,13 +70,16 @@ def save_shards(store: Store, directory: str | Folder, copy_bytes: int = COPY_BY
     folder.make()
     pushes = store.counters().pushes
     file = f"ps-{store.share}.safetensors"
-    blocks = store.table.blocks()
-    held_bytes = sum(block.value.nbytes + block.slot_bytes for block in blocks)
+    blocks, parts_of_tables = store.table.blocks(), store.table.tables()
+    held = [*blocks, *parts_of_tables]
+    held_bytes = sum(block.value_bytes + block.slot_bytes for block in held)
     most = max(copy_bytes, min(_MAX_COPY_BYTES, held_bytes // _RANGES))
     # Planned before writing: a slot that is bound later waits for the next checkpoint.
     taken = {"__metadata__"}  # reserved by safetensors
     plan = [[_named(group, taken) for group in _plan(block, most)] for block in blocks]
     specs = [tensor.spec for groups in plan for group in groups for tensor in group]
+    tables = _copies_of_tables(parts_of_tables, most)
+    specs += [piece.spec for table in tables for piece in table.pieces]
     tensors: list[TensorRecord] = []
     shards: list[SavedShard] = []
     applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
@@ -91,9 +99,40 @@ def save_shards(store: Store, directory: str | Folder, copy_bytes: int = COPY_BY
                 SavedShard(shard, versions[entry], updates[entry], number)
                 for entry, shard in saved.items()
             ]
+        for number, table in enumerate(tables, len(blocks)):
+            [shard] = table.block.shards
+            applied[number] = table.applied
+            for piece, array in zip(table.pieces, table.arrays(), strict=True):
+                tensors.append(_record_of_piece(shard, piece, file, writer.write(array)))
+            shards.append(SavedShard(shard, table.version, table.version, number))
         writer.close()
     files = {file: writer.record}
     return SavedPart(tuple(tensors), tuple(shards), applied, store.global_step, files, pushes)
+
+
+def _copies_of_tables(parts: Sequence[RowsByKey], most: int) -> list["TableCopy"]:
+    if not parts:
+        return []
+    from ...engine.keyed.block import KeyedBlock  # a ps without tables never loads it
+    from .table_copies import TableCopy
+
+    return [TableCopy(part, most) for part in parts if isinstance(part, KeyedBlock)]
+
+
+def _record_of_piece(
+    shard: ShardDefinition, piece: "TablePiece", file: str, digest: str
+) -> TensorRecord:
+    return TensorRecord(
+        variable=shard.variable.name,
+        slot=piece.column,
+        row_offset=piece.start,
+        rows=piece.rows,
+        file=file,
+        tensor=piece.spec.name,
+        digest=digest,
+        num_bytes=piece.spec.num_bytes,
+        part=shard.part,
+    )
 
 
 @dataclass(frozen=True, slots=True)

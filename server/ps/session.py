@@ -21,8 +21,8 @@ from ...core.errors import (
 )
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
-from ...core.wire.steps import LayoutEntry, PushResult, StepHeader, StepReply
-from ...engine.block import Block, StepInfo
+from ...core.wire.steps import Encoding, LayoutEntry, PushResult, StepHeader, StepReply
+from ...engine.push_target import PushTarget, StepInfo
 from .layout import Layout
 from .payload import Payload
 from .store import PushRequest, Store
@@ -309,7 +309,9 @@ class Session:
         layout, known, changed = self._last_changed
         if layout is push and known == hyperparameters:
             return changed
-        rules = {id(part.rule): part.rule for part in push.ranges if part.rule is not None}
+        # Those of tables stay as they are: a program's optimizer is another one.
+        arrays = (part for part in push.ranges if part.encoding is not Encoding.KEYS)
+        rules = {id(part.rule): part.rule for part in arrays if part.rule is not None}
         try:
             changed = {key: rule.changed(hyperparameters) for key, rule in rules.items()}
         except ValueError as error:
@@ -375,8 +377,8 @@ def _may_overlap(step: StepHeader, push: PushRequest, pull: Layout) -> bool:
 
 
 def _advance(
-    run: Generator[Block, None, PushResult],
-) -> tuple[Block | None, PushResult | None]:
+    run: Generator[PushTarget, None, PushResult],
+) -> tuple[PushTarget | None, PushResult | None]:
     """The next block that was applied, or the result."""
     try:
         return next(run), None

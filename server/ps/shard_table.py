@@ -17,7 +17,7 @@ from ...core.errors import (
     ShapeMismatchError,
     UnknownVariableError,
 )
-from ...core.rules.definitions import ShardDefinition, ShardKey
+from ...core.rules.definitions import ShardDefinition, ShardKey, VariableDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
@@ -26,6 +26,7 @@ from ...core.wire.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry,
 from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library
+from ...engine.push_target import PushTarget, RowsByKey
 from ...net.shared_memory import SharedSegment, unavailable
 from .claims import Claims
 from .first_values import Held, initialize, restored_slots
@@ -36,6 +37,7 @@ from .replication.records import BlockCopyBegun, RuleBound
 from .replication.stream import RecordStream
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
+_TABLE_OPERATIONS = (Operation.PULL, Operation.APPLY)
 _LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
 
@@ -67,16 +69,16 @@ class ShardTable:
         self._defining = threading.Lock()
         self._definitions = threading.Lock()
         self._claims = Claims(self._defining)
-        self._filling: list[Block] = []  # their shards are being given their first values
+        self._filling: list[PushTarget] = []  # their shards are being given their first values
         self._held: dict[ShardKey, Held] = {}
         self._parts: dict[str, list[int]] = {}
-        self._blocks: list[Block] = []
+        self._blocks: list[PushTarget] = []
         self._num_blocks = 0
         library.use_folder(settings.kernel_cache)
         # What a worker reads by itself waits for no follower: it might see what is lost a moment
         # later.
-        has_followers = settings.ps_replicas > 1
-        shares = settings.shared_memory and not unavailable() and not has_followers
+        self._has_followers = settings.ps_replicas > 1
+        shares = settings.shared_memory and not unavailable() and not self._has_followers
         self._arena = Arena(_create_slab if shares else None)
         self._limits = MemoryLimits(task, settings, beside)
 
@@ -102,13 +104,16 @@ class ShardTable:
             DefinitionMismatchError: One exists, here or in the checkpoint, with another shape,
                 dtype or cut.
             LimitExceededError: Too many shards, or too many bytes.
+            ConfigurationError: Options of a table do not fit together.
             PeerLostError: The caller gave up; nothing was defined.
             CheckpointError: The checkpoint cannot be read.
         """
         names = {shard.variable.name for shard in shards}
+        _warm_up_tables(shards)
         with self._defining:
             self._claims.wait(names)
             new = self._missing(shards, who)
+            self._check_can_follow(new)
             self._limits.check_shards(new, [*self._blocks, *self._filling], who)
             before = self._arena.mark()
             blocks = [self._new_block(group) for group in _group(new)]
@@ -125,8 +130,26 @@ class ShardTable:
                 self._filling = [block for block in self._filling if block not in blocks]
             return [self._describe(self._held[shard.key]) for shard in shards]
 
-    def _new_block(self, shards: Sequence[ShardDefinition]) -> Block:
+    def _check_can_follow(self, new: Sequence[ShardDefinition]) -> None:
+        # Pushes to tables are records like others, but there is no copy of what was there before.
+        if not (self._has_followers or self._records.followers):
+            return
+        for shard in new:
+            if shard.variable.table is not None:
+                raise RefusedError(
+                    f"{self.task}: {shard.variable.name!r} is a growing table, and this ps is "
+                    "followed by others, which cannot copy tables yet; run the job with "
+                    "WINDLASS_PS_REPLICAS=1, or give the table a vocabulary_size",
+                    task=self.task,
+                    variable=shard.variable.name,
+                )
+
+    def _new_block(self, shards: Sequence[ShardDefinition]) -> PushTarget:
         self._num_blocks += 1
+        if shards[0].variable.table is not None:
+            from ...engine.keyed.block import KeyedBlock  # a ps without tables never loads it
+
+            return KeyedBlock(shards[0], self._num_blocks - 1)
         return Block(shards, self._arena, self._num_blocks - 1)
 
     def _missing(
@@ -154,7 +177,7 @@ class ShardTable:
 
     def _fill(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[PushTarget],
         new: Sequence[ShardDefinition],
         restore_from: str | Folder | None,
         who: Incarnation,
@@ -177,14 +200,16 @@ class ShardTable:
         for block in blocks:
             for entry in range(len(block.shards)):
                 check()
-                source = initialize(block, entry, reader, check)
+                source = _first_values(block, entry, reader, check)
                 filled.append(Held(block, entry, who, source))
+        arrays = [block for block in blocks if isinstance(block, Block)]
         while not self._publish(blocks, filled):
-            copy_to_all(self._records, blocks, filled)
+            self._check_can_follow(new)
+            copy_to_all(self._records, arrays, filled)
         if reader is not None:
             self._restored(reader.manifest.global_step)
 
-    def _publish(self, blocks: Sequence[Block], filled: Sequence[Held]) -> bool:
+    def _publish(self, blocks: Sequence[PushTarget], filled: Sequence[Held]) -> bool:
         """Show new blocks to everybody, once every follower has them; whether it has."""
         with self._defining, self.publishing():
             if not all(self._records.is_claimed(block.number) for block in blocks):
@@ -192,7 +217,7 @@ class ShardTable:
             self._show(blocks, filled)
             return True
 
-    def _show(self, blocks: Sequence[Block], filled: Sequence[Held]) -> None:
+    def _show(self, blocks: Sequence[PushTarget], filled: Sequence[Held]) -> None:
         self._blocks += blocks
         for held in filled:
             shard = held.block.shards[held.entry]
@@ -207,7 +232,7 @@ class ShardTable:
         with self._definitions:
             yield
 
-    def held_of(self, block: Block) -> list[Held]:
+    def held_of(self, block: PushTarget) -> list[Held]:
         """The shards of a block, in order."""
         with self._definitions:
             return [self._held[shard.key] for shard in block.shards]
@@ -278,7 +303,13 @@ class ShardTable:
         """
         names = list(variables)
         for dtype in self._float_dtypes(names):
-            warm_up(rule, dtype)
+            try:
+                warm_up(rule, dtype)
+            except TypeError as error:  # those of whole rows
+                raise RefusedError(
+                    f"{self.task}: {rule.name} runs on growing tables alone: {error}",
+                    task=self.task,
+                ) from error
         with self._defining:
             self._claims.wait(set(names))
             self._limits.check_slots(names, rule, self._blocks, who)
@@ -295,7 +326,8 @@ class ShardTable:
             blocks = [
                 self._held[name, part].block for name in names for part in self._parts.get(name, ())
             ]
-        return {block.dtype for block in blocks if is_float(block.dtype)}
+        arrays = [block for block in blocks if isinstance(block, Block)]
+        return {block.dtype for block in arrays if is_float(block.dtype)}
 
     def _is_bound(self, held: Held, rule: UpdateRule, who: Incarnation) -> bool:
         shard, bound = held.block.shards[held.entry], held.block.rules[held.entry]
@@ -331,6 +363,8 @@ class ShardTable:
         updates: int,
     ) -> None:
         block, entry = held.block, held.entry
+        if not isinstance(block, Block):
+            raise TypeError(f"{block.shards[entry].label!r} is a table, which has its rule")
         with block.lock:
             block.bind(entry, rule)
             for slot, rows in slots.items():
@@ -365,6 +399,8 @@ class ShardTable:
     def _check_same_variable(self, shard: ShardDefinition, held: Held, who: Incarnation) -> None:
         mine, theirs = held.block.shards[held.entry].variable, shard.variable
         if mine.shape == theirs.shape and mine.dtype == theirs.dtype:
+            if mine.table != theirs.table:
+                raise self._other_table(mine, theirs, held, who)
             return
         raise DefinitionMismatchError(
             f"{self.task}: {who.task} defines {mine.name!r} as {theirs.dtype.name}"
@@ -375,11 +411,27 @@ class ShardTable:
             other=held.defined_by.task,
         )
 
+    def _other_table(
+        self,
+        mine: VariableDefinition,
+        theirs: VariableDefinition,
+        held: Held,
+        who: Incarnation,
+    ) -> DefinitionMismatchError:
+        return DefinitionMismatchError(
+            f"{self.task}: {who.task} defines {mine.name!r} as {theirs.table or 'an array'}, "
+            f"{held.defined_by.task} defined it as {mine.table or 'an array'}; all tasks must run "
+            "the same program",
+            variable=mine.name,
+            task=who.task,
+            other=held.defined_by.task,
+        )
+
     @staticmethod
     def _describe(held: Held) -> HeldShard:
         block, entry = held.block, held.entry
         shard = replace(block.shards[entry], rule=block.rules[entry])
-        memory = block.memory.location(block.offsets[entry])
+        memory = block.location(entry)
         return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from), memory)
 
     def compile(self, entries: Sequence[LayoutEntry]) -> Layout:
@@ -423,6 +475,21 @@ class ShardTable:
             raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
         if item.operation in ROW_OPERATIONS and item.encoding is not Encoding.ROWS:
             raise RefusedError(f"{self.task}: {item.operation} is for rows", task=self.task)
+        if (item.encoding is Encoding.KEYS) != isinstance(block, RowsByKey):
+            raise RefusedError(
+                f"{self.task}: {item.variable!r} is "
+                + ("no table" if item.encoding is Encoding.KEYS else "a table: it has keys")
+                + f", and a layout asks for {item.encoding}",
+                task=self.task,
+                variable=item.variable,
+            )
+        if item.encoding is Encoding.KEYS and item.operation not in _TABLE_OPERATIONS:
+            raise RefusedError(
+                f"{self.task}: {item.operation} of {item.variable!r}: rows of a table are read, "
+                "and updated by its rule",
+                task=self.task,
+                variable=item.variable,
+            )
         self._check_decay(item, block.dtype)
         applied = rule if item.operation is Operation.APPLY else None
         where = block.range_of(entry)
@@ -465,21 +532,47 @@ class ShardTable:
     def held_bytes(self) -> int:
         """Bytes of all values, for placement."""
         with self._definitions:
-            return sum(block.value.nbytes for block in self._blocks)
+            return sum(block.value_bytes for block in self._blocks)
 
     def blocks(self) -> list[Block]:
-        """Every block, in the order of creation."""
+        """Every block of arrays, in the order of creation."""
         with self._definitions:
-            return list(self._blocks)
+            return [block for block in self._blocks if isinstance(block, Block)]
+
+    def tables(self) -> list[RowsByKey]:
+        """Every part of a growing table, in the order of creation."""
+        with self._definitions:
+            return [block for block in self._blocks if isinstance(block, RowsByKey)]
 
     def summary(self) -> tuple[int, int, int, int, tuple[str, ...]]:
         """(shards, variables, bytes of values, bytes of slots, names of the first few shards)."""
         with self._definitions:
-            values = sum(block.value.nbytes for block in self._blocks)
+            values = sum(block.value_bytes for block in self._blocks)
             slots = sum(block.slot_bytes for block in self._blocks)
             first = islice(self._held.values(), _LABELS)
             labels = tuple(held.block.shards[held.entry].label for held in first)
             return len(self._held), len(self._parts), values, slots, labels
+
+
+def _first_values(
+    block: PushTarget, entry: int, reader: CheckpointReader | None, check: Callable[[], None]
+) -> CheckpointReader | None:
+    """Give a shard its first value; the checkpoint, if that came from one."""
+    if isinstance(block, Block):
+        return initialize(block, entry, reader, check)
+    if reader is None:
+        return None  # a table begins without rows
+    from .table_copies import restore_table
+
+    return restore_table(block, reader, check)
+
+
+def _warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
+    tables = [shard for shard in shards if shard.variable.table is not None]
+    if tables:
+        from ...engine.keyed.block import warm_up_tables
+
+        warm_up_tables(tables)
 
 
 def _create_slab(num_bytes: int) -> SharedSegment:
@@ -491,7 +584,7 @@ def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
     groups: list[list[ShardDefinition]] = []
     open_groups: dict[DType, tuple[list[ShardDefinition], int]] = {}
     for shard in shards:
-        if shard.num_bytes >= _OWN_BLOCK_BYTES:
+        if shard.num_bytes >= _OWN_BLOCK_BYTES or shard.variable.table is not None:
             groups.append([shard])
             continue
         dtype = shard.variable.dtype

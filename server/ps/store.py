@@ -19,7 +19,7 @@ from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire.bounds import MAX_STEP_LEAD
 from ...core.wire.steps import Encoding, Operation, PushResult
-from ...engine.block import Block, Gradient, StepInfo, UpdatePart
+from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, UpdatePart
 from ...engine.rows import gather_rows
 from .closure_log import ClosurePushLog
 from .dedup import PushLog
@@ -40,7 +40,7 @@ class PushRequest:
     """A push and its row numbers; its values are fetched while it is applied.
 
     Attributes:
-        rows: Per numbered range its rows or elements, strictly ascending int64.
+        rows: Per numbered range its rows or elements, strictly ascending int64; or keys.
         changed: Id of a bound update rule -> the one to run instead.
     """
 
@@ -65,6 +65,8 @@ class _Tally:
 _Taken = TypeVar("_Taken")
 # Most tasks that a ps remembers, per worker that may be connected: those that come and go.
 _TASKS_PER_SESSION = 16
+_COUNTED_TABLES = 128  # in the status: each is a few numbers in every heartbeat
+_NO_KEYS = np.empty(0, np.int64)
 _LANES_PER_SESSION = 4  # a worker has two closures, and those of lost ones wait
 
 Fetch = Callable[[int], memoryview]
@@ -128,7 +130,7 @@ class Store:
                 self.records.post(TaskRegistered(who))
 
     def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
-        """Check row and element numbers before anything is applied.
+        """Check row and element numbers before anything is applied. Keys may be any.
 
         Raises:
             ShapeMismatchError: One is out of range, or they do not ascend.
@@ -138,7 +140,7 @@ class Store:
             if part.encoding is Encoding.DENSE:
                 continue
             indices, what = next(given), part.encoding.removesuffix("s")
-            if indices.size == 0:
+            if indices.size == 0 or part.encoding is Encoding.KEYS:  # any int64 is a key
                 continue
             label = part.block.shards[part.where.first].label
             low, high = int(indices.min()), int(indices.max())
@@ -183,7 +185,7 @@ class Store:
                 return result
             applied()
 
-    def applying(self, push: PushRequest, fetch: Fetch) -> Generator[Block, None, PushResult]:
+    def applying(self, push: PushRequest, fetch: Fetch) -> Generator[PushTarget, None, PushResult]:
         """As :meth:`push`, block by block: yields each updated block, returns the result.
 
         Blocks of a repeated push are not yielded.
@@ -233,7 +235,7 @@ class Store:
             limit=most,
         )
 
-    def _apply(self, block: Block, work: list[UpdatePart], info: StepInfo) -> None:
+    def _apply(self, block: PushTarget, work: list[UpdatePart], info: StepInfo) -> None:
         with block.writing():
             if block.has_applied(info):
                 return
@@ -328,18 +330,16 @@ class Store:
         """Call ``copy`` with the values of each range of a pull; yields its results.
 
         ``copy(values, rows)`` gets the block's memory, flat or as rows with the wanted row numbers,
-        and runs under the block's lock, so that each shard is consistent; results are yielded
-        without the lock. ``versions`` (int64, per entry) is set to the versions of the values.
-        Thread-safe.
+        or rows of a table, flat; it runs under the block's lock, so that each shard is consistent;
+        results are yielded without the lock. ``versions`` (int64, per entry) is set to the versions
+        of the values. Thread-safe.
         """
         given, entry = iter(rows), 0
         for part in layout.ranges:
             numbers = next(given) if part.encoding is not Encoding.DENSE else None
             where, block = part.where, part.block
             with block.lock:
-                value = block.value[where.start : where.stop]
-                if numbers is not None:
-                    value = value.reshape(part.numbered, part.width)
+                value, numbers = _values(part, numbers)
                 if part.dtype != value.dtype:
                     if numbers is not None:
                         value, numbers = gather_rows(value, numbers).reshape(-1), None
@@ -393,6 +393,7 @@ class Store:
     def counters(self, sessions: int = 0) -> PsCounters:
         """All counters, as of now."""
         shards, variables, values, slots, labels = self.table.summary()
+        tables = tuple(block.counters for block in self.table.tables()[:_COUNTED_TABLES])
         global_step = self.global_step
         tally = self._tally
         with tally.lock:
@@ -410,7 +411,17 @@ class Store:
                 sessions=sessions,
                 labels=labels,
                 global_step=global_step,
+                tables=tables,
             )
+
+
+def _values(part: LayoutRange, numbers: Array | None) -> tuple[Array, Array | None]:
+    """Values of a range, and which rows of them are wanted. The caller holds the block's lock."""
+    block, where = part.block, part.where
+    if isinstance(block, RowsByKey):
+        return block.read(_NO_KEYS if numbers is None else numbers).reshape(-1), None
+    value = part.array.value[where.start : where.stop]
+    return (value if numbers is None else value.reshape(part.numbered, part.width)), numbers
 
 
 def _copy(values: Array, rows: Array | None) -> Array:

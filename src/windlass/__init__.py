@@ -19,7 +19,7 @@ from .core.process import on_import
 
 if TYPE_CHECKING:
     from . import distribute, testing, training
-    from .api import config, data, train
+    from .api import config, data, embedding, train
     from .cluster.spec import ClusterSpec
     from .core import errors
     from .core.arrays.indexed_slices import IndexedSlices
@@ -45,6 +45,7 @@ __all__ = [
     "data",
     "device",
     "distribute",
+    "embedding",
     "errors",
     "estimator",
     "metrics",
@@ -75,6 +76,7 @@ _name = public_face.public_getattr(
         "data": "distribute.data",
         "device": "distribute.base.devices:on_device",
         "distribute": "distribute",
+        "embedding": "api.embedding",
         "errors": "core.errors",
         "estimator": "training.estimator",
         "metrics": "distribute.metrics",

@@ -199,7 +199,7 @@ def test_a_process_that_loads_a_part_has_the_default_strategy(module: str) -> No
 # A rule has the name of its optimizer: it travels, and checkpoints have it.
 _RULES = {
     "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb", "Lion", "Nadam",
-    "RMSprop",
+    "RMSprop", "RowwiseAdagrad", "GroupFtrl",
 }  # fmt: skip
 # In net and the bridge to Keras. Take one off when it is renamed; none is added.
 _DOUBLED = {"Credentials", "RowReader", "Steps"}

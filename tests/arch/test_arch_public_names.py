@@ -9,8 +9,8 @@ import windlass
 NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
-        VariableSynchronization config connect data device distribute errors estimator metrics nn
-        optimizers random summary testing train training variable_creator_scope
+        VariableSynchronization config connect data device distribute embedding errors estimator
+        metrics nn optimizers random summary testing train training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
@@ -34,6 +34,10 @@ NAMES = {
     "windlass.nn": """
         compute_average_loss embedding_lookup embedding_lookup_sparse
         embedding_lookup_sparse_gradient scale_regularization_loss
+    """,
+    "windlass.embedding": """
+        Chance Embeddings FeatureConfig GroupFtrl Lookup Ragged RowwiseAdagrad Sightings
+        SketchedSightings TableConfig hash_strings
     """,
     "windlass.random": "Generator",
     "windlass.optimizers": """

@@ -14,7 +14,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
-from windlass.engine.block import StepInfo
+from windlass.engine.push_target import StepInfo
 from windlass.proto.v1 import replication_pb2
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder

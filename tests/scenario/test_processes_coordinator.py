@@ -36,6 +36,10 @@ strategy = wl.distribute.ParameterServerStrategy(
 with strategy.scope():
     table = wl.Variable(np.zeros((4, 2), np.float32), name="table")
     count = wl.Variable(np.zeros(4, np.int64), name="count")
+    embeddings = wl.embedding.Embeddings(
+        [wl.embedding.FeatureConfig("user", wl.embedding.TableConfig("users", dim=2))],
+        wl.optimizers.SGD(1.0),
+    )
 optimizer = wl.optimizers.SGD(1.0)
 coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
 here = wl.distribute.coordinator.experimental_get_current_worker_index
@@ -68,6 +72,18 @@ shapes = coordinator.fetch([coordinator.schedule(add, (row % 4, 1.0)) for row in
 assert {shape for shape, _ in shapes} == {(2, 2)}
 assert table.numpy().tolist() == [[10, 10]] * 4
 
+# So are growing tables: each closure trains the rows of its keys once.
+def train(key):
+    rows = embeddings.lookup({"user": [key, -1]})
+    rows.apply_gradients({"user": np.ones((2, 2), np.float32)})
+
+before = embeddings.lookup({"user": [5, -1]})["user"]
+for key in range(10):
+    coordinator.schedule(train, (key,))
+coordinator.join()
+after = embeddings.lookup({"user": [5, -1]})["user"]
+np.testing.assert_allclose(after, before - [[1], [10]], rtol=1e-5)
+
 # A rate that is assigned later counts for the closures that are scheduled then.
 def learn():
     strategy.run(lambda: optimizer.apply_gradients([(np.ones((4, 2), np.float32), table)]))
@@ -83,7 +99,7 @@ optimizer.learning_rate = lambda: 0.25
 coordinator.schedule(learn)
 coordinator.join()
 assert table.numpy()[0, 0] == 8.25
-assert strategy.global_step == 3
+assert strategy.global_step == 10 + 3
 
 # Per-worker values and datasets are the worker's own, and an iterator goes on.
 numbers = coordinator.create_per_worker_values(lambda: here() * 100)

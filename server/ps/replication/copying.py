@@ -14,7 +14,8 @@ from contextlib import suppress
 
 from ....core.errors import MovedError, PeerLostError
 from ....core.rules.update_rules import UpdateRule
-from ....engine.block import Block, StepInfo, UpdatePart
+from ....engine.block import Block
+from ....engine.push_target import PushTarget, StepInfo, UpdatePart
 from ....engine.rules import entry_of
 from ..first_values import Held
 from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile
@@ -72,7 +73,7 @@ def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
 
 
 def run_and_post(
-    stream: RecordStream, block: Block, parts: Sequence[UpdatePart], info: StepInfo
+    stream: RecordStream, block: PushTarget, parts: Sequence[UpdatePart], info: StepInfo
 ) -> None:
     """Run a push on a block that others follow. The caller holds the block's lock.
 
@@ -83,7 +84,7 @@ def run_and_post(
         Exception: What a rule without a kernel raises; followers have what it left.
         MovedError: A kernel failed after its record was sent: this ps leads no more.
     """
-    if all(_has_kernel(part.rule) for part in parts):
+    if not isinstance(block, Block) or all(_has_kernel(part.rule) for part in parts):
         stream.post(BlockUpdated(block.number, info, tuple(parts)))
         try:
             block.run(parts, info)

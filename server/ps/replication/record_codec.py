@@ -10,7 +10,7 @@ from ....core.rules.update_rules import UpdateRule
 from ....core.task import TaskId
 from ....core.wire import codec
 from ....core.wire.closure_pushes import ClosureMarks
-from ....engine.block import Gradient, Range, StepInfo, UpdatePart
+from ....engine.push_target import Gradient, Range, StepInfo, UpdatePart
 from ....proto.v1 import replication_pb2 as pb
 from .records import (
     BlockCopyBegun,

@@ -12,7 +12,7 @@ from ....core.rules.definitions import ShardDefinition
 from ....core.rules.update_rules import UpdateRule
 from ....core.task import Incarnation, TaskId
 from ....core.wire.closure_pushes import ClosureMarks
-from ....engine.block import StepInfo, UpdatePart
+from ....engine.push_target import StepInfo, UpdatePart
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def test_the_same_ids_are_sorted_out_once_and_changed_ones_again() -> None:
 def test_tables_do_not_mix_and_not_all_of_them_are_kept() -> None:
     cache = DistinctRowsCache(WHO)
     first = cache.of("table 0", ids_of(1, 0), ROWS)
-    for number in range(1, 65):
+    for number in range(1, 513):
         cache.of(f"table {number}", ids_of(number % ROWS, 0), ROWS)
     assert cache.of("table 0", ids_of(1, 0), ROWS) is not first
 

@@ -8,7 +8,8 @@ from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.update_rules import SGD, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Operation
-from windlass.engine.block import Block, Gradient, Range, StepInfo, warm_up
+from windlass.engine.block import Block, warm_up
+from windlass.engine.push_target import Gradient, Range, StepInfo
 from windlass.engine.rules import hyperparameters
 
 TASK = TaskId("worker", 0)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError
+from windlass.core.rules.tables import Chance, Sightings, SketchedSightings
 from windlass.core.rules.update_rules import Adagrad
-from windlass.engine.keyed.admission import Chance, Sightings, SketchedSightings
 from windlass.engine.keyed.eviction import least_used
 from windlass.engine.keyed.table import KeyedTable
 
@@ -117,7 +117,7 @@ def test_a_chance_is_the_same_for_the_same_pushes_and_another_at_each() -> None:
 
 @pytest.mark.parametrize(
     ("admission", "said"),
-    [(Sightings(0), "count of its admission is 0; it must be at least 1"),
+    [(Sightings(0), "count of its admission is 0; it must be in \\[1, 2"),
      (Sightings(2, max_candidates=1), "max_candidates of its admission is 1"),
      (SketchedSightings(2, counters=100), "counters of its admission is 100; it must be a power"),
      (Chance(0.0), "probability of its admission is 0.0"),

@@ -9,6 +9,7 @@ import pytest
 from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError
+from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from windlass.core.rules.update_rules import (
     SGD,
     Adagrad,
@@ -21,7 +22,7 @@ from windlass.core.rules.update_rules import (
     UpdateRule,
 )
 from windlass.engine.array_updates import adam_scalars
-from windlass.engine.keyed.row_rules import GroupFtrl, RowUpdater, RowwiseAdagrad
+from windlass.engine.keyed.row_rules import RowUpdater
 from windlass.engine.keyed.table import KeyedTable
 from windlass.engine.rules import apply_formula
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from helpers.keyed import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
+from windlass.core.rules.tables import NormClipping
 from windlass.core.rules.update_rules import SGD, Adagrad, Adam
 from windlass.engine.keyed import row_store
-from windlass.engine.keyed.clipping import NormClipping
-from windlass.engine.keyed.definition import TableDefinition, max_rows_of
+from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.row_store import LAST_STEP
 from windlass.engine.keyed.table import KeyedTable, prepare
 from windlass.engine.library import library
@@ -124,9 +124,9 @@ def test_memory_follows_the_rows_and_not_their_largest_number() -> None:
 
 def test_a_budget_of_bytes_holds_with_the_index() -> None:
     definition = a_table(Adam(), dim=16).definition
-    rows = max_rows_of(50_000_000, definition)
-    assert rows == 50_000_000 // (3 * 64 + 24 + 40)
-    assert max_rows_of(1, definition) == 1
+    rows = definition.rows_within(50_000_000, 16, np.dtype(np.float32))
+    assert rows == 50_000_000 // (3 * 64 + 24 + 50)
+    assert definition.rows_within(1, 16, np.dtype(np.float32)) == 1
 
 
 # -- gradients -------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_a_process_without_numba_has_the_same_table_to_the_bit() -> None:
 
 
 def test_what_a_table_needs_is_loaded_before_its_first_push(way: str) -> None:
-    definition = TableDefinition("t", 4, Adam(), 10)
+    definition = TableDefinition(name="t", dim=4, rule=Adam(), max_rows=10)
     prepare(definition)
     if way == "kernel":
         loaded = {each.name for each in library.loaded}

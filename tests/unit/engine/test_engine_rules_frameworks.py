@@ -31,7 +31,8 @@ from windlass.core.rules.update_rules import (
     UpdateRule,
 )
 from windlass.core.task import Incarnation, TaskId
-from windlass.engine.block import Block, Gradient, StepInfo
+from windlass.engine.block import Block
+from windlass.engine.push_target import Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "vector": (19,), "matrix": (6, 5)}

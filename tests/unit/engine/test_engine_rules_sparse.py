@@ -25,7 +25,8 @@ from windlass.core.rules.update_rules import (
 )
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Operation
-from windlass.engine.block import Block, Gradient, StepInfo
+from windlass.engine.block import Block
+from windlass.engine.push_target import Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 ROWS, STEPS = 9, 5

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from helpers.strategies import text_of
 from windlass.client.chief.calls import JobStatus, TaskStatus
-from windlass.core.report import PsCounters, TaskReport
+from windlass.core.report import PsCounters, TableCounters, TaskReport
 from windlass.core.states import Phase, State
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
@@ -248,6 +248,18 @@ def test_the_reason_is_told_and_square_brackets_are_not_markup() -> None:
             PsCounters(shards=1, value_bytes=16, labels=("w",)), "1 shard, 16 B: w", id="one"
         ),
         pytest.param(COUNTERS, "3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, …", id="more"),
+        pytest.param(
+            PsCounters(
+                shards=2,
+                tables=(
+                    TableCounters("users", rows=7, num_bytes=2048, evicted=3, refused=5, full=1),
+                    TableCounters("ads"),
+                ),
+            ),
+            "2 shards, 0 B · users 7 rows, 2.0 KiB, 3 evicted, 5 refused, 1 no room"
+            " · ads 0 rows, 0 B",
+            id="tables",
+        ),
     ],
 )  # fmt: skip
 def test_a_ps_tells_what_it_holds(counters: PsCounters, text: str) -> None:

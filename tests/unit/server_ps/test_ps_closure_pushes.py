@@ -19,7 +19,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import LayoutEntry, Operation, PushResult
-from windlass.engine.block import StepInfo
+from windlass.engine.push_target import StepInfo
 from windlass.server.ps.store import PushRequest, Store
 
 BLOCKS = {"a": "f4", "b": "f8", "c": "i4"}  # one each: small shards of a dtype share one

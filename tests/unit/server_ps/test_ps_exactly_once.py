@@ -21,7 +21,7 @@ from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
-from windlass.engine.block import StepInfo
+from windlass.engine.push_target import StepInfo
 from windlass.server.ps.store import PushRequest, Store
 
 DTYPES = {"a": "f4", "b": "f4", "table": "f4", "x": "f8", "y": "f8", "h": "f2", "i": "i4"}

@@ -21,7 +21,8 @@ from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, Lamb, Upd
 from windlass.core.task import Incarnation
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
-from windlass.engine.block import Block, StepInfo, UpdatePart
+from windlass.engine.block import Block
+from windlass.engine.push_target import StepInfo, UpdatePart
 from windlass.server.ps.replication.digests import digest_of
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.records import CopyCompleted, Record

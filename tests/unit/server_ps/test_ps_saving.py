@@ -22,7 +22,7 @@ from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, 
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation
-from windlass.engine.block import StepInfo
+from windlass.engine.push_target import StepInfo
 from windlass.net.memory_pool import temporary_buffer
 from windlass.server.ps import saving
 from windlass.server.ps.saving import save_shards

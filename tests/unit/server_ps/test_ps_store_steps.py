@@ -14,7 +14,7 @@ from windlass.core.rules.update_rules import SGD, UpdateRule
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
-from windlass.engine.block import StepInfo
+from windlass.engine.push_target import StepInfo
 from windlass.server.ps.store import PushRequest, Store
 
 PS = TaskId("ps", 0)

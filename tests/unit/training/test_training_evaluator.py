@@ -36,7 +36,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.distribute.program_cluster import in_cluster
 from windlass.distribute.runtime import ClusterRuntime, JobLink
-from windlass.engine.block import StepInfo
+from windlass.engine.push_target import StepInfo
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 from windlass.training import SidecarEvaluator, read_evaluations

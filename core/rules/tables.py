@@ -1,0 +1,125 @@
+"""Options of a table whose rows are found by key: which keys get a row, and which rows go.
+
+``engine/keyed`` carries them out. A table is a variable of shape ``(max_rows, dim)`` that has these
+options: its rows are not numbered, and there are at most so many.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..arrays.dtypes import DType
+from ..errors import ConfigurationError
+from .row_rules import slot_elements
+from .update_rules import UpdateRule
+
+# Of a key in an index: 16, in a segment that is between 65 % and half of that full.
+_INDEX_BYTES = 50
+_ROW_BYTES = 24 + _INDEX_BYTES  # beside its elements: key, count, step and free list
+_SKETCH_DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """A key gets a row at its sighting number ``count``; sightings are counted exactly.
+
+    Attributes:
+        count: At least 1.
+        max_candidates: Keys without a row that are counted. When there are more, those that were
+            seen least often are forgotten, half of all; of equals those with the larger key.
+    """
+
+    count: int
+    max_candidates: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SketchedSightings:
+    """Sightings in a count-min sketch (Cormode and Muthukrishnan, 2005), in constant memory.
+
+    A key may get its row early, but late only where sightings have faded.
+
+    Attributes:
+        count: Sightings that give a key its row, at least 1.
+        counters: Number of counters in each of its four rows, a power of two. Unit: 4 bytes.
+    """
+
+    count: int
+    counters: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """At every sighting a key gets a row with this probability.
+
+    Attributes:
+        probability: In (0, 1].
+    """
+
+    probability: float
+
+
+Admission = Sightings | SketchedSightings | Chance
+
+Order = Literal["least_recent", "least_frequent"]
+"""What goes first: the rows whose last push is longest ago, or those with the fewest pushes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormClipping:
+    """How gradients are clipped; None: they are not.
+
+    Attributes:
+        row_norm: The largest norm of a row's gradient.
+        table_norm: The largest norm of all gradients of a push, after rows were clipped.
+    """
+
+    row_norm: float | None = None
+    table_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("row_norm", "table_norm"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigurationError(f"{name} is {value}; it must be positive and finite")
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """Options of a growing table.
+
+    Attributes:
+        rule: How rows are updated.
+        unknown: What a key without a row reads as: the initial value of its row, or zeros.
+        admission: Which keys get a row; None: all.
+        max_unseen_steps: Steps after its last push at which a row is evicted, within a sixteenth
+            of them; None: no row is.
+        evicts: Order of eviction when the table is full; None: none, and new keys are refused.
+        clipping: Clipping of gradients, by norm.
+    """
+
+    rule: UpdateRule
+    unknown: Literal["initial", "zeros"] = "initial"
+    admission: Admission | None = None
+    max_unseen_steps: int | None = None
+    evicts: Order | None = None
+    clipping: NormClipping = field(default_factory=NormClipping)
+
+    def num_bytes(self, rows: int, width: int, dtype: DType) -> int:
+        """Most memory of a table with at most so many rows, on one ps."""
+        elements = width + sum(slot_elements(self.rule, width).values())
+        return rows * (elements * dtype.itemsize + _ROW_BYTES) + self._admission_bytes()
+
+    def rows_within(self, budget_bytes: int, width: int, dtype: DType) -> int:
+        """Most rows of a table that fit into a budget, at least 1."""
+        per_row = self.num_bytes(1, width, dtype) - self._admission_bytes()
+        return max(1, (budget_bytes - self._admission_bytes()) // per_row)
+
+    def _admission_bytes(self) -> int:
+        match self.admission:
+            case Sightings(max_candidates=candidates):
+                return _INDEX_BYTES * candidates
+            case SketchedSightings(counters=counters):
+                return 4 * _SKETCH_DEPTH * counters
+            case _:
+                return 0

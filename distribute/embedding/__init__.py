@@ -1,0 +1,1 @@
+"""Embedding tables of several features, looked up and trained together. ``wl.embedding``."""

@@ -1,0 +1,181 @@
+"""What tables and features are: names as in ``tf.tpu.experimental.embedding`` and keras-rs."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ...core.arrays.dtypes import DType, as_dtype
+from ...core.errors import ConfigurationError
+from ...core.rules.definitions import VariableDefinition
+from ...core.rules.initializers import Initializer
+from ...core.rules.tables import Admission, NormClipping, Order, TableOptions
+from ..optimizer import Optimizer
+from .bags import COMBINERS
+
+DEFAULT_MAX_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class TableConfig:
+    """An embedding table, which several features may share.
+
+    With ``vocabulary_size`` it has that many rows, numbered from 0: a variable. Without one it
+    grows: any int64 is a key, and a key gets its row when it is first trained. What a row begins
+    with depends on the initializer's seed, the table's name and the key alone.
+
+    Args:
+        name: Name of the table, unique in the job.
+        dim: Number of elements of a row.
+        vocabulary_size: Number of rows; None: the table grows.
+        initializer: Initializer of the rows; None: a normal distribution of deviation
+            ``1 / sqrt(dim)``, cut at two deviations, as in ``tf.tpu.experimental.embedding``. Of a
+            growing table zeros, ones, constant, random_normal, random_uniform or truncated_normal.
+        optimizer: Optimizer of the rows; None: that of ``Embeddings``. A growing table keeps it as
+            it is now: its rate may follow a schedule, and is not assigned later.
+        combiner: ``"mean"``, ``"sum"`` or ``"sqrtn"``: how rows of one example become one.
+        dtype: float32 or float64; with a vocabulary_size any dtype of floating-point numbers.
+        max_rows: Maximal number of rows of a growing table, over all ps; None: as ``max_bytes``
+            says, or 1,048,576. Each ps has an equal part of them.
+        max_bytes: The same as memory of rows, slots and index over all ps. Unit: bytes.
+        admission: Which keys of a growing table get a row: :class:`Sightings`,
+            :class:`SketchedSightings` or :class:`Chance`; None: all.
+        evicts: Which rows make room when a growing table is full: ``"least_recent"``,
+            ``"least_frequent"``; None: none, and new keys get no row.
+        max_unseen_steps: A row of a growing table goes so many steps after its last push; None:
+            it stays. Unit: steps.
+        unknown: What a key without a row reads as: ``"initial"``, the value its row would begin
+            with, or ``"zeros"``.
+        row_norm: Largest norm of a row's gradient, of a growing table; None: any.
+        table_norm: Largest norm of a push's gradient, of a growing table; None: any.
+
+    Raises:
+        ConfigurationError: Arguments that do not fit together.
+    """
+
+    name: str
+    dim: int
+    vocabulary_size: int | None = None
+    initializer: Initializer | None = None
+    optimizer: Optimizer | None = None
+    combiner: str = "mean"
+    dtype: Any = np.float32
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    admission: Admission | None = None
+    evicts: Order | None = "least_recent"
+    max_unseen_steps: int | None = None
+    unknown: Literal["initial", "zeros"] = "initial"
+    row_norm: float | None = None
+    table_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        self._check("dim", self.dim is not None and self.dim >= 1, "at least 1")
+        self._check("combiner", self.combiner in COMBINERS, f"one of {', '.join(COMBINERS)}")
+        for name in ("vocabulary_size", "max_rows", "max_bytes"):
+            value = getattr(self, name)
+            self._check(name, value is None or value >= 1, "at least 1, or None")
+        self._check("unknown", self.unknown in ("initial", "zeros"), '"initial" or "zeros"')
+        orders = (None, "least_recent", "least_frequent")
+        self._check("evicts", self.evicts in orders, '"least_recent", "least_frequent" or None')
+        if self.max_rows is not None and self.max_bytes is not None:
+            raise self._error("has max_rows and max_bytes; write one of them")
+        if self.vocabulary_size is None:
+            return
+        for name in _GROWING_ALONE:
+            if getattr(self, name) is not None:
+                raise self._error(
+                    f"has a vocabulary_size and {name}, which is for tables that grow; leave one "
+                    "of them out"
+                )
+
+    def _check(self, name: str, is_usable: bool, expected: str) -> None:
+        if not is_usable:
+            raise self._error(f"has {name}={getattr(self, name)!r}; it must be {expected}")
+
+    def _error(self, what: str) -> ConfigurationError:
+        return ConfigurationError(f"table {self.name!r} {what}", table=self.name)
+
+    @property
+    def first_values(self) -> Initializer:
+        """The initializer, or the one that stands for None."""
+        if self.initializer is not None:
+            return self.initializer
+        return Initializer("truncated_normal", stddev=self.dim**-0.5)
+
+    def definition(self, optimizer: Optimizer | None) -> VariableDefinition:
+        """Definition of a growing table.
+
+        Args:
+            optimizer: The one to take if the table has none.
+
+        Raises:
+            ConfigurationError: There is no optimizer, or it has what tables do not do.
+        """
+        dtype: DType = as_dtype(self.dtype)
+        options = TableOptions(
+            rule=self.own_optimizer(optimizer).rule,
+            unknown=self.unknown,
+            admission=self.admission,
+            max_unseen_steps=self.max_unseen_steps,
+            evicts=self.evicts,
+            clipping=NormClipping(self.row_norm, self.table_norm),
+        )
+        rows = self.max_rows or DEFAULT_MAX_ROWS
+        if self.max_bytes is not None:
+            rows = options.rows_within(self.max_bytes, self.dim, dtype)
+        shape = (rows, self.dim)
+        return VariableDefinition(self.name, shape, dtype, self.first_values, table=options)
+
+    def own_optimizer(self, optimizer: Optimizer | None) -> Optimizer:
+        """The table's optimizer, or the one that all tables have.
+
+        Raises:
+            ConfigurationError: There is none, or a growing table cannot have it.
+        """
+        own = self.optimizer or optimizer
+        if own is None:
+            raise self._error("has no optimizer; give it one, or one to Embeddings")
+        if self.vocabulary_size is not None:
+            return own
+        rule = own.rule
+        if rule.clipnorm is not None or rule.global_clipnorm is not None:
+            raise self._error("grows and clips by row_norm and table_norm, not by its optimizer")
+        if own.hyperparameters(lambda: 0) is not None:
+            raise self._error(
+                "grows and keeps its optimizer as it was constructed; construct one with the "
+                "values it is to have, and with a schedule for a rate that changes"
+            )
+        return own
+
+
+_GROWING_ALONE = (
+    "max_rows", "max_bytes", "admission", "max_unseen_steps", "row_norm", "table_norm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureConfig:
+    """A feature: ids that are looked up in a table.
+
+    Args:
+        name: Name of the feature, as in what is looked up.
+        table: Table of the feature; features that name the same one share its rows.
+        max_sequence_length: 0: rows of an example become one, by the table's combiner. Else they
+            stay: the first so many of each example, in order, and zeros after them.
+    """
+
+    name: str
+    table: TableConfig
+    max_sequence_length: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, TableConfig):
+            raise ConfigurationError(
+                f"feature {self.name!r} has the table {self.table!r}; write a TableConfig"
+            )
+        if self.max_sequence_length < 0:
+            raise ConfigurationError(
+                f"feature {self.name!r} has max_sequence_length={self.max_sequence_length}; it "
+                "must be at least 1, or 0 for rows that are combined"
+            )

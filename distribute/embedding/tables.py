@@ -1,0 +1,287 @@
+"""Embeddings: the tables of some features, looked up in one exchange and trained in one push."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.errors import ConfigurationError, ShapeMismatchError
+from ..base.arrays import to_host
+from ..base.contexts import get_replica_context, get_strategy
+from ..base.values import on_every_replica
+from ..optimizer import Optimizer
+from ..strategies.strategy import Strategy
+from ..variables.ps_table import PsTable
+from ..variables.variable import Variable
+from .bags import Bag
+from .config import FeatureConfig, TableConfig
+from .inputs import bag_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    config: TableConfig
+    optimizer: Optimizer
+    storage: Variable | PsTable
+
+
+class Embeddings:
+    """The tables of some features. As ``tf.tpu.experimental.embedding.TPUEmbedding``.
+
+    ::
+
+        users = wl.embedding.TableConfig("users", dim=16)
+        with strategy.scope():
+            embeddings = wl.embedding.Embeddings(
+                [wl.embedding.FeatureConfig("user", users)], wl.optimizers.Adagrad(0.1)
+            )
+
+        def step(batch):
+            rows = embeddings.lookup({"user": batch["user"]})
+            ...  # the model, and the gradient of each feature's rows
+            rows.apply_gradients({"user": gradient})
+
+    All features of a lookup travel in one request to each ps, equal keys once, and their gradients
+    in the push of the step. Made in a strategy's scope, by all tasks alike.
+
+    Args:
+        features: Their names are unique.
+        optimizer: Optimizer of tables that have none.
+
+    Raises:
+        ConfigurationError: Two features or tables of the same name, a table that grows without
+            parameter servers, or one whose optimizer does not fit.
+    """
+
+    def __init__(
+        self, features: Iterable[FeatureConfig], optimizer: Optimizer | None = None
+    ) -> None:
+        self._strategy: Any = get_strategy()
+        self._features: dict[str, FeatureConfig] = {}
+        for feature in features:
+            if feature.name in self._features:
+                raise ConfigurationError(f"two features have the name {feature.name!r}")
+            self._features[feature.name] = feature
+        configs = dict.fromkeys(feature.table for feature in self._features.values())
+        names = [config.name for config in configs]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigurationError(
+                f"two tables have the name {twice!r}; features that share a table name the same "
+                "TableConfig",
+                table=twice,
+            )
+        self._tables = {config: self._make(config, optimizer) for config in configs}
+
+    def _make(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
+        own = config.own_optimizer(optimizer)
+        if config.vocabulary_size is None:
+            storage = self._strategy.extended.create_table(config.definition(optimizer))
+            return _Table(config, own, storage)
+        variable = Variable(
+            initializer=config.first_values,
+            shape=(config.vocabulary_size, config.dim),
+            dtype=config.dtype,
+            name=config.name,
+        )
+        return _Table(config, own, variable)
+
+    @property
+    def features(self) -> tuple[FeatureConfig, ...]:
+        """The features, in order."""
+        return tuple(self._features.values())
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The variables of tables that have a vocabulary_size, by name of the table."""
+        return {
+            table.config.name: table.storage
+            for table in self._tables.values()
+            if isinstance(table.storage, Variable)
+        }
+
+    @property
+    def growing(self) -> tuple[str, ...]:
+        """Names of the tables that grow."""
+        tables = self._tables.values()
+        return tuple(each.config.name for each in tables if isinstance(each.storage, PsTable))
+
+    def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> "Lookup":
+        """The rows of some features, combined for each example.
+
+        A key that has no row reads as its row would begin (or as zeros: ``unknown``), and makes
+        none.
+
+        Args:
+            ids: By name of the feature: integers of shape ``(examples,)`` or ``(examples, n)``,
+                :class:`Ragged`, lists of lists, or a sparse tensor.
+            weights: By name of the feature: floats of the same form; features that are not there
+                have weights of 1. An id of weight 0 is left out.
+
+        Returns:
+            By name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,
+            max_sequence_length, dim)``.
+
+        Raises:
+            KeyError: There is no such feature, or one has weights alone.
+            TypeError: Ids are no integers.
+            ValueError: Weights do not fit the ids.
+            ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
+        """
+        weights = weights or {}
+        if unknown := (ids.keys() | weights.keys()) - self._features.keys():
+            raise KeyError(f"no feature {min(unknown)!r}; those are {', '.join(self._features)}")
+        if idle := weights.keys() - ids.keys():
+            raise KeyError(f"feature {min(idle)!r} has weights and no ids")
+        bags = {
+            name: bag_of(self._features[name], own, weights.get(name)) for name, own in ids.items()
+        }
+        by_table: dict[TableConfig, list[str]] = {}
+        for name in bags:
+            by_table.setdefault(self._features[name].table, []).append(name)
+        uses = [
+            _Use(self._tables[config], names, _joined([bags[name].ids for name in names]))
+            for config, names in by_table.items()
+        ]
+        wanted = [(use.table.storage, use.ids) for use in uses]
+        pulled = self._strategy.extended.lookup_rows(wanted) if wanted else []
+        values = {}
+        for use, (rows, inverse) in zip(uses, pulled, strict=True):
+            for name, part in zip(use.features, _parts(bags, use), strict=True):
+                values[name] = self._combined(name, bags[name], rows, inverse, part)
+        return Lookup(self._strategy, uses, bags, {name: values[name] for name in bags})
+
+    def _combined(
+        self, name: str, bag: Bag, rows: Array, inverse: Array | None, part: slice
+    ) -> Array:
+        if inverse is None:
+            combined = bag.combine(rows[part], None)
+        else:
+            combined = bag.combine(rows, inverse[part])
+        length = self._features[name].max_sequence_length
+        return combined.reshape(-1, length, rows.shape[1]) if length else combined
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A table in a lookup, its features, and the ids of all of them."""
+
+    table: _Table
+    features: list[str]
+    ids: Array
+
+
+class Lookup(Mapping[str, Array]):
+    """Combined rows by feature, and the way in which their gradients go back to the tables."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        uses: Sequence[_Use],
+        bags: Mapping[str, Bag],
+        values: Mapping[str, Array],
+    ) -> None:
+        self._strategy = strategy
+        self._uses = uses
+        self._bags = bags
+        self._values = values
+
+    def __getitem__(self, feature: str) -> Array:
+        return self._values[feature]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
+        """Train the tables: summed over the replicas in sync, with the push of the step.
+
+        Args:
+            gradients: By name of the feature: the gradient of what the lookup gave, of its shape.
+                Features that are not there, or None, give none.
+
+        Raises:
+            KeyError: A feature was not looked up.
+            ShapeMismatchError: A gradient has another shape.
+        """
+        present = {name: each for name, each in gradients.items() if each is not None}
+        if unknown := present.keys() - self._bags.keys():
+            raise KeyError(f"feature {min(unknown)!r} was not looked up")
+        growing: list[tuple[PsTable, IndexedSlices]] = []
+        arrays: dict[Optimizer, list[tuple[IndexedSlices, Variable]]] = {}
+        for use in self._uses:
+            names = [name for name in use.features if name in present]
+            if not names:
+                continue
+            # Of all features of the table these are the ids of the lookup: they are known.
+            ids = use.ids if names == use.features else _joined([self._bags[n].ids for n in names])
+            rows = IndexedSlices(_joined([self._gradient(n, present[n]) for n in names]), ids)
+            if isinstance(use.table.storage, PsTable):
+                growing.append((use.table.storage, rows))
+            else:
+                arrays.setdefault(use.table.optimizer, []).append((rows, use.table.storage))
+        if growing:
+            self._push(growing)
+        for optimizer, pairs in arrays.items():
+            optimizer.apply_gradients(pairs)
+
+    def _gradient(self, feature: str, combined: Any) -> Array:
+        """The gradient of each id's row."""
+        gradient, shape = to_host(combined), self._values[feature].shape
+        if gradient.shape != shape:
+            raise ShapeMismatchError(
+                f"the gradient of feature {feature!r} has shape {gradient.shape}, its rows have "
+                f"{shape}",
+                variable=feature,
+                pushed=gradient.shape,
+                expected=shape,
+            )
+        return self._bags[feature].spread(gradient.reshape(-1, shape[-1]))
+
+    def _push(self, growing: list[tuple[PsTable, IndexedSlices]]) -> None:
+        strategy, context = self._strategy, get_replica_context()
+        if (
+            context is None
+            or context.strategy is not strategy
+            or strategy.extended.num_replicas_in_sync == 1
+        ):
+            strategy.extended.push_rows(growing)
+            return
+        context.merge_call(_push_of_replicas, (_ReplicaGradients(growing),))
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplicaGradients:
+    """One replica's gradients, wrapped so that they are not taken apart as a structure."""
+
+    growing: list[tuple[PsTable, IndexedSlices]]
+
+
+def _push_of_replicas(strategy: Strategy, replicas: Any) -> None:
+    by_table: dict[PsTable, list[IndexedSlices]] = {}
+    for part in on_every_replica(replicas, 1).values:
+        for table, rows in part.growing:
+            by_table.setdefault(table, []).append(rows)
+    strategy.extended.push_rows([(table, _sum(rows)) for table, rows in by_table.items()])
+
+
+def _sum(parts: list[IndexedSlices]) -> IndexedSlices:
+    values, indices = [part.values for part in parts], [part.indices for part in parts]
+    return IndexedSlices(_joined(values), _joined(indices))
+
+
+def _joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _parts(bags: Mapping[str, Bag], use: _Use) -> Iterator[slice]:
+    start = 0
+    for name in use.features:
+        stop = start + bags[name].ids.size
+        yield slice(start, stop)
+        start = stop

@@ -1,0 +1,118 @@
+"""One part of a growing table on a ps: rows by key, in the pushes that change arrays, too."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from ...core.arrays.buffers import BufferPools
+from ...core.arrays.dtypes import Array
+from ...core.report import TableCounters
+from ...core.rules.definitions import ShardDefinition
+from ...core.wire.steps import MemoryLocation
+from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
+from .definition import definition_of
+from .row_rules import warm_up
+from .row_store import LAST_STEP
+from .table import KeyedTable
+
+_ALL = Range(0, 1, 0, 0)
+_KEPT_BYTES = 64 << 20
+
+
+def warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
+    """Load the kernels of the rules of tables, so that no step waits for them.
+
+    Raises:
+        ConfigurationError: A definition has a number that is out of range.
+    """
+    for definition in map(definition_of, shards):
+        warm_up(definition.rule, definition.dtype)
+
+
+class KeyedBlock(RowsByKey):
+    """A part of a table. Hold ``lock`` around everything but the constructor.
+
+    A push applies gradients of keys; nothing else is done to its rows. They are clipped by what the
+    table says: a step's clipping by the norm of all gradients is for arrays.
+
+    Args:
+        shard: The part. Keys that belong to it are those of its ps.
+        number: Number of the block among those of its store.
+
+    Attributes:
+        table: Rows of the part.
+
+    Raises:
+        ConfigurationError: The definition is that of no table, or does not fit its update rule.
+        LimitExceededError: There are no addresses for so many rows.
+    """
+
+    def __init__(self, shard: ShardDefinition, number: int = 0) -> None:
+        super().__init__([shard], number)
+        definition = definition_of(shard)
+        self.table = KeyedTable(definition)
+        self.rules = [definition.rule]
+        self.initialized[:] = True
+        self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of all rows."""
+        return len(self.table) * self.table.definition.dim * self.dtype.itemsize
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of everything beside the rows, and of places of rows that were evicted."""
+        return self.table.num_bytes - self.value_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that the table may come to have."""
+        return self.shards[0].num_bytes
+
+    def location(self, entry: int) -> MemoryLocation | None:  # noqa: ARG002 - the interface's
+        """None: where a row is only the ps knows."""
+        return None
+
+    def range_of(self, entry: int) -> Range:  # noqa: ARG002 - the interface's
+        """All of it."""
+        return _ALL
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock."""
+        with self.lock:
+            yield
+
+    @property
+    def counters(self) -> TableCounters:
+        """What it holds, and what happened to it. Also without the lock."""
+        counts = self.table.counts
+        return TableCounters(
+            name=self.table.definition.name,
+            rows=len(self.table),
+            num_bytes=self.table.num_bytes,
+            admitted=counts.admitted,
+            refused=counts.refused,
+            full=counts.full,
+            evicted=counts.evicted,
+        )
+
+    def read(self, keys: Array) -> Array:
+        """Rows of keys, shape ``(n, dim)``; makes none."""
+        # Not used again before the last reader of the rows is done with them.
+        shape = (keys.size, self.table.definition.dim)
+        return self.table.read(keys, self._memory.take_array(shape, self.dtype))
+
+    def run(self, parts: Sequence[UpdatePart], info: StepInfo) -> None:
+        """Apply gradients, and remember the push. The same on every replica."""
+        # A row notes its step in 32 bits: what comes after the last one counts as the last one.
+        step = min(info.global_step, LAST_STEP)
+        for part in parts:
+            keys = part.gradient.rows if part.gradient.rows is not None else np.empty(0, np.int64)
+            gradients = part.gradient.values.reshape(keys.size, self.table.definition.dim)
+            self.table.push(keys, gradients, step)
+        self.versions += 1
+        self.updates += 1
+        self.mark_applied(info)

@@ -1,0 +1,178 @@
+"""What a push changes at once: some shards, under one lock, and the marks of pushes in them.
+
+A push that is repeated after a broken connection finds its mark in ``applied`` and is skipped;
+readers see all of a push to such shards or nothing of it. ``block.py`` has arrays, one after the
+other in one memory; ``keyed/block.py`` has one part of a table whose rows are found by key.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.arrays.dtypes import Array, DType
+from ..core.report import TableCounters
+from ..core.rules.definitions import ShardDefinition
+from ..core.rules.update_rules import UpdateRule
+from ..core.task import Incarnation, TaskId
+from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
+from ..core.wire.steps import MemoryLocation, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Neighbouring entries ``[first, last)`` of a block: elements ``[start, stop)``."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a push brings for a range.
+
+    Attributes:
+        values: 1-D, in the block's dtype.
+        rows: int64: ascending numbers of rows of the one shard in the range, or keys of a table's
+            rows, each once; None: dense.
+    """
+
+    values: Array
+    rows: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """What an update needs to know about its step.
+
+    Attributes:
+        sequence: Sequence number of the worker's push, or its number in the closure.
+        closure: Closure in which the push is made; None: it is made outside closures.
+    """
+
+    who: Incarnation
+    sequence: int
+    global_step: int
+    gradient_scale: float = 1.0
+    closure: ClosureRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePart:
+    """What a push does to neighbouring shards of a block.
+
+    Attributes:
+        where: Range of their elements.
+        operation: Operation of the push.
+        rule: Rule to run, for APPLY.
+        gradient: The push's values for them.
+        decay: Decay of an ASSIGN_ADD; see :meth:`~windlass.engine.block.Block.combine`.
+    """
+
+    where: Range
+    operation: Operation
+    rule: UpdateRule | None
+    gradient: Gradient
+    decay: float = 0.0
+
+
+class PushTarget(ABC):
+    """Some shards under one lock. Hold ``lock`` around everything but the constructor.
+
+    Args:
+        shards: Shards in order, all of one dtype.
+        number: Number of the target among those of its store.
+
+    Attributes:
+        versions: int64, per shard: how often it was changed.
+        updates: int64, per shard: how often its update rule was applied.
+        applied: Task → (generation, sequence) of the last push whose effect is in the values.
+        closures: The same for pushes of closures.
+    """
+
+    def __init__(self, shards: Sequence[ShardDefinition], number: int = 0) -> None:
+        self.lock = threading.Lock()
+        self.number = number
+        self.shards = list(shards)
+        self.dtype: DType = shards[0].variable.dtype
+        self.rules: list[UpdateRule | None] = [None] * len(shards)
+        self.versions = np.zeros(len(shards), np.int64)
+        self.updates = np.zeros(len(shards), np.int64)
+        self.initialized = np.zeros(len(shards), np.bool_)
+        self.applied: dict[TaskId, tuple[int, int]] = {}
+        self.closures = ClosureMarks()
+
+    @property
+    @abstractmethod
+    def value_bytes(self) -> int:
+        """Bytes of all values."""
+
+    @property
+    @abstractmethod
+    def slot_bytes(self) -> int:
+        """Bytes of all slots."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that values and slots may come to have, as they are defined now."""
+        return self.value_bytes + self.slot_bytes
+
+    @abstractmethod
+    def location(self, entry: int) -> MemoryLocation | None:
+        """Where an entry's values are in shared memory; None: they are not."""
+
+    @abstractmethod
+    def range_of(self, entry: int) -> Range:
+        """One entry's elements."""
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the lock, and show readers of shared memory that the values are changing."""
+
+    @abstractmethod
+    def run(self, parts: Sequence[UpdatePart], info: StepInfo) -> None:
+        """Do what a push does to this block, and remember it. The same on every replica."""
+
+    def has_applied(self, info: StepInfo) -> bool:
+        """Whether this push is in the values already.
+
+        Raises:
+            FencedError: A newer life of the task, or attempt at the closure, has pushed here.
+        """
+        if info.closure is not None:
+            return self.closures.applied(info.closure) >= info.sequence
+        generation, sequence = self.applied.get(info.who.task, (0, 0))
+        info.who.check_not_superseded(generation)
+        return generation == info.who.generation and sequence >= info.sequence
+
+    def mark_applied(self, info: StepInfo) -> None:
+        """Remember that this push is in the values."""
+        if info.closure is not None:
+            self.closures.mark(info.closure, info.sequence)
+            return
+        self.applied[info.who.task] = (info.who.generation, info.sequence)
+
+
+class RowsByKey(PushTarget):
+    """A part of a table whose rows are found by key."""
+
+    @abstractmethod
+    def read(self, keys: Array) -> Array:
+        """Rows of keys; makes none.
+
+        Args:
+            keys: int64, shape ``(n,)``. May repeat.
+
+        Returns:
+            Shape ``(n, elements of a row)``.
+        """
+
+    @property
+    @abstractmethod
+    def counters(self) -> TableCounters:
+        """What it holds, and what happened to it. Also without the lock."""

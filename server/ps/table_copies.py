@@ -1,0 +1,200 @@
+"""Growing tables in checkpoints: copied while training goes on, and restored for any number of ps.
+
+A part of a table is saved by places and not by rows, since how many rows are there changes while
+they are copied: the columns of places ``[start, stop)``, in which free ones are marked. Rows keep
+their places while they live, so a copy has every row that is there all the time; one that is made
+in a place beyond those that were used at the beginning comes with the next checkpoint. Places are
+copied some at a time under the table's lock, each row with its slots.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array
+from ...core.checkpoint import CheckpointReader
+from ...core.checkpoint.reader import STATE
+from ...core.checkpoint.tensor_file import TensorSpec
+from ...core.errors import CheckpointError, ShapeMismatchError
+from ...engine.keyed.block import KeyedBlock
+from ...engine.keyed.hashing import ps_of_keys
+from ...engine.keyed.row_store import SLOT
+from ...engine.keyed.tiles import Tile
+from ...engine.push_target import PushTarget
+from .first_values import another_kind
+
+_LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
+_PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
+_KEYS, _COUNTS = "candidate_keys", "candidate_counts"
+_CLOCKS = 2  # steps in front of the counts, in the state of a table
+_PARTS = 4  # of max_rows, loaded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class TablePiece:
+    """One array of a file.
+
+    Attributes:
+        column: Name of the column, or of a state.
+        start: The first place.
+        rows: Number of places, or of elements of a state.
+    """
+
+    column: str
+    spec: TensorSpec
+    start: int
+    rows: int
+
+
+class TableCopy:
+    """A part of a table that is to be saved, planned at one moment.
+
+    Args:
+        block: The part.
+        most: Bytes of a piece's columns together.
+
+    Attributes:
+        pieces: The arrays, in the order of :meth:`arrays`.
+        version: Version of the part at that moment.
+        applied: Marks of pushes at that moment.
+    """
+
+    def __init__(self, block: KeyedBlock, most: int) -> None:
+        self.block = block
+        with block.lock:
+            self._state = block.table.state()
+            columns = block.table.columns
+            self.version, self.applied = int(block.versions[0]), dict(block.applied)
+        self._used = columns["keys"].shape[0]
+        self._row_bytes = sum(column[:1].nbytes for column in columns.values()) if self._used else 1
+        self._step = max(1, most // self._row_bytes)
+        label = block.shards[0].label
+        self.pieces = [
+            TablePiece(f"{STATE}{name}", _spec(f"{label}:{STATE}{name}", array), 0, len(array))
+            for name, array in self._state.items()
+        ]
+        for start, stop in self._tiles():
+            for name, column in columns.items():
+                spec = _spec(f"{label}[{start}:{stop}]:{name}", column[start:stop])
+                self.pieces.append(TablePiece(name, spec, start, stop - start))
+
+    def arrays(self) -> Iterator[Array]:
+        """Copies of the arrays, in order."""
+        yield from self._state.values()
+        for start, stop in self._tiles():
+            yield from self._copied(start, stop)
+
+    def _tiles(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, self._used, self._step):
+            yield start, min(start + self._step, self._used)
+
+    def _copied(self, start: int, stop: int) -> list[Array]:
+        step = max(1, _LOCKED_BYTES // self._row_bytes)
+        with self.block.lock:
+            columns = self.block.table.columns
+        copies = [np.empty_like(column[start:stop]) for column in columns.values()]
+        for first in range(start, stop, step):
+            if first > start:
+                time.sleep(_PAUSE_S)
+            last = min(first + step, stop)
+            with self.block.lock:
+                for copy, column in zip(copies, columns.values(), strict=True):
+                    copy[first - start : last - start] = column[first:last]
+        return copies
+
+
+def _spec(name: str, array: Array) -> TensorSpec:
+    return TensorSpec(name, array.shape, array.dtype)
+
+
+# -- restoring -------------------------------------------------------------------------------
+
+
+def restore_table(
+    block: PushTarget, reader: CheckpointReader, check: Callable[[], None]
+) -> CheckpointReader | None:
+    """Load the rows of a new part of a table; the checkpoint, if it has the table.
+
+    If it was saved in as many parts, only its own is read. Slots are those of the saved update
+    rule; under another one they begin anew.
+
+    Args:
+        block: Without rows.
+        reader: The checkpoint.
+        check: Called for each piece; raises to give up.
+
+    Raises:
+        CheckpointError: The checkpoint has another table of this name, or is damaged.
+        LimitExceededError: There is no room for its rows.
+    """
+    [shard] = block.shards
+    name = shard.variable.name
+    if reader.variable(name) is not None:
+        raise another_kind(reader, name, "an array", "a growing table")
+    record = reader.table(name)
+    if record is None or not isinstance(block, KeyedBlock):
+        return None
+    definition = block.table.definition
+    if (record.dim, record.dtype) != (definition.dim, definition.dtype.name):
+        raise CheckpointError(
+            f"{reader.path} has the table {definition.name!r} of {record.dtype}[{record.dim}], the "
+            f"program defines {definition.dtype.name}[{definition.dim}]; it was saved by another "
+            "model. Restore it with that program, or name another model_dir",
+            variable=definition.name,
+            path=reader.path,
+        )
+    same_parts = record.parts == shard.num_parts
+    same_rule = record.rule.get("name") == definition.rule.name
+    for columns in reader.columns(name, shard.part if same_parts else None):
+        check()
+        try:
+            if "keys" in columns:
+                tile = block.table.tile(columns if same_rule else _without_slots(columns))
+                _load_rows(block, tile if same_parts else tile.of_ps(shard.part, shard.num_parts))
+            else:
+                state = {each.removeprefix(STATE): array for each, array in columns.items()}
+                _load_state(block, state, same_parts=same_parts)
+        except ShapeMismatchError as error:
+            raise CheckpointError(
+                f"{reader.path} is damaged: {error.message}", path=reader.path, variable=name
+            ) from error
+    return reader
+
+
+def _without_slots(columns: dict[str, Array]) -> dict[str, Array]:
+    return {name: column for name, column in columns.items() if not name.startswith(SLOT)}
+
+
+def _load_rows(block: KeyedBlock, tile: Tile) -> None:
+    table = block.table
+    size = max(1, table.definition.max_rows // _PARTS)  # so that rows can make room for others
+    for start in range(0, tile.keys.size, size):
+        table.load(tile.chosen(np.arange(start, min(start + size, tile.keys.size))))
+
+
+def _load_state(block: KeyedBlock, state: dict[str, Array], *, same_parts: bool) -> None:
+    """Load what decided about rows: of several parts it adds up, and counts go to the first."""
+    table, [shard] = block.table, block.shards
+    steps = state.get("steps", np.empty(0))
+    if steps.shape != table.state()["steps"].shape or steps.dtype != np.int64:
+        raise ShapeMismatchError(
+            f"the steps of table {shard.label!r} are {steps.dtype}{list(steps.shape)}"
+        )
+    seen = [state[name] for name in (_KEYS, _COUNTS) if name in state]
+    if any(each.ndim != 1 or each.dtype != np.int64 or each.size != seen[0].size for each in seen):
+        raise ShapeMismatchError(f"the candidates of table {shard.label!r} do not fit together")
+    if not same_parts:
+        if _KEYS in state and _COUNTS in state:
+            mine = ps_of_keys(state[_KEYS], shard.num_parts) == shard.part
+            state = state | {name: state[name][mine] for name in (_KEYS, _COUNTS)}
+        if shard.part != 0:
+            state = state | {"steps": np.concatenate([steps[:_CLOCKS], 0 * steps[_CLOCKS:]])}
+    known = table.state()
+    fits = {
+        name: array
+        for name, array in state.items()
+        if name in known and (name in (_KEYS, _COUNTS) or array.shape == known[name].shape)
+    }
+    table.load_state(fits)

@@ -1,0 +1,103 @@
+"""Growing tables over every connection: rows by key, in the steps that arrays travel in."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from helpers.ps_faults import DIRECTIONS
+from helpers.ps_peers import CONNECTIONS, REMOTE, Ps, faults_on, open_session
+from helpers.tables import DIM, EXTREMES, Reference, gradients, table
+from windlass.core.arrays.dtypes import Array
+from windlass.core.rules.definitions import VariableDefinition
+
+
+@pytest.fixture(params=CONNECTIONS)
+def servers(request: pytest.FixtureRequest) -> Iterator[list[Ps]]:
+    made = [Ps(request.param, index) for index in range(2)]
+    yield made
+    for ps in made:
+        ps.close()
+
+
+def test_steps_on_two_ps_are_those_of_numpy(servers: list[Ps]) -> None:
+    definitions = [table("t"), table("u"), VariableDefinition("w", (3,), np.dtype(np.float32))]
+    session = open_session(*servers)
+    session.define(definitions, {"w": np.zeros(3, np.float32)}, create=True)
+    references = {name: Reference(table(name)) for name in ("t", "u")}
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        keys = {name: rng.choice(EXTREMES, 40) for name in ("t", "u")}
+        found = session.lookup_rows(keys)
+        for name, (rows, inverse) in found.items():
+            assert inverse is not None
+            np.testing.assert_allclose(rows[inverse], references[name].read(keys[name]), rtol=2e-6)
+        values = {name: rng.standard_normal((40, DIM), np.float32) for name in keys}
+        session.step(gradients(**{name: (keys[name], values[name]) for name in keys}), ["w"])
+        for name, reference in references.items():
+            reference.push(keys[name], values[name])
+    session.close()
+    counted = [table for ps in servers for table in ps.store.counters().tables]
+    assert sum(each.rows for each in counted) == 2 * EXTREMES.size
+
+
+@pytest.mark.parametrize("kind", REMOTE)
+def test_a_step_cut_at_any_byte_is_repeated_and_applied_once(kind: str) -> None:
+    ps, faults = Ps(kind), faults_on(kind)
+    session = open_session(ps, faults=faults)
+    session.define([table()], {}, create=True)
+    reference, rng = Reference(table()), np.random.default_rng(1)
+
+    def step() -> None:
+        keys = rng.choice(EXTREMES, 20)
+        values = rng.standard_normal((20, DIM), np.float32)
+        session.step(gradients(t=(keys, values)))
+        reference.push(keys, values)
+        found = session.lookup("t", EXTREMES)
+        np.testing.assert_allclose(found, reference.read(EXTREMES), rtol=2e-6)
+
+    step()
+    before = faults.stream.sent, faults.stream.received
+    step()
+    moved = faults.stream.sent - before[0], faults.stream.received - before[1]
+    for direction, total in zip(DIRECTIONS, moved, strict=True):
+        for place in (0, 13, *(total * part // 6 for part in range(1, 6)), total - 1):
+            faults.stream.cut(place, direction)
+            step()
+    assert ps.store.counters().pushes == 2 + 2 * 8
+    session.close()
+    ps.close()
+
+
+@pytest.mark.parametrize("kind", ["local", "tcp"])
+def test_workers_share_rows_and_a_read_makes_none(kind: str) -> None:
+    servers = [Ps(kind, index) for index in range(2)]
+    chief, other = (open_session(*servers, index=index) for index in range(2))
+    chief.define([table()], {}, create=True)
+    other.define([table()], {}, create=False)
+    start = other.lookup("t", EXTREMES)
+    ones = np.ones((EXTREMES.size, DIM), np.float32)
+    assert sum(each.rows for ps in servers for each in ps.store.counters().tables) == 0
+    for session in (chief, other):
+        session.step(gradients(t=(EXTREMES, ones)))
+    assert (chief.lookup("t", EXTREMES) < start).all()
+    np.testing.assert_array_equal(chief.lookup("t", EXTREMES), other.lookup("t", EXTREMES))
+    chief.close()
+    other.close()
+    for ps in servers:
+        ps.close()
+
+
+@pytest.mark.parametrize("num_ps", [1, 3])
+def test_any_number_of_ps_has_the_same_rows(num_ps: int) -> None:
+    def train(count: int) -> Array:
+        servers = [Ps("local", index) for index in range(count)]
+        session = open_session(*servers)
+        session.define([table()], {}, create=True)
+        rng = np.random.default_rng(2)
+        for _ in range(4):
+            keys = rng.integers(-50, 50, 100)
+            session.step(gradients(t=(keys, rng.standard_normal((100, DIM), np.float32))))
+        return session.lookup("t", np.arange(-60, 60))
+
+    np.testing.assert_array_equal(train(num_ps), train(2))
