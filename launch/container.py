@@ -24,6 +24,7 @@ from ..cluster.supervision.decisions import Supervision, TaskRun
 from ..cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
 from ..cluster.supervision.exits import End
 from ..cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
+from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.process.memory import out_of_memory_kills
 from ..core.process.threads import nobody_waits
@@ -35,6 +36,7 @@ from .orphans import Reaper, end_children, inherit_orphans
 from .processes.executor import Executor, Work
 from .processes.interrupts import on_interrupts
 from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
+from .shipped_code import enter_shipped_code
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +77,21 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
     """
     with tempfile.TemporaryDirectory(prefix="windlass-container-") as folder:
         container = Container(task.task, arguments, settings, Path(folder) / "error")
-        code = container.run()
-        write_termination_message(TERMINATION_LOG, code, container.error)
+        code, error = _run(container)
+        write_termination_message(TERMINATION_LOG, code, error)
         if task.is_chief:
             end_job(settings.job_id, code)
         return code
+
+
+def _run(container: "Container") -> tuple[int, str]:
+    """Run the task with the code that was shipped to it; exit code, and what it reports."""
+    try:
+        enter_shipped_code()
+    except WindlassError as error:
+        log.error("%s", error.message)
+        return int(error.exit_code), error.message
+    return container.run(), container.error
 
 
 class Container:

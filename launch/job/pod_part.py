@@ -23,8 +23,11 @@ LabelValue = Annotated[
 
 AnyPart = TypeVar("AnyPart", bound=Part)
 
-OWN_VOLUMES = ("tmp", "checkpoints", "shm", "tls", "token")
-OWN_PATHS = ("/tmp", "/checkpoints", "/dev/shm", "/run/windlass/tls", "/run/windlass/token")  # noqa: S108
+OWN_VOLUMES = (
+    "tmp", "checkpoints", "shm", "tls", "token", "windlass-code", "windlass-packed",
+)  # fmt: skip
+_OWN_FOLDERS = tuple(f"/run/windlass/{each}" for each in ("tls", "token", "code", "packed"))
+OWN_PATHS = ("/tmp", "/checkpoints", "/dev/shm", *_OWN_FOLDERS)  # noqa: S108
 OWN_LABELS = tuple(f"app.kubernetes.io/{each}" for each in ("name", "instance", "component"))
 
 

@@ -13,13 +13,14 @@ from ...cluster.roles import WORKER
 from ...core.errors import ConfigurationError, PeerLostError, WindlassError
 from ..job.model import JobFile
 from .client import KubernetesApi
+from .code import ShippedCode
 from .explaining import error_of
 from .job_status import job_status
 from .kinds import Done
 from .names import workload
 from .operations import observe, owners_of
 from .refusals import Refusal
-from .removal import remove_tasks, wait_until_gone
+from .removal import remove_old_code, remove_tasks, wait_until_gone
 from .scaling import documents_to_apply
 from .where import Where
 
@@ -41,6 +42,7 @@ class Problem:
 def apply_job(
     api: KubernetesApi,
     job: JobFile,
+    code: ShippedCode | None = None,
     *,
     force: bool = False,
     dry_run: bool = False,
@@ -52,6 +54,7 @@ def apply_job(
     Args:
         api: The Kubernetes API.
         job: The job.
+        code: Its code, if that is not in the image.
         force: Take over fields that other managers own.
         dry_run: Only check.
         replace: Delete the job's tasks first, and wait until they have left. Volumes stay.
@@ -67,7 +70,8 @@ def apply_job(
     if not replace:
         _refuse_over(api, job.name, live)
     jobs = {each["metadata"]["name"]: each for each in live.jobs}
-    documents = documents_to_apply(job, None if replace else jobs.get(workload(job.name, WORKER)))
+    live_workers = None if replace else jobs.get(workload(job.name, WORKER))
+    documents = documents_to_apply(job, live_workers, code)
     if problems := _problems(api, documents, say, force=force, anew=replace):
         raise refused_apply(problems, api.where)
     if dry_run:
@@ -76,7 +80,8 @@ def apply_job(
         for done in remove_tasks(api, job.name):
             say(f"{done.kind} {done.name} {done.what}")
         wait_until_gone(api, job.name, job.kubernetes.grace_s + _GONE_S)
-    return _apply_all(api, documents, force=force)
+    applied = _apply_all(api, documents, force=force)
+    return [*applied, *remove_old_code(api, job.name, [each.name for each in applied])]
 
 
 def _refuse_over(api: KubernetesApi, name: str, live: Any) -> None:

@@ -6,6 +6,7 @@ from ..job.model import JobFile
 from ..job.yaml_output import dump_documents
 from .applying import apply_job
 from .client import KubernetesApi
+from .code import ShippedCode
 from .kinds import Done
 from .manifests import manifests
 from .preflight import warnings
@@ -17,6 +18,7 @@ class KubernetesLauncher:
 
     Args:
         api: The Kubernetes API.
+        code: The job's code, if that is not in its image.
         force: Take over fields that other managers own.
         replace: Delete the job's tasks first.
         say: Called with warnings and with what happens meanwhile.
@@ -26,11 +28,13 @@ class KubernetesLauncher:
         self,
         api: KubernetesApi,
         *,
+        code: ShippedCode | None = None,
         force: bool = False,
         replace: bool = False,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._api = api
+        self._code = code
         self._force = force
         self._replace = replace
         self._say = say
@@ -38,7 +42,7 @@ class KubernetesLauncher:
     def render(self, job: JobFile) -> str:
         """The objects, as YAML."""
         check_rendered(job)
-        return dump_documents(manifests(job))
+        return dump_documents(manifests(job, self._code))
 
     def start(self, job: JobFile) -> int:
         """Apply them; 0."""
@@ -48,11 +52,12 @@ class KubernetesLauncher:
     def apply(self, job: JobFile, *, dry_run: bool) -> list[Done]:
         """Apply them, or have the API server check them alone."""
         self._api.on_warning = lambda text: self._say(f"warning: {text}")
-        for warning in warnings(self._api, manifests(job)):
+        for warning in warnings(self._api, manifests(job, self._code)):
             self._say(f"warning: {warning}")
         return apply_job(
             self._api,
             job,
+            self._code,
             force=self._force,
             dry_run=dry_run,
             replace=self._replace,

@@ -11,6 +11,7 @@ from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ..job.model import JobFile
+from .code import ShippedCode, config_maps, with_code
 from .names import (
     CONTAINER,
     COUNT_IN_FILE,
@@ -31,8 +32,12 @@ Json = dict[str, Any]
 _PERMANENT = list(range(1, 128))  # docs/exit-codes.md: a restart would fail again
 
 
-def manifests(job: JobFile) -> list[Json]:
+def manifests(job: JobFile, code: ShippedCode | None = None) -> list[Json]:
     """Every object of a job, in the order in which they are applied.
+
+    Args:
+        job: The job.
+        code: Its code, if that is not in the image.
 
     Raises:
         ConfigurationError: The job has no image.
@@ -43,12 +48,12 @@ def manifests(job: JobFile) -> list[Json]:
             "Windlass and the program",
             field="image",
         )
-    objects = []
+    objects = config_maps(job, code) if code else []
     if not job.storage.claim and any(needs_volume(job, role) for role, _ in job.present):
         objects.append(_claim(job))
     objects.append(_service(job))
     for role, _ in job.present:
-        objects.append(_stateful_set(job) if role == PS else _indexed_job(job, role))
+        objects.append(_stateful_set(job, code) if role == PS else _indexed_job(job, role, code))
     return with_status(job, objects)
 
 
@@ -88,7 +93,7 @@ def _service(job: JobFile) -> Json:
     }
 
 
-def _stateful_set(job: JobFile) -> Json:
+def _stateful_set(job: JobFile, code: ShippedCode | None) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -99,12 +104,12 @@ def _stateful_set(job: JobFile) -> Json:
             # OrderedReady would have the second wait for the first.
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": matched(job.name, PS)},
-            "template": pod_template(job, PS),
+            "template": _template(job, PS, code),
         },
     }
 
 
-def _indexed_job(job: JobFile, role: str) -> Json:
+def _indexed_job(job: JobFile, role: str, code: ShippedCode | None) -> Json:
     count = job.count(role)
     metadata = _metadata(job, workload(job.name, role), role)
     if role == WORKER:
@@ -132,9 +137,14 @@ def _indexed_job(job: JobFile, role: str) -> Json:
                     {"action": "FailIndex", "onExitCodes": _codes(_PERMANENT)},
                 ]
             },
-            "template": pod_template(job, role),
+            "template": _template(job, role, code),
         },
     }
+
+
+def _template(job: JobFile, role: str, code: ShippedCode | None) -> Json:
+    template = pod_template(job, role)
+    return with_code(template, code) if code else template
 
 
 def _times(job: JobFile) -> Json:

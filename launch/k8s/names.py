@@ -18,6 +18,8 @@ CHECKPOINTS = "/checkpoints"
 TLS_FOLDER = "/run/windlass/tls"
 TOKEN_FOLDER = "/run/windlass/token"  # noqa: S105 - a folder
 USER = 10001
+CODE_FOLDER = "/run/windlass/code"
+PARTS_FOLDER = "/run/windlass/packed"
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
@@ -25,6 +27,7 @@ COMPONENT = "app.kubernetes.io/component"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 SHARED = "job"
 STATUS = "status"
+CODE = "code"
 
 COUNT_IN_FILE = "windlass/count"
 """Annotation of the workers' Job: the count that the job file said when it was last applied."""

@@ -7,14 +7,14 @@ pod, and a Job that is gone counts nothing (kubernetes/kubernetes#108297 and oth
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import AccessError, ConfigurationError, PeerLostError, WindlassError
 from .client import KubernetesApi
 from .kinds import Done
-from .names import INSTANCE, selector_text, service, workload
+from .names import CODE, COMPONENT, INSTANCE, selector_text, service, workload
 
 Json = dict[str, Any]
 
@@ -37,6 +37,22 @@ def delete_all(api: KubernetesApi, name: str, *, checkpoints: bool) -> list[Done
         kind, claim = "PersistentVolumeClaim", each["metadata"]["name"]
         done.append(_delete(api, kind, claim) if checkpoints else Done(kind, claim, "kept"))
     return [each for each in done if each.what != "absent"]
+
+
+def remove_old_code(api: KubernetesApi, name: str, keep: Collection[str]) -> list[Done]:
+    """Delete the code that a job had before, which no pod of it will mount again.
+
+    Args:
+        api: The Kubernetes API.
+        name: Name of the job.
+        keep: Names of the ConfigMaps that it has now.
+    """
+    try:
+        listed = api.list_all("ConfigMap", f"{selector_text(name)},{COMPONENT}={CODE}").items
+    except AccessError:  # who may not list them has made none
+        return []
+    names = [str(each["metadata"]["name"]) for each in listed]
+    return [_delete(api, "ConfigMap", each) for each in names if each not in keep]
 
 
 def remove_tasks(api: KubernetesApi, name: str) -> list[Done]:

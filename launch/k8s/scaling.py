@@ -16,6 +16,7 @@ from ...cluster.roles import WORKER
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ..job.model import JobFile
+from .code import ShippedCode
 from .manifests import manifests
 from .names import COUNT_IN_FILE, workload
 
@@ -83,7 +84,9 @@ def workers_of(job: Json) -> int:
     return int((job.get("spec") or {}).get("completions") or 0)
 
 
-def documents_to_apply(job: JobFile, live: Json | None) -> list[Json]:
+def documents_to_apply(
+    job: JobFile, live: Json | None, code: ShippedCode | None = None
+) -> list[Json]:
     """The objects of a job, where its workers' Job may be there already.
 
     What ``scale`` has set stays, unless the file has changed: an annotation says which count it
@@ -93,15 +96,16 @@ def documents_to_apply(job: JobFile, live: Json | None) -> list[Json]:
     Args:
         job: As the file says it.
         live: The workers' Job as the API has it; None: there is none.
+        code: Its code, if that is not in the image.
     """
     said = job.count(WORKER)
     first = _first_count(live)
     if live is None or first is None or job.synchronous:
-        return manifests(job)
+        return manifests(job, code)
     before = (live["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
     count = workers_of(live) if before == str(said) else said
     documents = []
-    for each in manifests(job.with_counts({WORKER: first})):
+    for each in manifests(job.with_counts({WORKER: first}), code):
         if each["kind"] == "Job" and each["metadata"]["name"] == workload(job.name, WORKER):
             metadata = {**each["metadata"], "annotations": {COUNT_IN_FILE: str(said)}}
             spec = {**each["spec"], "completions": count, "parallelism": count}

@@ -1,0 +1,177 @@
+"""Code without an image: a packed project in ConfigMaps, and the pods that find it there.
+
+The package is what ``windlass submit`` sends, cut into parts that objects of Kubernetes can hold.
+Its digest is part of the ConfigMaps' names and stands in every pod template, so a pod can run no
+other code than the one it was made for; the container checks it (``launch/shipped_code.py``).
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import ConfigurationError, ProjectError, ProjectTooLargeError
+from ...shipping import Package, pack
+from ...shipping.largest import largest
+from ...shipping.requirements import DECLARED_IN, declared_requirements, normalized
+from ..job.model import JobFile
+from ..shipped_code import CODE_DIGEST, CODE_PARTS, PART_NAME
+from .names import CODE, CODE_FOLDER, PARTS_FOLDER, labels
+
+Json = dict[str, Any]
+
+PART_BYTES = 768 * 1024
+"""Of a package in one ConfigMap: an object may hold 1 MiB, and this leaves room for the rest."""
+
+MOST_PARTS = 8
+"""ConfigMaps of one package: 6 MiB compressed. Every pod of the job reads all of them."""
+
+_CODE, _PARTS = "windlass-code", "windlass-packed"
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedCode:
+    """The code of a job.
+
+    Attributes:
+        job: Name of the job.
+        package: The packed project.
+    """
+
+    job: str
+    package: Package
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the ConfigMaps, in the order of the parts."""
+        count = -(-len(self.package.data) // PART_BYTES)
+        return [f"{self.job}-code-{self.package.digest[:10]}-{n}" for n in range(count)]
+
+
+def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = False) -> ShippedCode:
+    """Pack the project of a job.
+
+    Args:
+        folder: The project; the job's program is a file of it.
+        job: The job.
+        image_has_requirements: Whether what the project declares is in the image; pods check it.
+
+    Raises:
+        ProjectTooLargeError: It does not fit; names the largest files.
+        ProjectError: It cannot be packed, or the program is not in it.
+        ConfigurationError: It declares packages, of which nothing says that the image has them.
+    """
+    package = pack(folder)
+    if job.program and job.program not in package.names:
+        raise ProjectError(
+            f"{job.program} is not in the project {folder.resolve()}, so pods would not find it: "
+            "with --code `program` of the job file is relative to that folder (and .gitignore and "
+            ".windlassignore leave files out)",
+            path=folder,
+        )
+    _check_size(folder, package)
+    if not image_has_requirements:
+        _refuse_requirements(folder, package)
+    return ShippedCode(job.name, package)
+
+
+def _check_size(folder: Path, package: Package) -> None:
+    limit = MOST_PARTS * PART_BYTES
+    if len(package.data) <= limit:
+        return
+    # Sizes as they are on disk; how well a file can be compressed is not known of one alone.
+    sizes = {name: (folder / name).stat().st_size for name in package.names}
+    shares = ", ".join(f"{name} ({size} bytes)" for name, size in largest(sizes))
+    raise ProjectTooLargeError(
+        f"{folder.resolve()} has {len(package.data)} bytes when it is compressed, over the limit "
+        f"of {limit} for {MOST_PARTS} ConfigMaps; most are in: {shares}. Leave out what the "
+        "program does not need by lines in .windlassignore, have it read data from a volume or a "
+        "URL, or build an image with it",
+        value=len(package.data),
+        limit=limit,
+    )
+
+
+def _refuse_requirements(folder: Path, package: Package) -> None:
+    texts = {
+        name: (folder / name).read_text(errors="replace")
+        for name in DECLARED_IN
+        if name in package.names
+    }
+    declared = declared_requirements(texts)
+    wanted = {name: file for name, file in declared.items() if name not in _of_windlass()}
+    if not wanted:
+        return
+    names = ", ".join(wanted)
+    raise ConfigurationError(
+        f"{' and '.join(sorted(set(wanted.values())))} of {folder.resolve()}: the program needs "
+        f"{names}, and --code sends code alone: pods that installed packages would need a registry "
+        "each time one starts. Name an `image` that has them, and say so by "
+        "--image-has-requirements; each container checks it before the program starts",
+        field="image",
+    )
+
+
+def _of_windlass() -> set[str]:
+    """What every image with Windlass has: Windlass, and what it needs itself."""
+    try:
+        needed = metadata.requires("windlass") or []
+    except metadata.PackageNotFoundError:  # a source tree that was not installed
+        needed = []
+    text = "\n".join(each for each in needed if ";" not in each)
+    return {normalized("windlass"), *declared_requirements({"requirements.txt": text})}
+
+
+def config_maps(job: JobFile, code: ShippedCode) -> list[Json]:
+    """The ConfigMaps that hold the package, one for each part. They cannot be changed."""
+    namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
+    data = code.package.data
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, **namespace, "labels": labels(job.name, CODE)},
+            "immutable": True,
+            "binaryData": {_key(number): _encoded(data[number * PART_BYTES :][:PART_BYTES])},
+        }
+        for number, name in enumerate(code.names)
+    ]
+
+
+def _key(number: int) -> str:
+    return f"{PART_NAME}{number:02}"
+
+
+def _encoded(part: bytes) -> str:
+    return base64.b64encode(part).decode()
+
+
+def with_code(template: Json, code: ShippedCode) -> Json:
+    """A pod template whose container unpacks the package, and runs the program in its folder."""
+    spec = template["spec"]
+    sources = [{"configMap": {"name": name}} for name in code.names]
+    volumes: list[Json] = [
+        {"name": _CODE, "emptyDir": {}},
+        {"name": _PARTS, "projected": {"sources": sources}},
+    ]
+    containers = [_container(each, code) for each in spec["containers"]]
+    changed = {**spec, "containers": containers, "volumes": [*spec["volumes"], *volumes]}
+    return {**template, "spec": changed}
+
+
+def _container(container: Mapping[str, Any], code: ShippedCode) -> Json:
+    variables = {CODE_DIGEST: code.package.digest, CODE_PARTS: PARTS_FOLDER}
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    mounts: list[Json] = [
+        {"name": _CODE, "mountPath": CODE_FOLDER},
+        {"name": _PARTS, "mountPath": PARTS_FOLDER, "readOnly": True},
+    ]
+    return {
+        **container,
+        # A Windlass that is too old to unpack finds no program here, and none of the image's.
+        "workingDir": CODE_FOLDER,
+        "env": [*container["env"], *env],
+        "volumeMounts": [*container["volumeMounts"], *mounts],
+    }
