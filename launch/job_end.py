@@ -12,11 +12,17 @@ from typing import Any
 
 from ..cluster.roles import EVALUATOR, PS, WORKER
 from ..core.errors import WindlassError
-from ..core.exit_codes import is_retryable
+from ..core.exit_codes import ExitCode, is_retryable
 from ..core.settings import read_environment
 from ..net.pod_account import ACCOUNT_FOLDER, PodAccount, cluster_url
 
 log = logging.getLogger(__name__)
+
+ENDS_JOB = "WINDLASS_ENDS_JOB"
+"""Variable by which a container ends what is left of its job; any text: when it is over."""
+
+INCOMPLETE = "incomplete"
+"""Value of :data:`ENDS_JOB`: also when the job could not begin, since tasks did not come."""
 
 _MERGE = "application/merge-patch+json"
 
@@ -28,11 +34,12 @@ def end_job(job: str, code: int, folder: Path = ACCOUNT_FOLDER) -> None:
 
     Args:
         job: Name of the job, with which the names of its workloads begin.
-        code: Exit code of the chief's container. One that is worth a restart ends nothing.
+        code: Exit code of the chief's container. One that is worth a restart ends nothing, but
+            see :data:`INCOMPLETE`.
         folder: Folder of the pod's account.
     """
     namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
-    if is_retryable(code) or not (read_environment("WINDLASS_ENDS_JOB") and namespace and url):
+    if not (is_the_end(code, read_environment(ENDS_JOB)) and namespace and url):
         return
     account = PodAccount(url, folder)
     for path, change in workloads_to_end(job, namespace, failed=code != 0):
@@ -42,6 +49,17 @@ def end_job(job: str, code: int, folder: Path = ACCOUNT_FOLDER) -> None:
             log.warning("what the job has left keeps what it has requested: %s", error)
             continue
         log.info("the job is over: ended %s", path.partition(f"{namespace}/")[2])
+
+
+def is_the_end(code: int, ends_job: str) -> bool:
+    """Whether the chief ends what is left of its job. Pure.
+
+    Args:
+        code: Exit code of its container.
+        ends_job: Value of :data:`ENDS_JOB`.
+    """
+    is_late = code == ExitCode.JOIN_TIMEOUT and ends_job == INCOMPLETE
+    return bool(ends_job) and (is_late or not is_retryable(code))
 
 
 def workloads_to_end(job: str, namespace: str, *, failed: bool) -> list[tuple[str, Any]]:

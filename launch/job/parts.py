@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from .fields import MisfitError, ObjectName, Part, Text, VariableName
+from .gang_part import Gang
 from .pod_part import PodPart
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -176,6 +177,9 @@ class KubernetesPart(PodPart):
         ge=-1,
         description="How long Jobs that have ended stay, with their logs, until Kubernetes deletes "
         "them. -1: until you do.",
+    )
+    gang: Gang | None = Field(
+        default=None, description="Have all pods admitted at once, or none. Empty: one by one."
     )
     status: bool = Field(
         default=False,

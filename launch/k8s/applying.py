@@ -15,8 +15,9 @@ from ..job.model import JobFile
 from .client import KubernetesApi
 from .code import ShippedCode
 from .explaining import error_of
-from .job_status import job_status
-from .kinds import Done
+from .form import Form
+from .job_status import Observed, job_status
+from .kinds import Done, controller_of
 from .names import workload
 from .operations import observe, owners_of
 from .refusals import Refusal
@@ -26,7 +27,7 @@ from .where import Where
 
 Json = dict[str, Any]
 
-_WORKLOADS = ("Job", "StatefulSet")
+_WORKLOADS = ("Job", "StatefulSet", "JobSet", "TrainingRuntime", "TrainJob")
 _GONE_S = 60.0  # beyond the grace period
 
 
@@ -42,6 +43,7 @@ class Problem:
 def apply_job(
     api: KubernetesApi,
     job: JobFile,
+    form: Form = Form.OBJECTS,
     code: ShippedCode | None = None,
     *,
     force: bool = False,
@@ -54,6 +56,7 @@ def apply_job(
     Args:
         api: The Kubernetes API.
         job: The job.
+        form: What it is made of.
         code: Its code, if that is not in the image.
         force: Take over fields that other managers own.
         dry_run: Only check.
@@ -67,11 +70,12 @@ def apply_job(
             message says what was changed before.
     """
     live = owners_of(api, job.name)
+    _refuse_other_form(api, job.name, live, form)
     if not replace:
         _refuse_over(api, job.name, live)
     jobs = {each["metadata"]["name"]: each for each in live.jobs}
     live_workers = None if replace else jobs.get(workload(job.name, WORKER))
-    documents = documents_to_apply(job, live_workers, code)
+    documents = documents_to_apply(job, live_workers, form, code)
     if problems := _problems(api, documents, say, force=force, anew=replace):
         raise refused_apply(problems, api.where)
     if dry_run:
@@ -84,7 +88,19 @@ def apply_job(
     return [*applied, *remove_old_code(api, job.name, [each.name for each in applied])]
 
 
-def _refuse_over(api: KubernetesApi, name: str, live: Any) -> None:
+def _refuse_other_form(api: KubernetesApi, name: str, live: Observed, form: Form) -> None:
+    """Refuse a job that is there in another form: its tasks would be there twice."""
+    owners = [owner for job in live.jobs for owner in job["metadata"].get("ownerReferences") or []]
+    in_set = any(owner.get("kind") == "JobSet" for owner in owners)
+    if (live.jobs or live.stateful_sets) and in_set != form.is_one_object:
+        what = "one object (a JobSet)" if in_set else "plain objects"
+        raise ConfigurationError(
+            f"{name} is there already, as {what}; apply it in that form, or delete it first: "
+            f"`{api.where.command('delete', name)}` (checkpoints stay)"
+        )
+
+
+def _refuse_over(api: KubernetesApi, name: str, live: Observed) -> None:
     """Refuse a job whose Jobs have ended or are being deleted: applying would start nothing."""
     going = [each for each in (*live.jobs, *live.stateful_sets) if _is_leaving(each)]
     if going:
@@ -118,7 +134,7 @@ def _problems(
     for document in documents:
         kind, name = document["kind"], document["metadata"]["name"]
         refusal = api.try_apply(document, force=force)
-        if refusal is not None and anew and kind in _WORKLOADS and refusal.status in (409, 422):
+        if refusal is not None and anew and kind in _WORKLOADS and refusal.is_of_what_is_there:
             refusal = api.try_apply(_under_another_name(document))
         if refusal is not None and refusal.is_missing and kind == "RoleBinding":
             continue  # its Role is not there before it is applied
@@ -140,6 +156,12 @@ def refused_apply(problems: Sequence[Problem], where: Where) -> WindlassError:
     others = [each for each in problems if not each.refusal.is_about_fixed_fields]
     if others:
         first = others[0]
+        controller = controller_of(first.kind)
+        if controller and first.refusal.is_missing:
+            return ConfigurationError(
+                f"nothing was changed: this cluster has no {first.kind}s; {controller} makes them, "
+                "and is not installed there"
+            )
         error = error_of(first.refusal, f"apply {first.kind} {first.name}", where)
         more = f" ({len(problems) - 1} more are refused)" if len(problems) > 1 else ""
         return type(error)(f"nothing was changed{more}: {error.message}")

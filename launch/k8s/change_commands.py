@@ -9,6 +9,7 @@ import click
 from ..options.job_file import job_option
 from ..screen.echo import echo
 from .command_options import connect_api, find_job, json_option, name_option, where_options
+from .form import Form
 
 if TYPE_CHECKING:
     from ..job.model import JobFile
@@ -30,6 +31,16 @@ def _code_options(command: Any) -> Any:
     )(command)
 
 
+_form_option = click.option(
+    "--as",
+    "form",
+    type=click.Choice([each.value for each in Form]),
+    default=Form.OBJECTS.value,
+    show_default=True,
+    help="Plain objects, or one object of JobSet's controller or of Kubeflow Trainer.",
+)
+
+
 def _code(
     folder: Path | None, job: "JobFile", *, image_has_requirements: bool
 ) -> "ShippedCode | None":
@@ -42,10 +53,11 @@ def _code(
 
 @click.command("render")
 @job_option
+@_form_option
 @_code_options
 @click.option("--json", "as_json", is_flag=True, help="A List in JSON instead of YAML.")
 def render_command(
-    job_file: str, code: Path | None, image_has_requirements: bool, as_json: bool
+    job_file: str, form: str, code: Path | None, image_has_requirements: bool, as_json: bool
 ) -> None:
     """Print the objects of a job; nothing is sent."""
     from ..job.reading import read_job
@@ -54,9 +66,9 @@ def render_command(
     from .status_objects import check_rendered
 
     job = read_job(job_file)
-    check_rendered(job)
+    check_rendered(job, Form(form))
     sent = _code(code, job, image_has_requirements=image_has_requirements)
-    documents = manifests(job, sent)
+    documents = manifests(job, Form(form), sent)
     if as_json:
         echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
     else:
@@ -65,6 +77,7 @@ def render_command(
 
 @click.command("apply")
 @job_option
+@_form_option
 @_code_options
 @where_options
 @click.option("--dry-run", is_flag=True, help="Let the API check everything and change nothing.")
@@ -77,6 +90,7 @@ def render_command(
 @json_option
 def apply_command(
     job_file: str,
+    form: str,
     code: Path | None,
     image_has_requirements: bool,
     context: str,
@@ -98,7 +112,12 @@ def apply_command(
     sent = _code(code, job, image_has_requirements=image_has_requirements)
     api = connect_api(context, namespace, job)
     launcher = KubernetesLauncher(
-        api, code=sent, force=force, replace=replace, say=lambda text: echo(text, err=True)
+        api,
+        form=Form(form),
+        code=sent,
+        force=force,
+        replace=replace,
+        say=lambda text: echo(text, err=True),
     )
     done = launcher.apply(job, dry_run=dry_run)
     if as_json:

@@ -18,7 +18,7 @@ from ...core.clock import Clock, SystemClock
 from ...core.errors import AccessError, ConfigurationError
 from .answers import ByteChunks, RefusedRequestError, refused, warnings_of
 from .explaining import error_of, missing_namespace
-from .kinds import Listing, in_namespace, path_of
+from .kinds import Listing, in_namespace, kind_of, path_of
 from .names import FIELD_MANAGER
 from .refusals import Refusal
 from .retrying import is_tried_again, wait_before
@@ -182,7 +182,7 @@ class KubernetesApi:
         query += [("force", "true")] if force else []
         query += [("dryRun", "All")] if dry_run else []
         name = body["metadata"]["name"]
-        return self._json("patch", body["kind"], name, query, body, "application/apply-patch+yaml")
+        return self._json("patch", kind_of(body), name, query, body, "application/apply-patch+yaml")
 
     def patch(self, kind: str, name: str, body: Json) -> Json:
         """Change fields of an object (a merge patch)."""

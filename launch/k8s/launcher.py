@@ -7,6 +7,7 @@ from ..job.yaml_output import dump_documents
 from .applying import apply_job
 from .client import KubernetesApi
 from .code import ShippedCode
+from .form import Form
 from .kinds import Done
 from .manifests import manifests
 from .preflight import warnings
@@ -18,6 +19,7 @@ class KubernetesLauncher:
 
     Args:
         api: The Kubernetes API.
+        form: What jobs are made of.
         code: The job's code, if that is not in its image.
         force: Take over fields that other managers own.
         replace: Delete the job's tasks first.
@@ -28,12 +30,14 @@ class KubernetesLauncher:
         self,
         api: KubernetesApi,
         *,
+        form: Form = Form.OBJECTS,
         code: ShippedCode | None = None,
         force: bool = False,
         replace: bool = False,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._api = api
+        self._form = form
         self._code = code
         self._force = force
         self._replace = replace
@@ -41,8 +45,8 @@ class KubernetesLauncher:
 
     def render(self, job: JobFile) -> str:
         """The objects, as YAML."""
-        check_rendered(job)
-        return dump_documents(manifests(job, self._code))
+        check_rendered(job, self._form)
+        return dump_documents(manifests(job, self._form, self._code))
 
     def start(self, job: JobFile) -> int:
         """Apply them; 0."""
@@ -52,11 +56,12 @@ class KubernetesLauncher:
     def apply(self, job: JobFile, *, dry_run: bool) -> list[Done]:
         """Apply them, or have the API server check them alone."""
         self._api.on_warning = lambda text: self._say(f"warning: {text}")
-        for warning in warnings(self._api, manifests(job, self._code)):
+        for warning in warnings(self._api, manifests(job, self._form, self._code)):
             self._say(f"warning: {warning}")
         return apply_job(
             self._api,
             job,
+            self._form,
             self._code,
             force=self._force,
             dry_run=dry_run,

@@ -1,42 +1,35 @@
 """A job as objects of Kubernetes. Pure: a job in, documents out.
 
 A headless Service, a StatefulSet of ps, an Indexed Job for each other role, and a claim for the
-checkpoints. No operator and no definitions of our own; ``deploy/k8s`` has the same shapes for
-kustomize.
+checkpoints; or one object in the place of all but the claim (``one_object.py``). No operator and no
+definitions of our own; ``deploy/k8s`` has the plain shapes for kustomize.
 """
 
 from typing import Any
 
 from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError
-from ...core.exit_codes import ExitCode
 from ..job.model import JobFile
 from .code import ShippedCode, config_maps, with_code
-from .names import (
-    CONTAINER,
-    COUNT_IN_FILE,
-    PORT,
-    SHARED,
-    claim,
-    labels,
-    matched,
-    selector,
-    service,
-    workload,
-)
+from .form import Form
+from .gang import pod_groups, with_gang
+from .indexed_job import indexed_job
+from .names import COUNT_IN_FILE, PORT, SHARED, claim, labels, matched, selector, service, workload
+from .one_object import job_set, train_job
 from .pod import needs_volume, pod_template
-from .status_objects import with_status
+from .status_objects import account_objects, with_account
 
 Json = dict[str, Any]
 
-_PERMANENT = list(range(1, 128))  # docs/exit-codes.md: a restart would fail again
 
-
-def manifests(job: JobFile, code: ShippedCode | None = None) -> list[Json]:
+def manifests(
+    job: JobFile, form: Form = Form.OBJECTS, code: ShippedCode | None = None
+) -> list[Json]:
     """Every object of a job, in the order in which they are applied.
 
     Args:
         job: The job.
+        form: What it is made of.
         code: Its code, if that is not in the image.
 
     Raises:
@@ -45,16 +38,33 @@ def manifests(job: JobFile, code: ShippedCode | None = None) -> list[Json]:
     if not job.image:
         raise ConfigurationError(
             "the job file has no `image`: Kubernetes starts containers; name the image that holds "
-            "Windlass and the program",
+            "Windlass and the program (or, with --code, Windlass and what the program imports)",
             field="image",
         )
-    objects = config_maps(job, code) if code else []
-    if not job.storage.claim and any(needs_volume(job, role) for role, _ in job.present):
-        objects.append(_claim(job))
-    objects.append(_service(job))
-    for role, _ in job.present:
-        objects.append(_stateful_set(job, code) if role == PS else _indexed_job(job, role, code))
-    return with_status(job, objects)
+    templates = {role: _template(job, role, form, code) for role, _ in job.present}
+    has_claim = not job.storage.claim and any(needs_volume(job, role) for role in templates)
+    shared = [
+        *(config_maps(job, code) if code else []),
+        *account_objects(job, form),
+        *([_claim(job)] if has_claim else []),
+        *pod_groups(job),
+    ]
+    match form:
+        case Form.JOBSET:
+            return [*shared, job_set(job, templates)]
+        case Form.TRAINJOB:
+            return [*shared, *train_job(job, templates)]
+    return [*shared, _service(job), *(_controller(job, *each) for each in templates.items())]
+
+
+def _template(job: JobFile, role: str, form: Form, code: ShippedCode | None) -> Json:
+    """The pod template of a role: what every pod has, and what this job's have beside it."""
+    template = pod_template(job, role, form)
+    if code:
+        template = with_code(template, code)
+    if role == job.leader.type:
+        template = with_account(template, job, form)
+    return with_gang(template, job, form)
 
 
 def _metadata(job: JobFile, name: str, component: str) -> Json:
@@ -93,7 +103,11 @@ def _service(job: JobFile) -> Json:
     }
 
 
-def _stateful_set(job: JobFile, code: ShippedCode | None) -> Json:
+def _controller(job: JobFile, role: str, template: Json) -> Json:
+    return _stateful_set(job, template) if role == PS else _job(job, role, template)
+
+
+def _stateful_set(job: JobFile, template: Json) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -104,56 +118,14 @@ def _stateful_set(job: JobFile, code: ShippedCode | None) -> Json:
             # OrderedReady would have the second wait for the first.
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": matched(job.name, PS)},
-            "template": _template(job, PS, code),
+            "template": template,
         },
     }
 
 
-def _indexed_job(job: JobFile, role: str, code: ShippedCode | None) -> Json:
-    count = job.count(role)
+def _job(job: JobFile, role: str, template: Json) -> Json:
     metadata = _metadata(job, workload(job.name, role), role)
     if role == WORKER:
-        metadata["annotations"] = {COUNT_IN_FILE: str(count)}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": metadata,
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": count,
-            "parallelism": count,
-            "backoffLimitPerIndex": job.kubernetes.retries,
-            "maxFailedIndexes": 0,
-            "podReplacementPolicy": "Failed",
-            **_times(job),
-            "podFailurePolicy": {
-                "rules": [
-                    {
-                        "action": "Ignore",
-                        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                    },
-                    # It was asked to stop: its pod was deleted, or its node drained.
-                    {"action": "Ignore", "onExitCodes": _codes([int(ExitCode.DRAINED)])},
-                    {"action": "FailIndex", "onExitCodes": _codes(_PERMANENT)},
-                ]
-            },
-            "template": _template(job, role, code),
-        },
-    }
-
-
-def _template(job: JobFile, role: str, code: ShippedCode | None) -> Json:
-    template = pod_template(job, role)
-    return with_code(template, code) if code else template
-
-
-def _times(job: JobFile) -> Json:
-    """When a Job is ended, and when one that has ended is deleted, if the job file says so."""
-    kubernetes = job.kubernetes
-    deadline = {"activeDeadlineSeconds": kubernetes.deadline_s} if kubernetes.deadline_s else {}
-    keep = {"ttlSecondsAfterFinished": kubernetes.keep_s} if kubernetes.keep_s >= 0 else {}
-    return {**deadline, **keep}
-
-
-def _codes(values: list[int]) -> Json:
-    return {"containerName": CONTAINER, "operator": "In", "values": values}
+        metadata["annotations"] = {COUNT_IN_FILE: str(job.count(role))}
+    spec = indexed_job(job, role, template)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

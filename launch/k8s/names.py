@@ -4,8 +4,12 @@ The conventions are those of ``deploy/k8s``, so what its kustomize bases make an
 from a job file can be selected, followed and deleted alike.
 """
 
+from typing import TYPE_CHECKING
+
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ..job.model import JobFile
+
+if TYPE_CHECKING:
+    from ..job.model import JobFile
 
 FIELD_MANAGER = "windlass"
 """One name for everything that this command writes: what others own is then a conflict."""
@@ -70,11 +74,11 @@ def workload(job: str, role: str) -> str:
     return f"{job}-{role}"
 
 
-def claim(job: JobFile) -> str:
+def claim(job: "JobFile") -> str:
     """The claim that holds checkpoints."""
     return job.storage.claim or f"{job.name}-checkpoints"
 
 
-def secret(job: JobFile, role: str, kind: str) -> str:
+def secret(job: "JobFile", role: str, kind: str) -> str:
     """The Secret of a role: ``tls`` or ``token``."""
     return f"{job.security.secret or job.name}-{role}-{kind}"

@@ -84,7 +84,22 @@ def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
     live, delete = api.get("Job", workload(name, WORKER)), api.where.command("delete", name)
     if live is None:
         api.check_namespace()
+        _refuse_set(api, name, delete)
     return plan_scale(live, then, has_ps=has_ps, delete=delete)
+
+
+def _refuse_set(api: KubernetesApi, name: str, delete: str) -> None:
+    """A JobSet's numbers of pods cannot change."""
+    try:
+        in_set = api.exists("JobSet", name)
+    except AccessError:
+        return
+    if in_set:
+        raise ConfigurationError(
+            f"{name} is one object, a JobSet, whose numbers of pods are fixed: delete it "
+            f"(`{delete}`), change roles.worker.count, and apply it again; it resumes from its "
+            "last checkpoint"
+        )
 
 
 def scale(

@@ -7,9 +7,9 @@ from ..job.model import JobFile
 from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
 from ..job.pod_part import PodPart, Spread
 from . import pod_options
+from .form import Form
 from .names import (
     CHECKPOINTS,
-    CONTAINER,
     HEALTH_PORT,
     METRICS_PORT,
     PORT,
@@ -35,21 +35,20 @@ _SCRAPED = {
 }
 
 
-def pod_template(job: JobFile, role: str) -> Json:
+def pod_template(job: JobFile, role: str, form: Form = Form.OBJECTS) -> Json:
     """What a controller makes pods of a role from."""
-    of_job = role != PS
-    plan = _plan(job, role)
+    plan = _plan(job, role, form)
     pod, kubernetes = job.pod(role), job.kubernetes
     spec: Json = {
-        **({"restartPolicy": "Never", "subdomain": service(job.name)} if of_job else {}),
+        **_of_controller(job, role, form),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": kubernetes.grace_s,
         "securityContext": pod_options.security_context(pod),
-        "containers": [_container(job, role, plan)],
+        "containers": [_container(job, role, plan, form)],
         "volumes": _volumes(job, role, plan),
     }
-    if constraints := _spread(job, role, pod):
+    if constraints := _spread(job, role, pod, form):
         spec["topologySpreadConstraints"] = constraints
     if kubernetes.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in kubernetes.image_pull_secrets]
@@ -62,21 +61,30 @@ def pod_template(job: JobFile, role: str) -> Json:
     return {"metadata": metadata, "spec": spec}
 
 
-def _spread(job: JobFile, role: str, pod: PodPart) -> list[Json]:
+def _of_controller(job: JobFile, role: str, form: Form) -> Json:
+    """What a StatefulSet says in its own spec, and a JobSet's controller fills in."""
+    if form.is_one_object:
+        return {"restartPolicy": "Never"}
+    return {} if role == PS else {"restartPolicy": "Never", "subdomain": service(job.name)}
+
+
+def _spread(job: JobFile, role: str, pod: PodPart, form: Form) -> list[Json]:
     """A node that goes takes one ps, where there are nodes for them; or as the job file says."""
     own = matched(job.name, role)
     if pod.spread or role != PS:
         return pod_options.spread(pod.spread, own)
     [constraint] = pod_options.spread([Spread()], own)
+    if form.is_one_object:
+        return [constraint]
     return [{**constraint, "matchLabelKeys": ["controller-revision-hash"]}]
 
 
-def _container(job: JobFile, role: str, plan: TaskPlan) -> Json:
+def _container(job: JobFile, role: str, plan: TaskPlan, form: Form) -> Json:
     command = [*plan.command]
     pod = job.pod(role)
     sources = pod_options.variable_sources(pod)
     container: Json = {
-        "name": CONTAINER,
+        "name": form.container,
         "image": job.image,
         "command": command[:2],
         **({"args": [_literal(word) for word in command[2:]]} if command[2:] else {}),
@@ -119,7 +127,9 @@ def _resources(plan: TaskPlan) -> Json:
     return {"requests": requests, "limits": limits}
 
 
-def _plan(job: JobFile, role: str) -> TaskPlan:
+def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
+    gang = job.kubernetes.gang
+    waits = gang is not None and gang.by == "chief"
     place = Place(
         checkpoints=CHECKPOINTS,
         tls=TLS_FOLDER,
@@ -127,11 +137,10 @@ def _plan(job: JobFile, role: str) -> TaskPlan:
         health_port=HEALTH_PORT,
         metrics_port=METRICS_PORT,
         grace_s=job.kubernetes.grace_s,
-        join_timeout_s=_JOIN_TIMEOUT_S,
+        join_timeout_s=gang.patience_s if gang and waits else _JOIN_TIMEOUT_S,
         address={
             "WINDLASS_REPLICAS": job.replicas((CHIEF, PS, WORKER)),
-            _HOST_TEMPLATE: "$(WINDLASS_JOB_ID)-{role}-{index}.$(WINDLASS_JOB_ID)-tasks."
-            f"$(POD_NAMESPACE).svc:{PORT}",
+            _HOST_TEMPLATE: form.host,
         },
     )
     return plan_task(job, role, place, KUBERNETES)

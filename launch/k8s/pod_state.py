@@ -134,6 +134,10 @@ def _pull_words(pod: Json, status: Json, warnings: list[Json]) -> str:
 _MEMORY_REMEDY = "give its role more under resources.memory"
 _REMEDIES = [
     (
+        re.compile(r"SchedulingGated"),
+        "its queue has not admitted the job yet: `kubectl describe workloads{where}` says why",
+    ),
+    (
         PULL_ERROR,
         "check `image` and its tag, and for a private registry kubernetes.image_pull_secrets",
     ),

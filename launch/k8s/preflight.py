@@ -11,6 +11,8 @@ from typing import Any
 
 from ...core.errors import AccessError
 from .client import KubernetesApi
+from .kinds import kind_of
+from .made_pods import made_pods
 from .quantities import over_quota, total_of
 
 Json = dict[str, Any]
@@ -56,11 +58,10 @@ def needed(documents: Iterable[Json]) -> Wanted:
     """The Secrets, ConfigMaps, claims and service accounts that pod templates name."""
     wanted = Wanted()
     for document in documents:
-        template = (document.get("spec") or {}).get("template") or {}
-        spec = template.get("spec") or {}
-        component = document["metadata"]["name"]
-        for kind, name in [*_of_volumes(spec), *_of_environments(spec), *_of_accounts(spec)]:
-            wanted.add(kind, name, component)
+        for made in made_pods(document):
+            spec = made.spec
+            for kind, name in [*_of_volumes(spec), *_of_environments(spec), *_of_accounts(spec)]:
+                wanted.add(kind, name, made.owner)
     return wanted
 
 
@@ -135,7 +136,9 @@ def _quotas(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
     if not quotas:
         return
     # What is there already is counted as used.
-    fresh = [each for each in documents if not _exists(api, each["kind"], each["metadata"]["name"])]
+    fresh = [
+        each for each in documents if not _exists(api, kind_of(each), each["metadata"]["name"])
+    ]
     total = total_of(fresh)
     for quota in quotas:
         yield from over_quota(quota, total)

@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from .made_pods import made_pods
+
 Json = dict[str, Any]
 
 _SUFFIXES = {
@@ -42,14 +44,11 @@ def amounts_of(document: Json) -> dict[str, float]:
     if kind == "PersistentVolumeClaim":
         requests = (spec.get("resources") or {}).get("requests") or {}
         total["requests.storage"] += amount(requests.get("storage", 0))
-    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
-    if not containers:
-        return dict(total)
-    pods = int(spec.get("replicas", spec.get("parallelism", 1)) or 0)
-    total["pods"] += pods
-    for container in containers:
-        for key, number in _of_container(container).items():
-            total[key] += pods * number
+    for made in made_pods(document):
+        total["pods"] += made.count
+        for container in made.spec["containers"]:
+            for key, number in _of_container(container).items():
+                total[key] += made.count * number
     return dict(total)
 
 

@@ -72,7 +72,13 @@ class Refusal:
     def is_about_fixed_fields(self) -> bool:
         """Only fields that cannot change while the object exists are wrong."""
         texts = [cause.message for cause in self.causes] or [self.message]
-        return self.status == 422 and all(_FIXED.search(text) for text in texts)
+        # A webhook's word on a custom resource is 403.
+        return self.status in (403, 422) and all(_FIXED.search(text) for text in texts)
+
+    @property
+    def is_of_what_is_there(self) -> bool:
+        """It may be about the object that is there, and not about a new one like it."""
+        return self.status in (409, 422) or self.is_about_fixed_fields
 
     @property
     def is_untried(self) -> bool:

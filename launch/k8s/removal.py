@@ -13,7 +13,7 @@ from typing import Any
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import AccessError, ConfigurationError, PeerLostError, WindlassError
 from .client import KubernetesApi
-from .kinds import Done
+from .kinds import CUSTOM_KINDS, Done
 from .names import CODE, COMPONENT, INSTANCE, selector_text, service, workload
 
 Json = dict[str, Any]
@@ -59,11 +59,14 @@ def remove_tasks(api: KubernetesApi, name: str) -> list[Done]:
     """Delete what makes the job's pods; pods that call others go first."""
     done = [_delete(api, "Job", workload(name, role)) for role in (WORKER, EVALUATOR, CHIEF)]
     done.append(_delete(api, "StatefulSet", workload(name, PS)))
+    for kind in CUSTOM_KINDS:
+        with contextlib.suppress(AccessError):  # who may not delete them has made none
+            done.append(_delete(api, kind, name))
     return [each for each in done if each.what != "absent"]
 
 
 def _delete(api: KubernetesApi, kind: str, name: str) -> Done:
-    return Done(kind, name, "deleted" if api.delete(kind, name) else "absent")
+    return Done(kind.partition(".")[0], name, "deleted" if api.delete(kind, name) else "absent")
 
 
 def wait_until_gone(api: KubernetesApi, name: str, timeout_s: float) -> None:

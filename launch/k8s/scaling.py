@@ -17,6 +17,8 @@ from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ..job.model import JobFile
 from .code import ShippedCode
+from .form import Form
+from .gang import gang_of
 from .manifests import manifests
 from .names import COUNT_IN_FILE, workload
 
@@ -61,6 +63,11 @@ def plan_scale(
             f"this job trains in sync: no worker can do without another. Stop it (`{delete}`), "
             "change roles.worker.count, and apply it again; it resumes from its last checkpoint"
         )
+    if gang := gang_of(job):
+        raise ConfigurationError(
+            f"this job is admitted as a whole, by {gang}, which counts its pods: change "
+            "roles.worker.count and apply it with --replace; it resumes from its last checkpoint"
+        )
     conditions = (job.get("status") or {}).get("conditions") or []
     for each in conditions:
         if each.get("type") in ("Complete", "Failed") and each.get("status") == "True":
@@ -85,7 +92,10 @@ def workers_of(job: Json) -> int:
 
 
 def documents_to_apply(
-    job: JobFile, live: Json | None, code: ShippedCode | None = None
+    job: JobFile,
+    live: Json | None,
+    form: Form = Form.OBJECTS,
+    code: ShippedCode | None = None,
 ) -> list[Json]:
     """The objects of a job, where its workers' Job may be there already.
 
@@ -96,16 +106,17 @@ def documents_to_apply(
     Args:
         job: As the file says it.
         live: The workers' Job as the API has it; None: there is none.
+        form: What it is made of.
         code: Its code, if that is not in the image.
     """
     said = job.count(WORKER)
     first = _first_count(live)
-    if live is None or first is None or job.synchronous:
-        return manifests(job, code)
+    if live is None or first is None or job.synchronous or job.kubernetes.gang:
+        return manifests(job, form, code)
     before = (live["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
     count = workers_of(live) if before == str(said) else said
     documents = []
-    for each in manifests(job.with_counts({WORKER: first}), code):
+    for each in manifests(job.with_counts({WORKER: first}), form, code):
         if each["kind"] == "Job" and each["metadata"]["name"] == workload(job.name, WORKER):
             metadata = {**each["metadata"], "annotations": {COUNT_IN_FILE: str(said)}}
             spec = {**each["spec"], "completions": count, "parallelism": count}

@@ -6,54 +6,63 @@ job's ps and suspend its other Jobs. ``deploy/k8s/components`` has the same for 
 ``status`` and ``end-job``.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.roles import EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ..job.model import JobFile
-from .names import CONTAINER, STATUS, labels, status_object, workload
+from ..job_end import ENDS_JOB, INCOMPLETE
+from .form import Form
+from .names import STATUS, labels, status_object, workload
 
 Json = dict[str, Any]
 
 
-def with_status(job: JobFile, objects: Sequence[Json]) -> list[Json]:
-    """A job's objects, with those of its chief's account in front if the job file needs one."""
-    if not _needs_account(job):
-        return list(objects)
-    leader = workload(job.name, CHIEF if job.count(CHIEF) else WORKER)
-    (of_leader,) = (each for each in objects if each["metadata"]["name"] == leader)
+def account_objects(job: JobFile, form: Form) -> list[Json]:
+    """The chief's account, what it may do and the ConfigMap it writes, if the job file needs them.
+
+    Args:
+        job: The job.
+        form: What it is made of. One object ends by itself what is left of a job.
+    """
+    if not _needs_account(job, form):
+        return []
+    leader = workload(job.name, job.leader.type)
     # One that the job file names is there already, and gets the rights beside its own.
-    named = of_leader["spec"]["template"]["spec"].get("serviceAccountName")
-    return [
-        *_objects(job, leader, named),
-        *(
-            _with_account(job, each, named or leader) if each is of_leader else each
-            for each in objects
-        ),
-    ]
+    return _objects(job, form, leader, job.pod(job.leader.type).service_account)
 
 
-def _needs_account(job: JobFile) -> bool:
-    return job.kubernetes.status or job.kubernetes.end_job
+def _ends_job(job: JobFile, form: Form) -> str:
+    """When the chief ends what is left of its job, as the container reads it; empty: never."""
+    kubernetes = job.kubernetes
+    if form.is_one_object:
+        return ""
+    if kubernetes.gang and kubernetes.gang.by == "chief":
+        return INCOMPLETE
+    return "true" if kubernetes.end_job else ""
 
 
-def check_rendered(job: JobFile) -> None:
+def _needs_account(job: JobFile, form: Form) -> bool:
+    return job.kubernetes.status or bool(_ends_job(job, form))
+
+
+def check_rendered(job: JobFile, form: Form = Form.OBJECTS) -> None:
     """Refuse to print objects that ``kubectl`` could not apply.
 
     Raises:
         ConfigurationError: The chief's account needs a namespace, which only ``apply`` knows.
     """
-    if _needs_account(job) and not job.kubernetes.namespace:
-        wanted = "status" if job.kubernetes.status else "end_job"
+    if _needs_account(job, form) and not job.kubernetes.namespace:
+        gang = "gang: {by: chief}" if _ends_job(job, form) == INCOMPLETE else "end_job: true"
+        wanted = "status: true" if job.kubernetes.status else gang
         raise ConfigurationError(
-            f"with `kubernetes: {{{wanted}: true}}` the file must say the namespace, too "
+            f"with `kubernetes: {{{wanted}}}` the file must say the namespace, too "
             "(kubernetes.namespace): a RoleBinding names it; `windlass k8s apply -n` fills it in",
             field="kubernetes.namespace",
         )
 
 
-def _objects(job: JobFile, name: str, account: str | None) -> list[Json]:
+def _objects(job: JobFile, form: Form, name: str, account: str) -> list[Json]:
     namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
 
     def made(version: str, kind: str, name: str, **more: Any) -> Json:
@@ -71,19 +80,19 @@ def _objects(job: JobFile, name: str, account: str | None) -> list[Json]:
     return [
         *([made("v1", "ConfigMap", state)] if job.kubernetes.status else []),
         *accounts,
-        made(f"{rbac}/v1", "Role", allowed, rules=_rights(job)),
+        made(f"{rbac}/v1", "Role", allowed, rules=_rights(job, form)),
         made(f"{rbac}/v1", "RoleBinding", allowed, roleRef=role, subjects=[subject]),
     ]
 
 
-def _rights(job: JobFile) -> list[Json]:
+def _rights(job: JobFile, form: Form) -> list[Json]:
     rights = []
     if job.kubernetes.status:
         rights += [
             _right("", "configmaps", [status_object(job.name)], ["get", "patch"]),
             {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
         ]
-    if job.kubernetes.end_job:
+    if _ends_job(job, form):
         others = [workload(job.name, role) for role in (WORKER, EVALUATOR)]
         rights += [
             _right("apps", "statefulsets/scale", [workload(job.name, PS)], ["patch"]),
@@ -96,22 +105,22 @@ def _right(group: str, resource: str, names: list[str], verbs: list[str]) -> Jso
     return {"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs}
 
 
-def _with_account(job: JobFile, leader: Json, account: str) -> Json:
-    """The Job of the chief, whose pod has the account and is told what to do with it."""
+def with_account(template: Json, job: JobFile, form: Form) -> Json:
+    """The pod template of the leader, whose pod has the account and is told what to do with it."""
+    if not _needs_account(job, form):
+        return template
+    ends = _ends_job(job, form)
     variables = [
         *(_STATUS if job.kubernetes.status else []),
-        *(_END_JOB if job.kubernetes.end_job else []),
+        *([{"name": ENDS_JOB, "value": ends}] if ends else []),
     ]
-    template = leader["spec"]["template"]
     spec = template["spec"]
-    containers = [
-        {**each, "env": [*each.get("env", []), *variables]} if each["name"] == CONTAINER else each
-        for each in spec["containers"]
-    ]
+    (container,) = spec["containers"]
+    container = {**container, "env": [*container["env"], *variables]}
+    account = spec.get("serviceAccountName") or workload(job.name, job.leader.type)
     # The pod's word on the token wins over the account's.
     mounted = {"serviceAccountName": account, "automountServiceAccountToken": True}
-    changed = {**template, "spec": {**spec, **mounted, "containers": containers}}
-    return {**leader, "spec": {**leader["spec"], "template": changed}}
+    return {**template, "spec": {**spec, **mounted, "containers": [container]}}
 
 
 def _label(name: str) -> Json:
@@ -123,4 +132,3 @@ _STATUS: list[Json] = [
     {"name": "WINDLASS_STATUS_JOB", **_label("batch.kubernetes.io/job-name")},
     {"name": "WINDLASS_STATUS_JOB_UID", **_label("batch.kubernetes.io/controller-uid")},
 ]
-_END_JOB: list[Json] = [{"name": "WINDLASS_ENDS_JOB", "value": "true"}]

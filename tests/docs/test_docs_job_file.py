@@ -10,6 +10,7 @@ from helpers.job_objects import ROOT, digits
 from windlass.launch import cli
 from windlass.launch.job import pod_part
 from windlass.launch.job.fields import Part
+from windlass.launch.job.gang_part import Gang
 from windlass.launch.job.model import JobFile
 from windlass.launch.job.parts import KubernetesPart, SlurmPart, Storage
 from windlass.launch.job.reading import parse_job
@@ -18,7 +19,7 @@ from windlass.launch.k8s.manifests import manifests
 MODELS = [
     JobFile, KubernetesPart, SlurmPart, Storage, pod_part.ReferredVariable, pod_part.VariableSource,
     pod_part.Volume, pod_part.NodeRule, pod_part.PodRule, pod_part.Spread, pod_part.Toleration,
-    pod_part.PodSecurity, pod_part.ProbeTimes,
+    pod_part.PodSecurity, pod_part.ProbeTimes, Gang,
 ]  # fmt: skip
 PAGE = (ROOT / "docs" / "job-file.md").read_text()
 

@@ -12,6 +12,8 @@ from helpers.pod_listings import Listed
 
 GROUPS = {
     "Job": "batch",
+    "JobSet": "jobset.x-k8s.io",
+    "PodGroup": "scheduling.x-k8s.io",
     "Role": "rbac.authorization.k8s.io",
     "RoleBinding": "rbac.authorization.k8s.io",
     "StatefulSet": "apps",
@@ -20,10 +22,12 @@ PLURALS = {
     "ConfigMap": "configmaps",
     "Event": "events",
     "Job": "jobs",
+    "JobSet": "jobsets",
     "LimitRange": "limitranges",
     "Namespace": "namespaces",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
+    "PodGroup": "podgroups",
     "ResourceQuota": "resourcequotas",
     "Role": "roles",
     "RoleBinding": "rolebindings",
@@ -32,6 +36,8 @@ PLURALS = {
     "ServiceAccount": "serviceaccounts",
     "StatefulSet": "statefulsets",
     "StorageClass": "storageclasses",
+    "TrainJob": "trainjobs",
+    "TrainingRuntime": "trainingruntimes",
 }
 _JOB_FIXED = (
     "template",

@@ -167,7 +167,7 @@ def restarts(objects: Objects) -> Iterator[str]:
                 for r in rules
                 if "onExitCodes" in r
             }
-            if codes.get("Fail") != _PERMANENT:
+            if codes.get("Fail") not in (_PERMANENT, _PERMANENT | {ExitCode.JOIN_TIMEOUT}):
                 yield f"{kind.owner}: the exit codes that fail it are not 1 to 127"
             if codes.get("Igno") != {ExitCode.DRAINED}:
                 yield f"{kind.owner}: a task that was asked to stop counts as a failure"
@@ -258,9 +258,7 @@ def probes(objects: Objects) -> Iterator[str]:
 def labels(objects: Objects) -> Iterator[str]:
     """Pods are found by the labels that Kubernetes recommends."""
     for kind in pod_templates(objects):
-        wanted = {"app.kubernetes.io/name", "app.kubernetes.io/component"}
-        if "TrainingRuntime" not in kind.owner:  # a runtime's pods are of any TrainJob
-            wanted.add("app.kubernetes.io/instance")
+        wanted = {f"app.kubernetes.io/{each}" for each in ("name", "instance", "component")}
         for missing in sorted(wanted - kind.labels.keys()):
             yield f"{kind.owner}: its pods have no label {missing}"
 
@@ -302,11 +300,11 @@ FIELDS: dict[str, Any] = {
         "successPolicy": {"operator", "targetReplicatedJobs"},
         "failurePolicy": {"maxRestarts", "restartStrategy", "rules"},
         "replicatedJobs": None,
-        "startupPolicy": None,
         "suspend": None,
         "ttlSecondsAfterFinished": None,
         "managedBy": None,
     },
+    "PodGroup": {"minMember": None, "scheduleTimeoutSeconds": None, "queue": None},
     "Certificate": {
         "commonName": None,
         "dnsNames": None,

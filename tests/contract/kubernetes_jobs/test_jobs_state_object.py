@@ -21,7 +21,7 @@ from windlass.launch.job.model import JobFile
 from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.status_objects import check_rendered, with_status
+from windlass.launch.k8s.status_objects import check_rendered
 from windlass.net.pod_account import PodAccount
 from windlass.server.chief.servicer import LockedJob, new_chief
 from windlass.worker.lead.status_object import StatusTarget, StatusWriter, status_target
@@ -213,10 +213,8 @@ def test_a_chief_that_ends_its_job_may_do_that_and_nothing_else() -> None:
 
 
 def test_an_account_that_is_named_gets_the_rights_and_is_not_made() -> None:
-    objects = manifests(digits())
-    chief = next(each for each in objects if each["metadata"]["name"] == "digits-chief")
-    chief["spec"]["template"]["spec"]["serviceAccountName"] = "trainer"
-    made = with_status(with_state(), objects)
+    part = with_state().kubernetes.model_copy(update={"service_account": "trainer"})
+    made = manifests(with_state().model_copy(update={"kubernetes": part}))
     assert [each["kind"] for each in made[:3]] == ["ConfigMap", "Role", "RoleBinding"]
     assert made[2]["subjects"][0]["name"] == "trainer"
     (leader,) = (

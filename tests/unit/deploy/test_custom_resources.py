@@ -1,4 +1,4 @@
-"""The manifests of JobSet, TrainJob and Kueue beside the models of those who define them.
+"""A job as a JobSet and as a TrainJob, beside the models of those who define them.
 
 Kubeflow publishes models made from the definitions of its resources and of JobSet's. They ignore
 what they do not know, and fill in what is missing: so an object is read and written again, and must
@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from helpers.manifests import Manifest, build
+from helpers.job_objects import digits
+from helpers.manifests import Manifest
+from windlass.launch.job.gang_part import Gang
+from windlass.launch.k8s.form import Form
+from windlass.launch.k8s.manifests import manifests
 
 models = pytest.importorskip("kubeflow_trainer_api.models", reason="knows the custom resources")
-pytestmark = pytest.mark.needs("kubectl or kustomize")
 MODELS = {
     "JobSet": models.JobsetV1alpha2JobSet,
     "TrainJob": models.TrainerV1alpha1TrainJob,
@@ -44,28 +47,26 @@ def wrong(each: Manifest) -> list[str]:
     return sorted(differences(each, MODELS[each["kind"]].from_dict(each).to_dict()))
 
 
-def resources() -> Iterator[Any]:
-    for name in ("jobset", "kueue", "trainjob"):
-        for each in build(f"overlays/{name}"):
-            if each["kind"] in MODELS:
-                yield f"{name} {each['kind']}", each
+def resources() -> dict[str, Manifest]:
+    """The custom resources of the digits, in a queue of Kueue."""
+    part = digits().kubernetes.model_copy(update={"gang": Gang(by="kueue", queue="training")})
+    job = digits().model_copy(update={"kubernetes": part})
+    made = [*manifests(job, Form.JOBSET), *manifests(job, Form.TRAINJOB)]
+    return {each["kind"]: each for each in made if each["kind"] in MODELS}
 
 
-@pytest.mark.parametrize(
-    "name", ["jobset JobSet", "kueue JobSet", "trainjob TrainingRuntime", "trainjob TrainJob"]
-)
-def test_a_resource_is_as_its_definition_says(name: str) -> None:
-    assert wrong(dict(resources())[name]) == []
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_resource_is_as_its_definition_says(kind: str) -> None:
+    assert wrong(resources()[kind]) == []
 
 
 def test_what_a_definition_does_not_know_or_misses_is_found() -> None:
-    jobset = copy.deepcopy(dict(resources())["jobset JobSet"])
+    jobset = copy.deepcopy(resources()["JobSet"])
     jobset["spec"]["network"]["enableDnsHostnames"] = True
-    [rule] = jobset["spec"]["failurePolicy"]["rules"]
-    del rule["name"]
+    del jobset["spec"]["successPolicy"]["operator"]
     assert wrong(jobset) == [
-        ".spec.failurePolicy.rules[0].name is needed",
         ".spec.network.enableDnsHostnames is unknown",
+        ".spec.successPolicy.operator is needed",
     ]
     jobset["spec"]["replicatedJobs"][0]["replicas"] = "one"
     with pytest.raises(ValueError, match="valid integer"):

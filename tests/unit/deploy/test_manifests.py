@@ -18,7 +18,7 @@ from windlass.net.metrics_answer import PATH
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
 _WITHOUT_JOBS = {"rbac", "podmonitor"}
-ON_KIND = {"dev", "standalone", "jobset", "trainjob", "tfjob", "kueue"}
+ON_KIND = {"dev", "standalone", "tfjob"}
 builds = pytest.mark.needs("kubectl or kustomize")
 with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name not in _WITHOUT_JOBS])
 
@@ -269,7 +269,7 @@ def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) ->
     assert problems(objects) == []
 
 
-@pytest.mark.parametrize("name", ["overlays/jobset", "overlays/trainjob", "overlays/tfjob", ""])
+@pytest.mark.parametrize("name", ["overlays/tfjob", ""])
 @builds
 def test_manifests_say_where_every_pod_shows_its_metrics(name: str, tmp_path: Path) -> None:
     objects = build(name) if name else dev_with(tmp_path, "metrics")
@@ -356,38 +356,6 @@ def test_every_pod_is_named_as_its_peers_dial_it() -> None:
         index = pod.name.rpartition("-")[2]
         template = pod.environment["WINDLASS_HOST_TEMPLATE"]
         assert template.format(role=pod.role, index=index) == f"{pod.name}.{pod.domain}:2222"
-
-
-@builds
-def test_a_jobset_names_its_pods_as_they_dial_each_other() -> None:
-    [jobset] = [each for each in build("overlays/jobset") if each["kind"] == "JobSet"]
-    name = jobset["metadata"]["name"]
-    for kind in pod_templates((jobset,)):
-        [container] = kind.spec["containers"]
-        [template] = [
-            each["value"] for each in container["env"] if each["name"] == "WINDLASS_HOST_TEMPLATE"
-        ]
-        role = kind.owner.rpartition(" ")[2]
-        made = template.replace("$(WINDLASS_JOB_ID)", name).replace("$(POD_NAMESPACE)", "ns")
-        assert made.format(role=role, index=0) == f"{kind.name}-0.{name}.ns.svc:2222"
-
-
-@builds
-def test_a_trainjob_changes_every_role() -> None:
-    # Trainer sets image, command and arguments in containers called `node`, of Jobs with any label.
-    objects = build("overlays/trainjob")
-    for kind in pod_templates(objects):
-        assert [container["name"] for container in kind.spec["containers"]] == ["node"]
-    [runtime] = [each for each in objects if each["kind"] == "TrainingRuntime"]
-    for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
-        assert job["template"]["metadata"]["labels"], job["name"]
-    counted = [
-        job["name"]
-        for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
-        if "trainer.kubeflow.org/trainjob-ancestor-step"
-        in job["template"].get("metadata", {}).get("labels", {})
-    ]
-    assert counted == ["worker"]
 
 
 @builds

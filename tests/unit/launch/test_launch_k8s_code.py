@@ -58,7 +58,7 @@ def variables(objects: list[Json]) -> dict[str, str]:
 
 def test_a_project_goes_into_a_config_map_that_every_pod_mounts(project: Path) -> None:
     code = pack_code(project, job())
-    objects = manifests(job(), code)
+    objects = manifests(job(), code=code)
     assert problems(tuple(objects)) == []
     (made,) = parts_of(objects)
     assert objects[0] is made, "it is there before the pods"
@@ -73,7 +73,7 @@ def test_a_project_goes_into_a_config_map_that_every_pod_mounts(project: Path) -
             {"configMap": {"name": made["metadata"]["name"]}}
         ]
     assert variables(objects)["WINDLASS_CODE_DIGEST"] == code.package.digest
-    again = manifests(job(), pack_code(project, job()))
+    again = manifests(job(), code=pack_code(project, job()))
     assert again == objects, "the same files are the same objects"
 
 
@@ -81,7 +81,7 @@ def test_a_larger_project_is_cut_into_parts_that_an_object_may_hold(project: Pat
     noise = random.Random(1).randbytes(2 * PART_BYTES)
     (project / "noise").write_bytes(noise)
     code = pack_code(project, job())
-    made = parts_of(manifests(job(), code))
+    made = parts_of(manifests(job(), code=code))
     assert [each["metadata"]["name"][-2:] for each in made] == ["-0", "-1", "-2"]
     assert b"".join(data_of(made).values()) == code.package.data
     for each in made:
@@ -120,7 +120,7 @@ def start(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
     """A container with the code of a job, as the kubelet starts it; its code, output, errors."""
 
     def run(code: ShippedCode, change: Callable[[bytes], bytes] = lambda data: data) -> Any:
-        objects = manifests(job(), code)
+        objects = manifests(job(), code=code)
         mounted, working = tmp_path / "packed", tmp_path / "work"
         for folder in (mounted, working):
             folder.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers.golden import golden
 from helpers.job_objects import digits
 from helpers.manifest_lints import problems
 from helpers.manifests import build, pod_templates, pods
@@ -33,7 +34,6 @@ from windlass.launch.launchers.compose import compose_document
 from windlass.launch.launchers.local import LocalLauncher
 from windlass.launch.launchers.slurm import slurm_script
 
-GOLDEN = Path(__file__).parent / "golden"
 Json = dict[str, Any]
 
 TRICKY = """\
@@ -110,14 +110,6 @@ def tricky() -> JobFile:
 def with_pods() -> JobFile:
     """A job that says of its pods what a job file can say."""
     return parse_job(PODS)
-
-
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text(), f"{path} is different; UPDATE_GOLDEN=1 writes it"
 
 
 # -- whole files -----------------------------------------------------------------------------------

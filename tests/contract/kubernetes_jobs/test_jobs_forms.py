@@ -1,0 +1,155 @@
+"""``windlass k8s apply`` of a job that is one object, or whose pods are admitted as one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from helpers.job_objects import DIGITS, digits, ready, started, task_pod
+from helpers.kubernetes_cluster import KubernetesCluster, Refused
+from helpers.pod_listings import Listed
+from windlass.core.errors import ConfigurationError
+from windlass.launch.job.gang_part import Gang
+from windlass.launch.job.model import JobFile
+from windlass.launch.k8s.applying import apply_job
+from windlass.launch.k8s.client import KubernetesApi
+from windlass.launch.k8s.form import Form
+from windlass.launch.k8s.operations import observe
+
+
+def with_gang(gang: Gang) -> JobFile:
+    part = digits().kubernetes.model_copy(update={"gang": gang})
+    return digits().model_copy(update={"kubernetes": part})
+
+
+def controlled(cluster: KubernetesCluster) -> None:
+    """What JobSet's controller makes: a Job for each role, with the labels of its template."""
+    jobset = cluster.get("JobSet", "digits")
+    assert jobset is not None
+    owner = {"kind": "JobSet", "name": "digits", "controller": True}
+    for job in jobset["spec"]["replicatedJobs"]:
+        labels = job["template"]["metadata"]["labels"]
+        metadata: Listed = {"labels": labels, "ownerReferences": [owner]}
+        metadata["name"] = f"digits-{job['name']}-0"
+        cluster.put("Job", {"metadata": metadata, "spec": job["template"]["spec"]})
+
+
+def test_a_jobset_is_applied_looked_at_and_deleted(
+    cluster: KubernetesCluster, api: KubernetesApi, run: Callable[..., Result]
+) -> None:
+    said = run("apply", "--job", str(DIGITS), "--as", "jobset")
+    assert said.exception is None, said.exception
+    assert "JobSet digits applied" in said.output
+    kinds = {kind for kind, _ in cluster.names()}
+    assert not {"Job", "StatefulSet", "Service"} & kinds, "its controller makes them"
+    controlled(cluster)
+    cluster.put("Pod", task_pod("ps", 1, ready()))
+    status = observe(api, "digits")
+    assert {line.task: line.state for line in status.tasks}["ps:1"] == "Running"
+    assert len(status.tasks) == 6
+    again = run("apply", "--job", str(DIGITS), "--as", "jobset")
+    assert again.exception is None, again.exception
+    scaled = run("scale", "3", "--name", "digits")
+    assert "one object, a JobSet, whose numbers of pods are fixed" in str(scaled.exception)
+    deleted = run("delete", "--name", "digits")
+    assert "JobSet digits deleted" in deleted.output
+    assert cluster.get("JobSet", "digits") is None
+
+
+def test_a_trainjob_goes_before_its_runtime(
+    cluster: KubernetesCluster, api: KubernetesApi, run: Callable[..., Result]
+) -> None:
+    apply_job(api, digits(), Form.TRAINJOB)
+    cluster.asked.clear()
+    run("delete", "--name", "digits")
+    deleted = [each.path.split("/")[-2] for each in cluster.asked if each.method == "DELETE"]
+    assert deleted.index("trainjobs") < deleted.index("trainingruntimes")
+
+
+@pytest.mark.parametrize("there", Form)
+def test_a_job_is_not_there_in_two_forms(
+    cluster: KubernetesCluster, api: KubernetesApi, there: Form
+) -> None:
+    if there is Form.OBJECTS:
+        started(cluster)
+    else:
+        apply_job(api, digits(), Form.JOBSET)
+        controlled(cluster)
+    other = Form.JOBSET if there is Form.OBJECTS else Form.OBJECTS
+    cluster.asked.clear()
+    with pytest.raises(ConfigurationError, match=r"there already, as .*`windlass k8s delete"):
+        apply_job(api, digits(), other)
+    assert {each.method for each in cluster.asked} == {"GET"}
+
+
+@pytest.mark.parametrize(
+    ("job", "form", "path", "said"),
+    [
+        pytest.param(
+            digits(), Form.JOBSET, "jobsets/digits", "no JobSets; JobSet's controller", id="JobSet"
+        ),
+        pytest.param(
+            digits(), Form.TRAINJOB, "trainjobs/digits", "no TrainJobs; Kubeflow Trainer",
+            id="TrainJob",
+        ),
+        pytest.param(
+            with_gang(Gang(by="volcano")), Form.OBJECTS, "podgroups/digits",
+            "no PodGroups; the scheduler that kubernetes.gang names", id="PodGroup",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_cluster_does_not_know_is_said_and_nothing_is_changed(
+    cluster: KubernetesCluster, api: KubernetesApi, job: JobFile, form: Form, path: str, said: str
+) -> None:
+    cluster.refusals = [Refused(404, "404 page not found", path=path)]
+    with pytest.raises(ConfigurationError, match=f"^nothing was changed: this cluster has {said}"):
+        apply_job(api, job, form)
+    assert {kind for kind, _ in cluster.names()} == {"StorageClass"}
+
+
+def test_a_set_that_cannot_change_says_how_to_replace_it(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    apply_job(api, digits(), Form.JOBSET)
+    text = (
+        'admission webhook "vjobset.kb.io" denied the request: spec.replicatedJobs: Invalid value: '
+        "field is immutable"
+    )
+    cluster.refusals = [Refused(403, text, path="jobsets/digits")]
+    with pytest.raises(ConfigurationError, match=r"JobSet digits would change .*--replace"):
+        apply_job(api, digits(), Form.JOBSET)
+
+
+@pytest.mark.parametrize(
+    ("by", "group"),
+    [
+        ("coscheduling", "scheduling.x-k8s.io/v1alpha1"),
+        ("volcano", "scheduling.volcano.sh/v1beta1"),
+    ],
+)
+def test_a_pod_group_comes_before_its_pods_and_goes_with_them(
+    cluster: KubernetesCluster, api: KubernetesApi, run: Callable[..., Result], by: str, group: str
+) -> None:
+    done = apply_job(api, with_gang(Gang.model_validate({"by": by})))
+    kinds = [each.kind for each in done]
+    assert kinds.index("PodGroup") < kinds.index("StatefulSet")
+    (path,) = {each.path for each in cluster.asked if "podgroups" in each.path}
+    assert path == f"/apis/{group}/namespaces/train/podgroups/digits"
+    run("delete", "--name", "digits")
+    assert cluster.get("PodGroup", "digits") is None
+
+
+def test_a_job_of_another_size_is_another_gang(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    job = with_gang(Gang(by="kueue", queue="training"))
+    apply_job(api, job)
+    with pytest.raises(ConfigurationError, match=r"spec\.template.*--replace"):
+        apply_job(api, job.with_counts({"worker": 3}))
+
+
+def test_render_has_every_form(run: Callable[..., Result], tmp_path: Path) -> None:
+    for form, kind in (("objects", "StatefulSet"), ("jobset", "JobSet"), ("trainjob", "TrainJob")):
+        said = run("render", "--job", str(DIGITS), "--as", form)
+        assert f"\nkind: {kind}\n" in said.output
