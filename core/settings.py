@@ -16,6 +16,8 @@ from .errors import ConfigurationError
 # process starts.
 GLIBC_TUNABLES = "glibc.cpu.x86_non_temporal_threshold=0x400000"
 _PREFIX = "WINDLASS_"
+CLUSTER_VARIABLE = "WINDLASS_CLUSTER"
+"""Variable with the address of the standalone cluster to which programs are sent."""
 
 
 ALL_WORKERS = -1
@@ -379,9 +381,20 @@ def take_environment(name: str) -> str:
 def child_environment(**changes: str) -> dict[str, str]:
     """The environment for a process we start: ours, with ``changes``.
 
-    Our settings' variables are not inherited: we have read them, flags may have overruled them, and
-    ``changes`` has what the child should use.
+    No variable of Windlass is inherited, but the address of a cluster to send programs to: settings
+    have been read, flags may have overruled them, and what a launcher said of this process is not
+    true of another one. ``changes`` has what the child should use.
     """
-    read = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    inherited = {name: value for name, value in os.environ.items() if name.upper() not in read}
+    inherited = {name: value for name, value in os.environ.items() if not _is_of_process(name)}
     return {"GLIBC_TUNABLES": GLIBC_TUNABLES, **inherited, **changes}
+
+
+def launcher_variables() -> dict[str, str]:
+    """What a launcher said of this process beside its settings: who it is, what it may do."""
+    read = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    ours = {name: value for name, value in os.environ.items() if _is_of_process(name)}
+    return {name: value for name, value in ours.items() if name.upper() not in read}
+
+
+def _is_of_process(name: str) -> bool:
+    return name.upper().startswith(_PREFIX) and name != CLUSTER_VARIABLE

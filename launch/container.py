@@ -28,7 +28,7 @@ from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.process.memory import out_of_memory_kills
 from ..core.process.threads import nobody_waits
-from ..core.settings import Settings, read_environment
+from ..core.settings import Settings, launcher_variables, read_environment
 from ..core.task import TaskId
 from ..worker.process.error_report import ERROR_COPY, read_report
 from .job_end import end_job
@@ -163,7 +163,8 @@ class Container:
 
     def _make(self) -> TaskProcess:
         own = self._settings.model_copy(update={"supervise": False}).environment()
-        variables = task_environment({**own, ERROR_COPY: str(self._report)}, self._death_pipe)
+        told = {**launcher_variables(), **own, ERROR_COPY: str(self._report)}
+        variables = task_environment(told, self._death_pipe)
         command = ["windlass.launch.cli", *self._arguments]
 
         def start() -> TaskProcess:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...core.errors import ConfigurationError, PeerLostError, WindlassError
-from ...core.settings import Settings, read_environment
+from ...core.settings import CLUSTER_VARIABLE, Settings, read_environment
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
-from ..standalone.cluster_option import CLUSTER_VARIABLE
 
 if TYPE_CHECKING:
     from ...client.chief.calls import JobStatus

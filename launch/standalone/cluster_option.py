@@ -2,7 +2,7 @@
 
 import click
 
-CLUSTER_VARIABLE = "WINDLASS_CLUSTER"
+from ...core.settings import CLUSTER_VARIABLE
 
 cluster_option = click.option(
     "--cluster",

@@ -200,6 +200,14 @@ def test_the_exit_code_the_output_and_the_error_of_a_program_are_the_containers(
     assert run_alone(tmp_path, "import sys; sys.exit(42)")[0] == 42
 
 
+def test_a_task_is_told_what_its_container_was_told(tmp_path: Path) -> None:
+    told = "WINDLASS_STATUS_OBJECT"
+    code, output, errors = run_alone(
+        tmp_path, f"import os; print(os.environ[{told!r}])", **{told: "digits-status"}
+    )
+    assert (code, output) == (0, "digits-status\n"), errors
+
+
 def test_a_container_reaps_orphans_and_leaves_nothing_of_a_task_that_has_ended(
     tmp_path: Path,
 ) -> None:

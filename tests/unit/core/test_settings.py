@@ -10,6 +10,7 @@ from windlass.core.errors import ConfigurationError
 from windlass.core.settings import (
     Settings,
     child_environment,
+    launcher_variables,
     load_settings,
     read_environment,
 )
@@ -128,6 +129,31 @@ def test_other_variables_are_read_through_one_door(monkeypatch: pytest.MonkeyPat
     assert read_environment("JOB_COMPLETION_INDEX") == "3"
     assert read_environment("VC_TASK_INDEX") == ""
     assert read_environment("VC_TASK_INDEX", "7") == "7"
+
+
+def test_a_child_is_told_nothing_of_who_this_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {
+        "WINDLASS_JOB_ID": "desk",
+        "windlass_log_level": "DEBUG",
+        "WINDLASS_ROLE": "chief",
+        "WINDLASS_STATUS_OBJECT": "desk-status",
+        "WINDLASS_STATUS_JOB": "desk-chief",
+        "WINDLASS_ENDS_JOB": "true",
+        "WINDLASS_CLUSTER": "127.0.0.1:2222",
+    }
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    child = child_environment(WINDLASS_ROLE="ps")
+    assert {name: child[name] for name in child if name.upper().startswith("WINDLASS_")} == {
+        "WINDLASS_ROLE": "ps",
+        "WINDLASS_CLUSTER": "127.0.0.1:2222",  # it names where to send programs, and no one here
+    }
+    assert launcher_variables() == {
+        name: said[name]
+        for name in (
+            "WINDLASS_ROLE", "WINDLASS_STATUS_OBJECT", "WINDLASS_STATUS_JOB", "WINDLASS_ENDS_JOB"
+        )
+    }  # fmt: skip
 
 
 def test_a_child_gets_our_environment_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
