@@ -94,6 +94,11 @@ NEEDS = {
                                  hint="kustomize >= 5, kubectl >= 1.27"),
     "a Kubernetes cluster": Need(("kubectl",), holds=lambda: "E2E_K8S" in os.environ,
                                  hint="set E2E_K8S=1 where kubectl works"),
+    "JobSet's controller": Need(
+        ("kubectl",), holds=lambda: "E2E_K8S" in os.environ,
+        asks=("kubectl", "get", "crd", "jobsets.jobset.x-k8s.io"),
+        hint="a cluster of E2E_K8S=1 with sigs.k8s.io/jobset",
+    ),
     "etcd and kube-apiserver": Need(holds=lambda: assets() is not None,
                                     hint="KUBEBUILDER_ASSETS names their folder"),
     "a Slurm cluster": Need(("srun",), holds=lambda: "E2E_SLURM" in os.environ,

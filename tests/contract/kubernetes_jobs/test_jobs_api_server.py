@@ -3,7 +3,9 @@
 What the fake server of the other tests refuses is held here against the real one.
 """
 
+import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,11 @@ from helpers.api_server import client_of, serve_api
 from helpers.job_objects import digits
 from helpers.manifests import BUILT, build, pod_templates
 from windlass.core.errors import ConfigurationError, IncompatibleError, NotFoundError
+from windlass.launch.job.gang_part import Gang
 from windlass.launch.job.model import JobFile
 from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
+from windlass.launch.k8s.code import PART_BYTES, pack_code
 from windlass.launch.k8s.kinds import KINDS
 from windlass.launch.k8s.manifests import manifests
 from windlass.launch.k8s.operations import observe
@@ -62,6 +66,22 @@ def test_every_overlay_is_accepted(real: KubernetesApi, name: str) -> None:
                 "spec": kind.job,
             }
             assert real.try_apply(job) is None
+
+
+def test_code_of_several_parts_is_accepted(real: KubernetesApi, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('here')\n")
+    (tmp_path / "noise").write_bytes(random.Random(1).randbytes(2 * PART_BYTES))
+    code = pack_code(tmp_path, digits())
+    assert len(code.names) == 3
+    assert {each.what for each in apply_job(real, digits(), code=code)} == {"applied"}
+    assert delete_all(real, "digits", checkpoints=True)
+
+
+def test_pods_of_a_gang_are_accepted(real: KubernetesApi) -> None:
+    gang = Gang(by="kueue", queue="training")
+    part = digits().kubernetes.model_copy(update={"gang": gang})
+    for each in manifests(digits().model_copy(update={"kubernetes": part})):
+        assert real.try_apply(each) is None, each["metadata"]["name"]
 
 
 def test_a_refused_apply_changes_nothing(real: KubernetesApi) -> None:

@@ -1,0 +1,19 @@
+"""docs/kubernetes.md says what follows of faults as the opt-in tests try it."""
+
+import re
+
+from helpers.cluster_faults import FAILS_THE_JOB, FAULTS
+from helpers.job_objects import ROOT
+
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+
+
+def test_every_row_of_the_table_of_faults_is_tried_on_a_real_cluster() -> None:
+    [table] = re.findall(r"\| what happens \| what follows \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE)
+    rows = [line.split("|")[1].strip() for line in table.splitlines()]
+    assert set(rows) == {fault.row for fault in FAULTS} | {FAILS_THE_JOB}
+
+
+def test_ten_faults_are_of_every_role() -> None:
+    assert len(FAULTS) == 10
+    assert {fault.task.partition(":")[0] for fault in FAULTS} == {"chief", "ps", "worker"}
