@@ -1,34 +1,23 @@
-"""The Kubernetes API: the one module of this package that imports ``kubernetes``, an extra.
-
-Requests go through the official client's own request function, with its configuration,
-credentials and connections; answers are JSON as the API writes it, whose form is stable, and not
-the client's classes, which refuse an object that lacks a field their version requires. (Its
-``Watch`` is not used: without classes it fails on every error event, 410 included.)
-"""
+"""The Kubernetes API: objects of one namespace, watches of them, and logs."""
 
 import contextlib
-import itertools
-import json
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from ...core.clock import Clock, SystemClock
-from ...core.errors import AccessError, ConfigurationError
-from .answers import ByteChunks, RefusedRequestError, refused, warnings_of
+from ...core.errors import AccessError
+from .answers import ByteChunks, RefusedRequestError
 from .explaining import error_of, missing_namespace
 from .kinds import Listing, in_namespace, kind_of, path_of
 from .names import FIELD_MANAGER
 from .refusals import Refusal
-from .retrying import is_tried_again, wait_before
+from .requests import ANSWER_S, Requests, official_client
 from .where import Where
 
 Json = dict[str, Any]
 _Answer = TypeVar("_Answer")
 
-_CONNECT_S = 3.0
-_ANSWER_S = 30.0
 _LATE_S = 10.0  # after which a watch that the server should have ended counts as dead
 _PAGE = 500
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -40,47 +29,8 @@ def connect(context: str = "", namespace: str = "") -> "KubernetesApi":
     Raises:
         ConfigurationError: The package is not installed, or nothing says where the API is.
     """
-    try:
-        from kubernetes import client, config
-    except ImportError as error:
-        raise ConfigurationError(
-            "`windlass k8s` needs the Kubernetes client: pip install 'windlass[k8s]'. `windlass "
-            "k8s render | kubectl apply --server-side -f -` works without"
-        ) from error
-    settings = client.Configuration()
-    settings.retries = 0  # we try again ourselves, and say so
-    named = "default"
-    try:
-        contexts, current = _contexts(config)
-        if context and context not in contexts:
-            raise ConfigurationError(
-                f"--context {context}: there is no such context; there are "
-                f"{', '.join(contexts) or 'none'}"
-            )
-        if contexts:
-            config.load_kube_config(context=context or None, client_configuration=settings)
-            named = contexts.get(context or current, "") or named
-        else:
-            from ...distribute.resolvers.kubernetes_pods import own_namespace
-
-            config.load_incluster_config(client_configuration=settings)
-            named = own_namespace()
-    except config.ConfigException as error:
-        raise ConfigurationError(
-            f"the Kubernetes API is not known: {str(error).rstrip('.')}; check KUBECONFIG, or "
-            "~/.kube/config, and that `kubectl get pods` works"
-        ) from error
-    return KubernetesApi(client.ApiClient(settings), namespace or named, context=context)
-
-
-def _contexts(config: Any) -> tuple[dict[str, str], str]:
-    """(namespace by context, the current context); nothing without a kubeconfig."""
-    try:
-        contexts, current = config.list_kube_config_contexts()
-    except config.ConfigException:
-        return {}, ""
-    named = {each["name"]: each.get("context", {}).get("namespace", "") for each in contexts}
-    return named, (current or {}).get("name", "")
+    api_client, named = official_client(context)
+    return KubernetesApi(api_client, namespace or named, context=context)
 
 
 class KubernetesApi:
@@ -96,22 +46,24 @@ class KubernetesApi:
         namespace: The namespace.
         where: Cluster and namespace, for messages.
         clock: For waiting between tries.
-        on_warning: Called with what the API server warns of, each once.
     """
 
     def __init__(
         self, api_client: Any, namespace: str, clock: Clock | None = None, *, context: str = ""
     ) -> None:
-        from kubernetes import dynamic
-
-        # With a discoverer that asks nothing: our kinds and their paths are known.
-        self._client = dynamic.DynamicClient(api_client, discoverer=lambda *_: None)
         self.namespace = namespace
         self.where = Where(namespace, str(api_client.configuration.host or ""), context)
         self.clock = clock or SystemClock()
-        self._reached = False  # it has answered
-        self.on_warning: Callable[[str], None] = lambda _: None
-        self._warned: set[str] = set()
+        self._requests = Requests(api_client, self.clock)
+
+    @property
+    def on_warning(self) -> Callable[[str], None]:
+        """Called with what the API server warns of, each once."""
+        return self._requests.on_warning
+
+    @on_warning.setter
+    def on_warning(self, told: Callable[[str], None]) -> None:
+        self._requests.on_warning = told
 
     def now(self) -> datetime:
         """The time of day, by which ages are told."""
@@ -244,7 +196,7 @@ class KubernetesApi:
         ]
         query += [("labelSelector", selector)] if selector else []
         # The server ends it; a connection that died is noticed by the read timeout.
-        return self._stream(path_of(kind, self.namespace), query, timeout_s + _LATE_S)
+        return self._requests.stream(path_of(kind, self.namespace), query, timeout_s + _LATE_S)
 
     def log(
         self,
@@ -276,12 +228,7 @@ class KubernetesApi:
         query += [("tailLines", str(tail))] if tail >= 0 else []
         path = f"{path_of('Pod', self.namespace, pod)}/log"
         # A quiet task is no dead connection: asked again every five minutes.
-        return self._stream(path, query, 300.0 if follow else _ANSWER_S)
-
-    def _stream(self, path: str, query: list[tuple[str, str]], read_s: float) -> ByteChunks:
-        return ByteChunks(self._send("get", path, query, None, None, (_CONNECT_S, read_s)))
-
-    # -- requests ----------------------------------------------------------------------------
+        return self._requests.stream(path, query, 300.0 if follow else ANSWER_S)
 
     def _told(self, what: str, request: Callable[[], _Answer]) -> _Answer:
         try:
@@ -299,57 +246,5 @@ class KubernetesApi:
         content_type: str | None = None,
         accept: str = "",
     ) -> Json:
-        """One request, tried again while that is worth it."""
         path = path_of(kind, self.namespace, name)
-        timeout = (_CONNECT_S, _ANSWER_S)
-        began = self.clock.now()
-        for attempt in itertools.count():
-            try:
-                response = self._send(
-                    method, path, query or [], body, content_type, timeout, accept
-                )
-                return self._read(response)
-            except RefusedRequestError as error:
-                refusal = error.refusal
-                self._reached = self._reached or refusal.status != 0
-                elapsed_s = self.clock.now() - began
-                if not is_tried_again(refusal, attempt, elapsed_s, reached=self._reached):
-                    raise
-                self.clock.wait(threading.Event(), wait_before(refusal, attempt))
-        raise AssertionError("unreachable")
-
-    def _read(self, response: Any) -> Json:
-        try:
-            answer: Json = json.loads(response.data)
-        except Exception as error:
-            raise refused(error) from error
-        self._reached = True
-        for text in warnings_of(response):
-            if text not in self._warned:
-                self._warned.add(text)
-                self.on_warning(text)
-        return answer
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: list[tuple[str, str]],
-        body: Any,
-        content_type: str | None,
-        timeout: tuple[float, float],
-        accept: str = "",
-    ) -> Any:
-        try:
-            return self._client.request(
-                method,
-                path,
-                body=body,
-                query_params=list(query),
-                header_params={"Accept": accept} if accept else {},
-                content_type=content_type,
-                serialize=False,
-                _request_timeout=timeout,
-            )
-        except Exception as error:
-            raise refused(error) from error
+        return self._requests.json(method, path, query, body, content_type, accept)

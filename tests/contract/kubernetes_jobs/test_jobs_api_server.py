@@ -108,7 +108,7 @@ def test_what_others_own_is_a_conflict(real: KubernetesApi) -> None:
     from kubernetes import client
 
     apply_job(real, digits())
-    apps = client.AppsV1Api(real._client.client)
+    apps = client.AppsV1Api(real._requests._client.client)
     apps.patch_namespaced_stateful_set_scale(
         "digits-ps", real.namespace, {"spec": {"replicas": 7}}, field_manager="autoscaler"
     )

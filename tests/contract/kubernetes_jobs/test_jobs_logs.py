@@ -14,11 +14,12 @@ from helpers.pod_listings import pulling
 from helpers.waiting import wait_until
 from windlass.core.errors import WindlassError
 from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.log_following import LogFollower, Said, read_logs
+from windlass.launch.k8s.log_following import LogFollower, read_logs
 from windlass.launch.k8s.log_lines import LogCursor
 from windlass.launch.k8s.operations import (
     observe,
 )
+from windlass.launch.k8s.pod_log import Said
 
 
 def stamp(number: int) -> str:
