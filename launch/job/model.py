@@ -222,6 +222,13 @@ def _check_job(job: JobFile) -> None:
             f"{ps} ps",
             "coordinator",
         )
+    gang = job.kubernetes.gang
+    if gang and gang.by == "chief" and "join_timeout_s" in job.settings.model_fields_set:
+        raise MisfitError(
+            "with kubernetes.gang by the chief, its wait_s says how long tasks wait for each "
+            "other; take join_timeout_s away",
+            "settings", "join_timeout_s",
+        )  # fmt: skip
     _check_variables(job.environment, "environment")
     for name, role in job.present:
         _check_variables(role.environment, "roles", name, "environment")

@@ -28,6 +28,8 @@ PART_BYTES = 768 * 1024
 MOST_PARTS = 8
 """ConfigMaps of one package: 6 MiB compressed. Every pod of the job reads all of them."""
 
+_KEY_FILES = (".key", ".pem")
+_KEY = b" PRIVATE KEY-----"
 _CODE, _PARTS = "windlass-code", "windlass-packed"
 
 
@@ -60,7 +62,7 @@ def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = Fals
 
     Raises:
         ProjectTooLargeError: It does not fit; names the largest files.
-        ProjectError: It cannot be packed, or the program is not in it.
+        ProjectError: It cannot be packed, the program is not in it, or a private key is.
         ConfigurationError: It declares packages, of which nothing says that the image has them.
     """
     package = pack(folder)
@@ -71,10 +73,23 @@ def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = Fals
             ".windlassignore leave files out)",
             path=folder,
         )
+    _refuse_keys(folder, package)
     _check_size(folder, package)
     if not image_has_requirements:
         _refuse_requirements(folder, package)
     return ShippedCode(job.name, package)
+
+
+def _refuse_keys(folder: Path, package: Package) -> None:
+    """A ConfigMap is read by many who may not read a Secret."""
+    for name in package.names:
+        if name.endswith(_KEY_FILES) and _KEY in (folder / name).read_bytes():
+            raise ProjectError(
+                f"{name} of {folder.resolve()} is a private key, and who may look at ConfigMaps "
+                "could read it: leave it out by a line in .windlassignore (pods have theirs from "
+                "Secrets)",
+                path=folder / name,
+            )
 
 
 def _check_size(folder: Path, package: Package) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
+from windlass.core.exit_codes import ExitCode
 from windlass.launch import job_end
 from windlass.net import pod_account
+from windlass.net.free_ports import free_ports
 
 
 class ApiServer(ThreadingHTTPServer):
@@ -116,3 +118,29 @@ def test_a_container_whose_account_has_no_token_ends_as_its_job_did(tmp_path: Pa
     )
     assert (code, output) == (0, "done\n"), errors
     assert "what the job has left keeps what it has requested: this pod has no" in errors
+
+
+@pytest.mark.real_start
+@pytest.mark.usefixtures("no_process_left")
+def test_a_chief_whose_tasks_do_not_come_ends_what_the_job_holds(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print('begun')")
+    chief, ps = (f"127.0.0.1:{port}" for port in free_ports(2))
+    where = {"cluster": {"chief": [chief], "ps": [ps]}, "task": {"type": "chief", "index": 0}}
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, "run", str(program)],
+        timeout_s=scaled(60),
+        env={
+            **os.environ,
+            "TF_CONFIG": json.dumps(where),
+            "WINDLASS_SUPERVISE": "true",
+            "WINDLASS_ENDS_JOB": "incomplete",
+            "WINDLASS_JOIN_TIMEOUT_S": "0.5",
+            "WINDLASS_JOB_ID": "digits",
+            "POD_NAMESPACE": "training",
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        },
+    )
+    assert (code, output) == (ExitCode.JOIN_TIMEOUT, "")
+    # Three workloads, and no account here that may end them.
+    assert errors.count("what the job has left keeps what it has requested: this pod has no") == 3

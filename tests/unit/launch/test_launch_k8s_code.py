@@ -112,6 +112,15 @@ def test_packages_that_are_declared_are_refused_unless_the_image_has_them(projec
     pack_code(project, job())
 
 
+def test_a_private_key_stays_at_the_desk(project: Path) -> None:
+    (project / "credentials").mkdir()
+    (project / "credentials" / "tls.key").write_text("-----BEGIN PRIVATE KEY-----\nabc\n")
+    with pytest.raises(ProjectError, match=r"credentials/tls\.key of .* is a private key"):
+        pack_code(project, job())
+    (project / ".windlassignore").write_text("credentials/\n")
+    pack_code(project, job())
+
+
 # -- in the container ------------------------------------------------------------------------
 
 

@@ -268,6 +268,15 @@ def test_a_mistake_has_its_place(gang: str, said: str) -> None:
     assert re.search(re.escape(said), caught.value.message), caught.value.message
 
 
+def test_how_long_tasks_wait_is_said_once() -> None:
+    text = (
+        "name: a\nprogram: b.py\nkubernetes: {gang: {by: chief}}\nsettings: {join_timeout_s: 9}\n"
+    )
+    with pytest.raises(ConfigurationError, match=r"4:12: settings\.join_timeout_s: .*wait_s says"):
+        parse_job(text)
+    parse_job(text.replace("chief", "volcano"))
+
+
 @pytest.mark.parametrize("gang", ["by: kueue, queue: q", "by: coscheduling", "by: volcano"])
 def test_a_gang_is_not_scaled_while_it_is_counted(gang: str) -> None:
     made = manifests(with_gang(gang))
