@@ -18,7 +18,7 @@ from .explaining import error_of
 from .form import Form
 from .job_status import Observed, job_status
 from .kinds import Done, controller_of
-from .names import workload
+from .names import RUNTIME_DIGEST, workload
 from .operations import observe, owners_of
 from .refusals import Refusal
 from .removal import remove_old_code, remove_tasks, wait_until_gone
@@ -76,8 +76,12 @@ def apply_job(
     jobs = {each["metadata"]["name"]: each for each in live.jobs}
     live_workers = None if replace else jobs.get(workload(job.name, WORKER))
     documents = documents_to_apply(job, live_workers, form, code)
+    flags = [*(("--as", form.value) if form.is_one_object else ()), *(code.flags if code else ())]
+    again = api.where.command("apply", "", *flags, "--replace")
+    if not replace:
+        _refuse_other_runtime(api, documents, again)
     if problems := _problems(api, documents, say, force=force, anew=replace):
-        raise refused_apply(problems, api.where)
+        raise refused_apply(problems, api.where, again)
     if dry_run:
         return [_done(each, "would be applied") for each in documents]
     if replace:
@@ -90,14 +94,40 @@ def apply_job(
 
 def _refuse_other_form(api: KubernetesApi, name: str, live: Observed, form: Form) -> None:
     """Refuse a job that is there in another form: its tasks would be there twice."""
-    owners = [owner for job in live.jobs for owner in job["metadata"].get("ownerReferences") or []]
-    in_set = any(owner.get("kind") == "JobSet" for owner in owners)
-    if (live.jobs or live.stateful_sets) and in_set != form.is_one_object:
-        what = "one object (a JobSet)" if in_set else "plain objects"
+    there = _form_of(api, name, live)
+    if there not in (None, form):
         raise ConfigurationError(
-            f"{name} is there already, as {what}; apply it in that form, or delete it first: "
-            f"`{api.where.command('delete', name)}` (checkpoints stay)"
+            f"{name} is there already, in another form (--as {there}); apply it in that one, or "
+            f"delete it first: `{api.where.command('delete', name)}` (checkpoints stay)"
         )
+
+
+def _form_of(api: KubernetesApi, name: str, live: Observed) -> Form | None:
+    """What a job is made of; None: it is not there."""
+    if not live.jobs and not live.stateful_sets:
+        return None
+    owners = [owner for job in live.jobs for owner in job["metadata"].get("ownerReferences") or []]
+    if not any(owner.get("kind") == "JobSet" for owner in owners):
+        return Form.OBJECTS
+    return Form.TRAINJOB if api.exists("TrainJob", name) else Form.JOBSET
+
+
+def _refuse_other_runtime(api: KubernetesApi, documents: Sequence[Json], again: str) -> None:
+    """Refuse another runtime for a TrainJob that is there: it would go on as it is."""
+    for document in documents:
+        if document["kind"] != "TrainJob":
+            continue
+        metadata = document["metadata"]
+        live = api.get("TrainJob", metadata["name"])
+        if live is None:
+            continue
+        was = (live["metadata"].get("annotations") or {}).get(RUNTIME_DIGEST)
+        if was != metadata["annotations"][RUNTIME_DIGEST]:
+            raise ConfigurationError(
+                f"nothing was changed: TrainJob {metadata['name']} keeps the runtime that it was "
+                f"made with, and this is another one; delete it first: `{again}` (checkpoints "
+                "stay, and training goes on from the last one)"
+            )
 
 
 def _refuse_over(api: KubernetesApi, name: str, live: Observed) -> None:
@@ -133,6 +163,8 @@ def _problems(
     problems = []
     for document in documents:
         kind, name = document["kind"], document["metadata"]["name"]
+        if kind == "TrainJob" and not api.exists("TrainingRuntime", name):
+            continue  # it is refused before its runtime is there
         refusal = api.try_apply(document, force=force)
         if refusal is not None and anew and kind in _WORKLOADS and refusal.is_of_what_is_there:
             refusal = api.try_apply(_under_another_name(document))
@@ -151,8 +183,8 @@ def _under_another_name(document: Json) -> Json:
     return {**document, "metadata": {**document["metadata"], "name": f"{name[:-5]}check"}}
 
 
-def refused_apply(problems: Sequence[Problem], where: Where) -> WindlassError:
-    """One sentence for objects that were refused in a dry run."""
+def refused_apply(problems: Sequence[Problem], where: Where, again: str) -> WindlassError:
+    """One sentence for objects that were refused in a dry run; ``again``: what replaces them."""
     others = [each for each in problems if not each.refusal.is_about_fixed_fields]
     if others:
         first = others[0]
@@ -173,7 +205,6 @@ def refused_apply(problems: Sequence[Problem], where: Where) -> WindlassError:
             f"another one ({first.refusal.words}); take back what the job file says of it, or "
             "delete the job with its checkpoints first"
         )
-    again = where.command("apply", "", "--replace")
     names = ", ".join(f"{each.kind} {each.name}" for each in problems)
     fields = ", ".join(sorted({c.field for each in problems for c in each.refusal.causes}))
     return ConfigurationError(

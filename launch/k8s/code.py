@@ -40,10 +40,12 @@ class ShippedCode:
     Attributes:
         job: Name of the job.
         package: The packed project.
+        flags: By which a command sends it again.
     """
 
     job: str
     package: Package
+    flags: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -77,7 +79,8 @@ def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = Fals
     _check_size(folder, package)
     if not image_has_requirements:
         _refuse_requirements(folder, package)
-    return ShippedCode(job.name, package)
+    flags = ("--image-has-requirements",) if image_has_requirements else ()
+    return ShippedCode(job.name, package, ("--code", str(folder), *flags))
 
 
 def _refuse_keys(folder: Path, package: Package) -> None:

@@ -9,6 +9,8 @@ place (ADR 49).
 Source: kubernetes-sigs/jobset v1alpha2; kubeflow/trainer v1alpha1.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +18,7 @@ from ...cluster.roles import EVALUATOR, WORKER
 from ..job.model import JobFile
 from .gang import queue_labels
 from .indexed_job import indexed_job
-from .names import SHARED, labels, service
+from .names import RUNTIME_DIGEST, SHARED, labels, service
 
 Json = dict[str, Any]
 
@@ -54,6 +56,8 @@ def train_job(job: JobFile, templates: Mapping[str, Json]) -> list[Json]:
         **({"mlPolicy": {"numNodes": nodes}} if nodes else {}),
         "template": {"spec": _spec(job, templates, {WORKER: _ANCESTOR})},
     }
+    digest = hashlib.sha256(json.dumps(runtime, sort_keys=True).encode()).hexdigest()
+    annotations = {"annotations": {RUNTIME_DIGEST: digest[:16]}}
     reference = {"apiGroup": _TRAINER, "kind": "TrainingRuntime", "name": job.name}
     version = f"{_TRAINER}/v1alpha1"
     framework = {f"{_TRAINER}/framework": "windlass"}
@@ -67,7 +71,7 @@ def train_job(job: JobFile, templates: Mapping[str, Json]) -> list[Json]:
         {
             "apiVersion": version,
             "kind": "TrainJob",
-            "metadata": _metadata(job, queue_labels(job)),
+            "metadata": {**_metadata(job, queue_labels(job)), **annotations},
             "spec": {"runtimeRef": reference},
         },
     ]

@@ -4,6 +4,7 @@ import re
 
 from helpers.cluster_faults import FAILS_THE_JOB, FAULTS
 from helpers.job_objects import ROOT
+from windlass.launch.job.reading import parse_job
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 
@@ -12,6 +13,13 @@ def test_every_row_of_the_table_of_faults_is_tried_on_a_real_cluster() -> None:
     [table] = re.findall(r"\| what happens \| what follows \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE)
     rows = [line.split("|")[1].strip() for line in table.splitlines()]
     assert set(rows) == {fault.row for fault in FAULTS} | {FAILS_THE_JOB}
+
+
+def test_the_job_files_of_the_page_are_jobs() -> None:
+    parts = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    assert parts
+    for part in parts:
+        assert parse_job(f"name: a\nimage: b\nprogram: c.py\n{part}").kubernetes.gang is not None
 
 
 def test_ten_faults_are_of_every_role() -> None:

@@ -247,6 +247,9 @@ class KubernetesCluster:
             if kind == "RoleBinding" and ("Role", body["roleRef"]["name"]) not in self._objects:
                 # Of a caller who is no administrator the rules of the Role are looked at.
                 return 404, missing("Role", body["roleRef"]["name"])
+            if kind == "TrainJob" and ("TrainingRuntime", name) not in self._objects:
+                text = "specified trainingRuntime must be created before the TrainJob is created"
+                return 403, status(403, f"admission webhook denied the request: {text}")
             refused = refused_update(kind, name, before, item) if before is not None else None
             if refused is not None:
                 return 422, refused

@@ -15,6 +15,7 @@ from windlass.launch.job.model import JobFile
 from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.form import Form
+from windlass.launch.k8s.manifests import manifests
 from windlass.launch.k8s.operations import observe
 
 
@@ -67,42 +68,55 @@ def test_a_trainjob_goes_before_its_runtime(
     assert deleted.index("trainjobs") < deleted.index("trainingruntimes")
 
 
+@pytest.mark.parametrize("form", Form)
 @pytest.mark.parametrize("there", Form)
 def test_a_job_is_not_there_in_two_forms(
-    cluster: KubernetesCluster, api: KubernetesApi, there: Form
+    cluster: KubernetesCluster, api: KubernetesApi, there: Form, form: Form
 ) -> None:
     if there is Form.OBJECTS:
         started(cluster)
     else:
         apply_job(api, digits(), Form.JOBSET)
         controlled(cluster)
-    other = Form.JOBSET if there is Form.OBJECTS else Form.OBJECTS
+    if there is Form.TRAINJOB:
+        cluster.put("TrainJob", manifests(digits(), Form.TRAINJOB)[-1])
+        cluster.put("TrainingRuntime", manifests(digits(), Form.TRAINJOB)[-2])
+    if form is there:
+        apply_job(api, digits(), form)
+        return
     cluster.asked.clear()
-    with pytest.raises(ConfigurationError, match=r"there already, as .*`windlass k8s delete"):
-        apply_job(api, digits(), other)
+    with pytest.raises(ConfigurationError, match=rf"--as {there}.*`windlass k8s delete"):
+        apply_job(api, digits(), form)
     assert {each.method for each in cluster.asked} == {"GET"}
 
 
 @pytest.mark.parametrize(
-    ("job", "form", "path", "said"),
+    ("job", "form", "method", "path", "said"),
     [
         pytest.param(
-            digits(), Form.JOBSET, "jobsets/digits", "no JobSets; JobSet's controller", id="JobSet"
+            digits(), Form.JOBSET, "PATCH", "jobsets/digits", "no JobSets; JobSet's controller", id="JobSet"
         ),
         pytest.param(
-            digits(), Form.TRAINJOB, "trainjobs/digits", "no TrainJobs; Kubeflow Trainer",
+            digits(), Form.TRAINJOB, "PATCH", "trainingruntimes/digits",
+            "no TrainingRuntimes; Kubeflow Trainer",
             id="TrainJob",
         ),
         pytest.param(
-            with_gang(Gang(by="volcano")), Form.OBJECTS, "podgroups/digits",
+            with_gang(Gang(by="volcano")), Form.OBJECTS, "PATCH", "podgroups/digits",
             "no PodGroups; the scheduler that kubernetes.gang names", id="PodGroup",
         ),
     ],
 )  # fmt: skip
 def test_what_the_cluster_does_not_know_is_said_and_nothing_is_changed(
-    cluster: KubernetesCluster, api: KubernetesApi, job: JobFile, form: Form, path: str, said: str
+    cluster: KubernetesCluster,
+    api: KubernetesApi,
+    job: JobFile,
+    form: Form,
+    method: str,
+    path: str,
+    said: str,
 ) -> None:
-    cluster.refusals = [Refused(404, "404 page not found", path=path)]
+    cluster.refusals = [Refused(404, "404 page not found", method=method, path=path)]
     with pytest.raises(ConfigurationError, match=f"^nothing was changed: this cluster has {said}"):
         apply_job(api, job, form)
     assert {kind for kind, _ in cluster.names()} == {"StorageClass"}
@@ -117,8 +131,25 @@ def test_a_set_that_cannot_change_says_how_to_replace_it(
         "field is immutable"
     )
     cluster.refusals = [Refused(403, text, path="jobsets/digits")]
-    with pytest.raises(ConfigurationError, match=r"JobSet digits would change .*--replace"):
+    with pytest.raises(ConfigurationError, match=r"JobSet digits would .*--as jobset --replace"):
         apply_job(api, digits(), Form.JOBSET)
+
+
+def test_a_trainjob_that_is_there_keeps_its_runtime_and_that_is_said(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    for _ in range(2):
+        apply_job(api, digits(), Form.TRAINJOB)
+    before = {name: cluster.get(*name) for name in cluster.names()}
+    other = digits().model_copy(update={"image": "windlass-digits:2"})
+    with pytest.raises(
+        ConfigurationError, match=r"keeps .* `windlass k8s apply --as trainjob --re"
+    ):
+        apply_job(api, other, Form.TRAINJOB)
+    assert {name: cluster.get(*name) for name in cluster.names()} == before
+    apply_job(api, other, Form.TRAINJOB, replace=True)
+    live = cluster.get("TrainJob", "digits")
+    assert live != before["TrainJob", "digits"]
 
 
 @pytest.mark.parametrize(
