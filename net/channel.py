@@ -7,6 +7,7 @@ import grpc
 
 from ..cluster.access.principal import Principal
 from ..cluster.access.rights import rule_of
+from ..core.errors import PeerLostError
 from ..core.settings import Settings
 from ..core.wire.error_table import from_rpc_error
 from .auth.credentials import Credentials, credentials_for, dialled_address
@@ -141,3 +142,7 @@ def invoke(
         return method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
     except grpc.RpcError as failure:
         raise from_rpc_error(failure, peer=peer, doing=doing) from failure
+    except ValueError as error:
+        if "closed channel" not in str(error):
+            raise
+        raise PeerLostError(f"{doing}: the channel to {peer} was closed", peer=peer) from error

@@ -217,25 +217,17 @@ class RemotePs:
             with attempt:
                 self._raise_if_aborted()
                 self._find_leader()
-                response = self._call_define(request, doing)
+                response = invoke(
+                    self._stub.Define,
+                    request,
+                    peer=self._peer,
+                    doing=doing,
+                    # Filling or restoring a table takes as long as it takes; a ps that is gone is
+                    # noticed by its connection, and by the chief.
+                    timeout_s=_DEFINE_TIMEOUT_S,
+                )
         self._held_bytes = response.held_bytes
         return response
-
-    def _call_define(self, request: ps_pb2.DefineRequest, doing: str) -> ps_pb2.DefineResponse:
-        try:
-            return invoke(
-                self._stub.Define,
-                request,
-                peer=self._peer,
-                doing=doing,
-                # Filling or restoring a table takes as long as it takes; a ps that is gone is
-                # noticed by its connection, and by the chief.
-                timeout_s=_DEFINE_TIMEOUT_S,
-            )
-        except WindlassError:
-            raise
-        except ValueError as error:  # gRPC's, of a channel that was closed a moment before
-            raise PeerLostError(f"{doing}: {self._peer} leads no more", peer=self._peer) from error
 
     # -- steps -------------------------------------------------------------------------------
 

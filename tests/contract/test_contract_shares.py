@@ -9,7 +9,7 @@ from windlass.client.ps.control import PsControl
 from windlass.cluster.access.principal import Principal
 from windlass.cluster.replication.configuration import CopyTo, Lead
 from windlass.cluster.replication.replica import ReplicaRole
-from windlass.core.errors import FencedError, MovedError, WindlassError
+from windlass.core.errors import FencedError, MovedError, PeerLostError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 
@@ -103,3 +103,11 @@ def test_a_ps_without_replicas_has_its_own_share_alone() -> None:
     finally:
         control.close()
         ps.close()
+
+
+def test_a_call_on_a_closed_channel_is_a_lost_peer() -> None:
+    """A thread that watches a ps may call just when its chief ends."""
+    control = PsControl(PS[0], "127.0.0.1:1", Settings(), Principal("chief", index=0))
+    control.close()
+    with pytest.raises(PeerLostError, match="channel to .* was closed"):
+        control.watch_shares(FIRST, 0, timeout_s=5)

@@ -161,7 +161,9 @@ class ShareKeeper:
                     self._who, seen, timeout_s=_WATCH_S if seen else _PROBE_S
                 )
             except PeerLostError as error:
-                if seen and not self._closing.is_set():
+                if self._closing.is_set():
+                    return
+                if seen:
                     log.warning("%s does not answer: %s", control.task, error)
                 seen = 0
                 is_known = known or time.monotonic() > lost_at
