@@ -37,7 +37,8 @@ Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 out."""
 
 Kept = Callable[[], Mapping[str, Any]]
-"""What a worker's own optimizer has for the job's checkpoints: overwrites variables by name."""
+"""Notes that a step of a worker's own optimizer counts, and returns what it has for the job's
+checkpoints: overwrites variables by name."""
 
 
 class ArrayStore(Shown):
@@ -263,8 +264,10 @@ class ArrayStore(Shown):
         Args:
             update: Is called once per worker.
             gradients: The tree, or a mapping of names.
-            kept: Is called after ``update``, and says what to overwrite in the same push: with
-                asynchronous workers give it on the chief alone, between workers in sync on all.
+            kept: Is called after ``update``, unless its deltas are refused for NaN or infinity, so
+                that the optimizer's state has to go back to what it was. Returns what to overwrite
+                in the same push: with asynchronous workers the chief alone has something, between
+                workers in sync all have.
         """
         named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
         for name in named:

@@ -225,11 +225,7 @@ class TrainState:
         kept: Kept | None = None
         if own is not None:
             everyones = self._over_replicas(extra) if extra and self._in_sync else extra
-
-            def update_here(gradients: Mapping[str, Any]) -> Mapping[str, Any]:
-                return own.update(gradients, self.store.pull(self._names), everyones)  # the step's
-
-            update, kept = update_here, self._state_pushed if self._keeps else None
+            update, kept = self._update_and_kept(own, everyones)
         if not is_running(self.store.strategy):
             named = self._with_decay(named, self._values)
             values = self.store.exchange(named, update=update, kept=kept, averages=moved)
@@ -246,6 +242,23 @@ class TrainState:
         self.store.push_averages(moved)
         self._count_one()
         return None
+
+    def _update_and_kept(
+        self, own: WorkerOptimizer, extra: Mapping[str, Any]
+    ) -> tuple[Update, Kept]:
+        """A step of the optimizer on this worker, whose state is the new one once it counts."""
+        state: Any = None
+
+        def update(gradients: Mapping[str, Any]) -> Mapping[str, Any]:
+            nonlocal state
+            updates, state = own.update(gradients, self.store.pull(self._names), extra)
+            return updates
+
+        def kept() -> Mapping[str, Any]:
+            own.state = state
+            return own.kept.pushed(own.entries()) if self._keeps else {}
+
+        return update, kept
 
     def _own_values(self, steps: int) -> Mapping[str, Any]:
         """The parameters, and the state of the optimizer on this worker after so many steps."""
@@ -308,11 +321,6 @@ class TrainState:
         return dict(tree.tree_unflatten(structure, reduced))
 
     # -- the state of an optimizer on this worker --------------------------------------------
-
-    def _state_pushed(self) -> Mapping[str, Any]:
-        own = self._own_optimizer
-        assert own is not None  # noqa: S101 - only then it is kept
-        return own.kept.pushed(own.entries())
 
     def _take_state(self) -> None:
         """Go on with the state that the job has, if it has one."""

@@ -64,8 +64,10 @@ class WorkerOptimizer:
 
     def update(
         self, gradients: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    ) -> tuple[Mapping[str, Any], Any]:
         """Let optax make updates, which are what is added to the parameters.
+
+        ``state`` stays as it is, for the step may yet be refused.
 
         Args:
             gradients: By name; the optimizer is given zeros for a parameter that has none.
@@ -73,7 +75,7 @@ class WorkerOptimizer:
             extra: Further arguments of the optimizer's ``update``, such as ``value``.
 
         Returns:
-            An update for each gradient, by name.
+            An update for each gradient, by name; and the ``opt_state`` after it.
 
         Raises:
             ValueError: The updates are not a tree like the parameters.
@@ -83,10 +85,10 @@ class WorkerOptimizer:
             for name, value in values.items()
         }
         given = self._tree.shared(every), self.state, self._tree.shared(values)
-        updates, self.state = self._run(given, extra)
+        updates, state = self._run(given, extra)
         made = self._tree.by_name(updates)
         start_copies(list(made.values()))
-        return {name: np.asarray(made[name]) for name in gradients}
+        return {name: np.asarray(made[name]) for name in gradients}, state
 
     def apply(
         self, gradients: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any]

@@ -59,26 +59,31 @@ class StepsInPlace:
             mark_changed(self._parameters[name])
         return self._made(own)
 
-    def step_by(self, update: Callable[[], object]) -> bool:
+    def step_by(self, update: Callable[[], object]) -> bool | None:
         """Make a step of this worker's optimizer, if that can be done here.
 
         Args:
             update: Changes the parameters.
 
         Returns:
-            Whether it was made; False: ``update`` was not called.
+            Whether the step counts; False: it was refused, and the parameters are what they were;
+            None: ``update`` was not called.
+
+        Raises:
+            NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
         """
         own, alone = self._arrays(), self._alone
         if own is None or alone is None:
-            return False
+            return None
 
         def step() -> Mapping[str, Array]:
             update()
             return own.trained
 
-        if alone.by_program(step, own) is None:
-            return False
-        return self._made(own)
+        counts = alone.by_program(step, own)
+        if counts is not None:
+            self._made(own)
+        return counts
 
     def _made(self, own: "OwnArrays") -> bool:
         self._changed_here, own.paused = True, False

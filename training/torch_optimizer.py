@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigurationError, NonFiniteGradientError
 from ..distribute.strategies.default import get_strategy
+from ..distribute.strategies.finite_updates import not_finite
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore
 from .extras import require
@@ -22,7 +23,7 @@ from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
 from .torch_rules import TorchRules, has_stepped, take_scale_out
 from .torch_server_state import StateOnServers
-from .torch_state import TorchState
+from .torch_state import StateCopy, TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._take_state()
         self._own_state = self._own_values(kept) if kept is not None and self._keeps else None
         self._steps_unkept = 0  # made in place
+        self._state_before: StateCopy | None = None  # during a step that may be refused
         self._steps_of_state, self._resumed = 0, self.store.step > 0
         self._copies = HostCopies()
         self._values: Mapping[str, Any] = {}
@@ -230,13 +232,10 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self._steps_of_state += self._rules.have_state
             if self._in_place.step(gradients):
                 return loss
-        elif self._in_place.step_by(self._optimizer.step):
-            if self._own_state is not None:
-                self._own_state.keep()
-                self._steps_unkept += 1
-            return loss
         else:
             gradients = self._gradients()
+            if self._step_here(gradients):
+                return loss
         after_own = self._in_place.values()
         if after_own is not None:
             self._values = after_own
@@ -257,12 +256,14 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     update=self._update_here,
                     assigned=changed,
                     averages=moved,
-                    kept=self._pushed_state if self._keeps else None,
+                    kept=self._kept_of_step,
                     reduced=reduced,
                 )
             except NonFiniteGradientError:  # what was refused is in the parameters by now
                 self._stepped.load(self._values)
                 raise
+            finally:
+                self._undo_refused()
         self._values = values
         self._stepped.load(values)
         self._in_place.loaded()
@@ -285,13 +286,47 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 for name, gradient in gradients.items():
                     parameter = self._parameters[name]
                     parameter.grad = from_gradient(gradient, parameter)
-        self._optimizer.step()
+        self._step_of_its_own(gradients)
         others = [name for name in self._parameters if name not in gradients]
         changed = self._stepped.changed(others, self._values)  # by the program
         return {
             name: to_array(self._parameters[name]) - self._values[name]
             for name in (*gradients, *changed)
         }
+
+    def _step_here(self, gradients: Mapping[str, Any]) -> bool:
+        """Make a step of an optimizer on this worker where no other process has the parameters.
+
+        Returns:
+            Whether that could be done.
+        """
+        try:
+            counts = self._in_place.step_by(lambda: self._step_of_its_own(gradients))
+            if counts:
+                self._state_before = None
+                if self._own_state is not None:
+                    self._own_state.keep()
+                    self._steps_unkept += 1
+        finally:
+            self._undo_refused()
+        return counts is not None
+
+    def _step_of_its_own(self, gradients: Mapping[str, Any]) -> None:
+        """The optimizer's own step, after which :meth:`_undo_refused` can undo what NaN does."""
+        if not_finite(gradients) is not None:
+            self._state_before = StateCopy(self._optimizer)
+        self._optimizer.step()
+
+    def _kept_of_step(self) -> Mapping[str, Any]:
+        """What to push with a step that counts."""
+        self._state_before = None
+        return self._pushed_state() if self._keeps else {}
+
+    def _undo_refused(self) -> None:
+        """Put the state back that the optimizer had before a step, if it was refused."""
+        if self._state_before is not None:
+            self._state_before.put_back()
+            self._state_before = None
 
     def _take_state(self) -> None:
         """Go on with the state that the job has, if it has one."""

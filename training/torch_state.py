@@ -80,6 +80,30 @@ class TorchState:
         return flat
 
 
+class StateCopy:
+    """What an optimizer knows beside its parameters, as it is now, to be put back.
+
+    Args:
+        optimizer: Optimizer of PyTorch.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._state = {p: copy.deepcopy(entries) for p, entries in optimizer.state.items()}
+        self._groups = [
+            {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
+
+    def put_back(self) -> None:
+        """Have the optimizer go on from it."""
+        state = self._optimizer.state
+        state.clear()
+        state.update(self._state)
+        for group, copied in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.update(copied)
+
+
 def _after_a_step(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     probe = copy.deepcopy(optimizer)
     probe.state.clear()

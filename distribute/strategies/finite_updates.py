@@ -50,7 +50,7 @@ class FiniteUpdates:
         """
         if self._runtime.settings.nonfinite_gradients == "allow":
             return False
-        variable = first_not_finite(_on_host(updates))
+        variable = not_finite(updates)
         if variable is not None:
             self._refuse(variable, global_step)
             return True
@@ -84,6 +84,15 @@ class FiniteUpdates:
                 global_step,
                 progress.refused_pushes,
             )
+
+
+def not_finite(updates: Mapping[str, Any]) -> str | None:
+    """The name of an update with NaN or infinity; None: there is none. GPUs are not looked at.
+
+    Args:
+        updates: Arrays or IndexedSlices, by name.
+    """
+    return first_not_finite(_on_host(updates))
 
 
 def _on_host(updates: Mapping[str, Any]) -> Mapping[str, Array]:

@@ -1,7 +1,7 @@
 """What steps of PyTorch and TensorFlow have in common: variables that are changed in place."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from ...core.arrays.dtypes import Array, same_values
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import NonFiniteGradientError
 from ...distribute.base.contexts import is_running
+from ...distribute.strategies.finite_updates import not_finite
 from .frameworks import keras
 from .loop_state import plainly
 
@@ -76,6 +77,12 @@ class EagerSteps(ABC):
     @abstractmethod
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """A step of the model's own optimizer."""
+
+    def state_copy(self) -> Callable[[], None]:
+        """Copy what the optimizer on this worker knows; what is returned puts it back."""
+        variables = self._weights.optimizer.variables
+        values = [np.array(self.array(variable)) for variable in variables]
+        return lambda: self.assign(variables, values)
 
     # -- values ------------------------------------------------------------------------------
 
@@ -160,8 +167,12 @@ class EagerSteps(ABC):
             values = self.push_to_servers(named, changed)
         else:
             before = {name: weights.shared.given[name] for name in self._loaded}
+            undo: Callable[[], None] | None = None
 
             def update(reduced: Mapping[str, Array]) -> Mapping[str, Array]:
+                nonlocal undo
+                if not_finite(reduced) is not None:
+                    undo = self.state_copy()
                 self.apply_here(
                     [
                         None if name is None or given is None else self.tensor(reduced[name], v)
@@ -173,11 +184,18 @@ class EagerSteps(ABC):
                     name: self.array(weights.variables[name]) - before[name] for name in reduced
                 }
 
+            def counts() -> None:
+                nonlocal undo
+                undo = None
+
             try:
-                values = weights.exchange(named, update=update, changed=changed)
+                values = weights.exchange(named, update=update, changed=changed, counts=counts)
             except NonFiniteGradientError:  # what was refused is in the variables by now
                 self.load(self._loaded, before)
                 raise
+            finally:
+                if undo is not None:
+                    undo()
         self.load(self._loaded, values)
 
     def _give_assigned_in_step(self) -> None:

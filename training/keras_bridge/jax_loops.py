@@ -132,12 +132,20 @@ class LoopSteps(EagerSteps):
             self._follow_values(names, now)
             made = {name: np.asarray(delta) for name, delta in deltas.items()}
             arrays = [np.asarray(each) for each in new_state]
+            is_new = np.array(False)
             with loop.step(in_run=in_run):
-                arrived = weights.exchange({}, update=lambda _: made, state=lambda: arrays)
-            return self._given(names, arrived)
+                arrived = weights.exchange(
+                    {},
+                    update=lambda _: made,
+                    state=lambda: arrays,
+                    counts=lambda: is_new.fill(True),
+                )
+            return [*self._given(names, arrived), is_new]
 
         now = list(map(array_of, values))
-        return self._out(push, values, deltas, new_state, now), list(new_state)
+        *new, is_new = self._out(push, [*values, np.array(False)], deltas, new_state, now)
+        states = zip(new_state, map(array_of, state), strict=True)
+        return new, [jax.numpy.where(is_new, after, before) for after, before in states]
 
     def _tell_of_averages(self) -> None:
         """Averages are in the state that goes round through the program, where none is pushed."""

@@ -228,23 +228,27 @@ class Steps:
             values = weights.exchange(named, changed=changed)
             taken, of_optimizer = self._take_and_count(values, of_optimizer)
         else:
-            updated: list[Any] = []
+            before, updated = of_optimizer, of_optimizer
 
             def update(reduced: Mapping[str, Any]) -> Mapping[str, Any]:
+                nonlocal updated
                 # What stands for rows has no gradient of its own.
                 given = [np.zeros(array.shape, array.dtype) for array in every]
                 given = self._placed([reduced[name] for name in self._trainable], given)
-                new, state = self._apply(of_optimizer, given, every)
-                updated.append(state)
+                new, updated = self._apply(before, given, every)
                 return {
                     name: np.asarray(new[i]) - np.asarray(every[i])
                     for name, i in zip(self._trainable, self._positions, strict=True)
                 }
 
+            def counts() -> None:
+                nonlocal of_optimizer
+                of_optimizer = updated
+
             values = weights.exchange(
-                named, update=update, changed=changed, state=lambda: updated[-1]
+                named, update=update, changed=changed, state=lambda: updated, counts=counts
             )
-            taken, of_optimizer = self._take(values, self._names()), updated[-1]
+            taken = self._take(values, self._names())
             self._loaded()
         trainable, others = self._parted(taken, others)
         every = self._placed(trainable, every)

@@ -29,6 +29,7 @@ from ..extras import require
 from ..own_optimizer import Deltas
 from ..torch_names import SHARED
 from ..torch_rules import take_scale_out
+from ..torch_state import StateCopy
 from ..torch_tensors import torch
 from .loop_state import LOOP
 from .loops import Group, Loop
@@ -177,6 +178,10 @@ class TorchLoopSteps(Steps):
 
     def build_optimizer(self) -> None:
         """PyTorch makes its state in the first step."""
+
+    def state_copy(self) -> Callable[[], None]:
+        """Copy what the optimizer on this worker knows; what is returned puts it back."""
+        return StateCopy(self._weights.optimizer).put_back
 
     def push(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Push the gradients of a step, and load what comes back.

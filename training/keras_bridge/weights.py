@@ -362,6 +362,7 @@ class SharedWeights:
         update: Update | None = None,
         changed: Mapping[str, Array] | None = None,
         state: Callable[[], Sequence[Any]] | None = None,
+        counts: Callable[[], None] | None = None,
     ) -> Mapping[str, Array]:
         """A step: push, and the values of all shared weights that come back.
 
@@ -372,9 +373,17 @@ class SharedWeights:
                 there, the rest is overwritten.
             state: With ``update``, what the optimizer's variables are after it; None: what they
                 have.
+            counts: Is called after ``update``, unless what it made is refused for NaN or infinity.
         """
         moved, assigned = self._moved(changed or {})
         own = self._own_state if update is not None else None
+        pushed = None if own is None else own.pushed(self.optimizer, state)
+
+        def kept() -> Mapping[str, Any]:
+            if counts is not None:
+                counts()
+            return {} if pushed is None else pushed()
+
         self.steps += 1
         try:
             running = is_running(self.store.strategy)
@@ -384,7 +393,7 @@ class SharedWeights:
                 update=update,
                 assigned=assigned or None,
                 averages=moved,
-                kept=None if own is None else own.pushed(self.optimizer, state),
+                kept=kept,
                 rows={n: g for n, reader in self.readers.items() if (g := reader.take())},
             )
         except CollectiveMismatchError as error:

@@ -45,7 +45,7 @@ def test_a_mask_and_a_function_of_paths_reach_their_parameters() -> None:
     worker = WorkerOptimizer(optimizer, tree, name="")
     worker.begin(tree.first)
     ones = {name: np.ones_like(value) for name, value in tree.first.items()}
-    updates = worker.update(ones, tree.first, {})
+    updates, _ = worker.update(ones, tree.first, {})
     assert {name: float(update[0]) for name, update in updates.items()} == {
         "a": 0,
         "b/0": -2,
