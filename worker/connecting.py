@@ -62,6 +62,7 @@ def connect(
     key: str = "",
     workers: int = -1,
     ps: int = -1,
+    model: str = "",
     name: str = "",
     grace_s: float = _GRACE_S,
     timeout_s: float = 60.0,
@@ -86,6 +87,8 @@ def connect(
         key: File with its key.
         workers: How many run closures; -1: as many as the cluster has.
         ps: How many hold variables; -1: as many as the cluster has.
+        model: Folder of the model below the cluster's ``--model-dir``. The job goes on from the
+            last checkpoint there. Empty: a new folder, called as the job.
         name: Name of the job, for people.
         grace_s: Time that this process may be silent. Unit: seconds.
         timeout_s: Time limit for the cluster to answer and to have room. Unit: seconds.
@@ -107,13 +110,12 @@ def connect(
     loaded = load_settings({**{n: v for n, v in files.items() if v}, **(settings or {})})
     loaded = with_own_job(loaded)
     quiet_grpc()
-    return ConnectedCluster(
-        address, loaded, _request(name, workers, ps, grace_s, settings or {}), timeout_s
-    )
+    request = _request(name, workers, ps, model, grace_s, settings or {})
+    return ConnectedCluster(address, loaded, request, timeout_s)
 
 
 def _request(
-    name: str, workers: int, ps: int, grace_s: float, settings: Mapping[str, Any]
+    name: str, workers: int, ps: int, model: str, grace_s: float, settings: Mapping[str, Any]
 ) -> gateway_pb2.SubmitRequest:
     from ..cluster.standalone.submission import SETTINGS, new_id
 
@@ -131,6 +133,7 @@ def _request(
             **{n: str(v) for n, v in settings.items() if n in SETTINGS},
         },
         environment=own_environment(),
+        model=model,
     )
 
 

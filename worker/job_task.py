@@ -6,6 +6,8 @@ and the leadership of that job if it is the chief. The daemon runs one per proce
 """
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..core.errors import JobDoneError, WindlassError
+from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskReport
 from ..core.settings import Settings
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from .lead.leader import JobLeader
 
 log = logging.getLogger(__name__)
+
+_CALL_S = 5.0
+_POLL_S = 0.05
 
 
 class JobTask(JobLink):
@@ -119,7 +124,30 @@ class JobTask(JobLink):
         if self._leader is not None:
             self._leader.lead(who, chief)
         self._plane.connect(who, chief, self._check_not_done)
-        return self._leader.resume() if self._leader is not None else ""
+        if self._leader is not None:
+            return self._leader.resume()
+        return self._ask_for_checkpoint(chief) if self.task.is_chief else ""
+
+    def _ask_for_checkpoint(self, chief: ChiefClient) -> str:
+        """The name of the checkpoint that the leader, in another process, has chosen.
+
+        Raises:
+            JoinTimeoutError: It has chosen none in time.
+        """
+        limit_s = self._settings.join_timeout_s
+        until, waits = time.monotonic() + limit_s, WaitLog(self.task.task, limit_s=limit_s)
+        while (name := chief.status(timeout_s=_CALL_S).begins_with) is None:
+            self.check()
+            waits.tick("the job's leader to choose a checkpoint")
+            if time.monotonic() > until:
+                raise JoinTimeoutError(
+                    f"{self.task.task} waited {limit_s:g} s (join_timeout_s) for the job's leader "
+                    "to choose the checkpoint to begin with",
+                    task=self.task.task,
+                    missing="checkpoint",
+                )
+            threading.Event().wait(_POLL_S)
+        return name
 
     def _client_of(self, chief_address: str, address: str) -> tuple[ChiefClient, Membership]:
         task, settings = self.task.task, self._settings

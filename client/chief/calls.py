@@ -38,7 +38,8 @@ class JobStatus:
 
     ``security`` says how tasks show who they are; see docs/security.md. ``shares`` are those of a
     job with replicas, ``ps_replicas`` says how many each is to have, and ``failovers`` how often
-    another ps has come to lead one.
+    another ps has come to lead one. ``begins_with`` names the checkpoint that the job goes on from:
+    empty if there is none, None until the chief has chosen.
     """
 
     phase: Phase
@@ -54,6 +55,7 @@ class JobStatus:
     shares: tuple[ShareLeader, ...] = ()
     ps_replicas: int = 1
     failovers: int = 0
+    begins_with: str | None = None
 
 
 class ChiefClient:
@@ -245,6 +247,7 @@ class ChiefClient:
             shares=tuple(_leader_from_wire(each) for each in message.shares),
             ps_replicas=message.ps_replicas,
             failovers=message.failovers,
+            begins_with=message.begins_with if message.HasField("begins_with") else None,
         )
 
     def close(self) -> None:

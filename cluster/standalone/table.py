@@ -171,7 +171,8 @@ class JobTable:
         """Take a job; one that is known by its id is returned as it is.
 
         Raises:
-            RefusedError: The id is that of another job, or another job has its model's folder.
+            RefusedError: The id is that of another job, another job has its model's folder, or
+                this cluster saves nothing and could not go on from a model.
             LimitExceededError: Too many wait, or it asks for too many workers.
         """
         known = self.jobs.get(submission.id)
@@ -190,6 +191,13 @@ class JobTable:
                 f"cluster has up to {most} (max_job_workers)",
                 workers=submission.workers,
                 limit=most,
+            )
+        if submission.model and not self._model_dir:
+            raise RefusedError(
+                f"job {submission.id} is to go on from the model {submission.model}, and this "
+                "cluster saves none; start its chief with --model-dir, a folder that all nodes "
+                "share",
+                job=submission.id,
             )
         for other in self.jobs.values():
             if not other.has_ended and other.submission.folder == submission.folder:

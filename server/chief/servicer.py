@@ -42,6 +42,8 @@ class LockedJob:
         self.clock = clock
         self.last_checkpoint = ""
         self.last_checkpoint_step = 0
+        # For a program that is not in this process: the checkpoint to begin with, or none ("").
+        self.begins_with: str | None = None
         self.saves = SaveCounters()
 
     @contextmanager
@@ -176,6 +178,7 @@ class ChiefServicer:
                 shares=[_leader_to_wire(each) for each in leaders.now()],
                 ps_replicas=leaders.replicas,
                 failovers=leaders.failovers,
+                begins_with=self._locked_job.begins_with,
             )
             room = self._settings.max_message_bytes // 2
             for member in job.members.values():

@@ -364,20 +364,36 @@ def test_the_search_of_the_docs_runs_a_job_for_each_trial(standing: Standing) ->
     assert names == ["trial-0", "trial-1", "trial-2"]
 
 
-def test_a_cluster_with_a_name_of_its_own_takes_a_program_that_connects(
+CONNECTED = """\
+import numpy as np
+import windlass as wl
+
+for model in ("", "mine", "mine"):
+    with wl.connect("127.0.0.1:{port}", model=model) as at:
+        strategy = wl.distribute.ParameterServerStrategy(at.resolver)
+        with strategy.scope():
+            w = wl.Variable(np.zeros(2, np.float32), name="w")
+        strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
+        print(at.job, w.numpy(), strategy.global_step)
+"""
+
+
+def test_a_cluster_with_a_name_of_its_own_takes_a_program_that_connects_and_resumes(
     start_cli: StartCli, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     # As the pods of a standing cluster on Kubernetes, which are told the name of theirs.
     [port] = free_ports(1)
     _, output = start_cli(
         "local", "--standalone", "--ps", "1", "--workers", "1", "--port", str(port),
+        "--model-dir", str(tmp_path / "models"),
         WINDLASS_JOB_ID="desk",
     )  # fmt: skip
     wait_until(lambda: "the cluster is at" in output.read_text(), 30, "the cluster")
-    connect = f"import windlass as wl\nwith wl.connect('127.0.0.1:{port}') as at: print(at.job)\n"
-    (tmp_path / "program.py").write_text(connect)
-    code, job, errors = processes.run(
+    (tmp_path / "program.py").write_text(CONNECTED.replace("{port}", str(port)))
+    code, jobs, errors = processes.run(
         [sys.executable, str(tmp_path / "program.py")], timeout_s=scaled(60), env=os.environ
     )
     assert code == 0, errors + output.read_text()
-    assert job.startswith("program-")
+    found = [line.partition(" ") for line in jobs.splitlines()]
+    assert all(job.startswith("program-") for job, _, _ in found)
+    assert [values for _, _, values in found] == ["[1. 1.] 1", "[1. 1.] 1", "[2. 2.] 2"]

@@ -165,11 +165,6 @@ class JobLeader:
         if self._settings.model_dir and self._chief is not None:
             write_status(self._settings.model_dir, self._chief)
 
-    def check_storage(self) -> None:
-        """Have every ps try to write to the model directory; see ``Checkpointer.try_servers``."""
-        if self._checkpointer is not None:
-            self._checkpointer.try_servers()
-
     def resume(self) -> str:
         """Choose the checkpoint to begin with, and log what is lost since; its name, or empty.
 

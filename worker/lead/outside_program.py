@@ -1,7 +1,8 @@
 """The chief of a job whose program runs elsewhere: on a laptop, beyond the gateway.
 
-It leads as every chief does: it knows who belongs to the job, renews its lease on the ps, saves
-checkpoints. The program registers with it as the chief's and may be silent for a while.
+It leads as every chief does: it knows who belongs to the job, renews its lease on the ps, chooses
+the checkpoint to begin with, saves others. The program registers with it as the chief's, asks it
+for that checkpoint, and may be silent for a while.
 """
 
 import contextlib
@@ -65,7 +66,9 @@ class _OutsideProgram:
         if who is None:
             return ExitCode.DRAINED
         leader.lead(who)
-        leader.check_storage()
+        begins_with = leader.resume()
+        with leader.locked_job.open():
+            leader.locked_job.begins_with = begins_with
         while not (self._has_ended(leader) or self._stopping.wait(_POLL_S)):
             pass
         if not self._has_ended(leader):

@@ -25,9 +25,12 @@ class Cluster:
     """A table, and nodes that take every order at once."""
 
     def __init__(
-        self, nodes: Iterable[TaskId] = NODES, limits: ClusterLimits | None = None
+        self,
+        nodes: Iterable[TaskId] = NODES,
+        limits: ClusterLimits | None = None,
+        model_dir: str = "/models",
     ) -> None:
-        self.table = JobTable(limits or ClusterLimits(), model_dir="/models")
+        self.table = JobTable(limits or ClusterLimits(), model_dir=model_dir)
         self.nodes = list(nodes)
         self.now = 0.0
         self.taken: list[tuple[TaskId, Start | Stop]] = []
@@ -408,6 +411,12 @@ def test_a_model_has_one_writer_at_a_time() -> None:
         cluster.submit("b", model="digits")
     cluster.end("a", dict.fromkeys(NODES, 0))
     assert cluster.submit("b", model="digits").state is JobState.RUNNING
+
+
+def test_a_model_to_go_on_from_is_refused_where_nothing_is_saved() -> None:
+    cluster = Cluster(model_dir="")
+    with pytest.raises(RefusedError, match="the model digits, and this cluster saves none"):
+        cluster.submit(model="digits")
 
 
 def test_a_name_that_two_living_jobs_have_is_ambiguous() -> None:
