@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...core.errors import (
     ConfigurationError,
+    FencedError,
     JobStoppedError,
     RetryableError,
     TooManyWorkersError,
@@ -173,7 +174,7 @@ def ending_of(
         return Ending(Outcome.LEFT, ExitCode.DRAINED, "interrupted")
     if isinstance(error, JobStoppedError):
         return Ending(Outcome.LEFT, ExitCode.DRAINED, error.message)
-    if isinstance(error, RetryableError | TooManyWorkersError):
+    if isinstance(error, RetryableError | FencedError | TooManyWorkersError):
         return Ending(Outcome.LEFT, error.exit_code, error.message)
     (show or show_error)(program_traceback(error, program))
     code = error.exit_code if isinstance(error, WindlassError) else ExitCode.PROGRAM_FAILED

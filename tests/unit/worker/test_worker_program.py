@@ -9,6 +9,7 @@ import pytest
 from windlass.core.errors import (
     CheckpointError,
     ConfigurationError,
+    FencedError,
     JobStoppedError,
     LimitExceededError,
     NonFiniteGradientError,
@@ -155,6 +156,9 @@ STOP = JobStoppedError("the job was stopped")
         pytest.param(STOP, Ending(Outcome.LEFT, 143, STOP.message), id="stopped"),
         pytest.param(PeerLostError("ps"), Ending(Outcome.LEFT, 138, "ps"), id="peer lost"),
         pytest.param(
+            FencedError("ps restarted"), Ending(Outcome.LEFT, 138, "ps restarted"), id="fenced"
+        ),
+        pytest.param(
             CheckpointError("cut"), Ending(Outcome.FAILED, 4, "CheckpointError: cut"), id="damaged"
         ),
         pytest.param(
@@ -172,7 +176,9 @@ def test_what_an_exception_means(error: BaseException, ending: Ending) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), STOP, PeerLostError("ps")], ids=["Ctrl-C", "stopped", "lost"]
+    "error",
+    [KeyboardInterrupt(), STOP, PeerLostError("ps"), FencedError("ps restarted")],
+    ids=["Ctrl-C", "stopped", "lost", "fenced"],
 )
 def test_leaving_is_no_failure_and_has_no_traceback(
     error: BaseException, capsys: pytest.CaptureFixture[str]
