@@ -33,6 +33,17 @@ class ReduceOp(Enum):
             raise ValueError(f"reduce_op must be SUM or MEAN, got {value!r}") from None
 
     @staticmethod
+    def required(value: Any) -> "ReduceOp":
+        """An op, where its name will not do.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if not isinstance(value, ReduceOp):
+            raise ValueError(f"`reduce_op` must be ReduceOp.SUM or ReduceOp.MEAN, got {value!r}")
+        return value
+
+    @staticmethod
     def from_variable_aggregation(aggregation: "VariableAggregation") -> "ReduceOp":
         """The reduction an aggregation asks for.
 

@@ -56,7 +56,7 @@ def _as_host_array(value: Any, *args: Any, **kwargs: Any) -> Any:
     return host if not args and not kwargs else host.__array__(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ValueContext:
     """What ``experimental_distribute_values_from_function`` tells about a replica.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...core.showing import Shown
-from ..base.contexts import default_strategy, get_replica_context
+from ..base.contexts import default_strategy, get_replica_context, in_cross_replica_context
 from ..base.devices import is_gpu, place
 from ..base.values import PerReplica, map_structure, regroup
 from .dataset import Dataset
@@ -50,6 +50,9 @@ class InputReplicas(Protocol):
 
     def any_worker(self, mine: bool) -> bool:
         """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
+
+    def require_scope(self, method: str) -> None:
+        """Refuse a call in the scope of another strategy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,8 @@ class DistributedIterator(Shown):
         return self
 
     def __next__(self) -> Any:
+        if in_cross_replica_context():
+            self._extended.require_scope("next(iterator)")
         step = self.get_next_as_optional()
         if not step.has_value():
             raise StopIteration
@@ -210,6 +215,7 @@ class DistributedIterator(Shown):
 
         Raises:
             StopIteration: After the last (TensorFlow: OutOfRangeError).
+            RuntimeError: In the scope of another strategy.
         """
         return next(self)
 

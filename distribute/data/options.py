@@ -138,9 +138,9 @@ class InputOptions(_InputFields):
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InputContext:
-    """What an input function is told. As ``tf.distribute.InputContext``.
+    """What an input function is told. As ``tf.distribute.InputContext``, equal to itself alone.
 
     Attributes:
         num_input_pipelines: How many pipelines there are.

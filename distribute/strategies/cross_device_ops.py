@@ -91,7 +91,7 @@ class CrossDeviceOps:
 
     def reduce(
         self,
-        reduce_op: ReduceOp | str,
+        reduce_op: ReduceOp,
         per_replica_value: Any,
         destinations: Any,
         options: CommunicationOptions | None = None,
@@ -99,23 +99,25 @@ class CrossDeviceOps:
         """Reduce one value to ``destinations``.
 
         Raises:
-            ValueError: ``per_replica_value`` is not distributed, or shapes differ.
+            ValueError: ``per_replica_value`` is not distributed, shapes differ, or ``reduce_op`` is
+                a name.
         """
         _require_distributed(per_replica_value)
         return self.reduce_implementation(
-            ReduceOp.of(reduce_op), per_replica_value, devices_of(destinations), options
+            ReduceOp.required(reduce_op), per_replica_value, devices_of(destinations), options
         )
 
     def batch_reduce(
         self,
-        reduce_op: ReduceOp | str,
+        reduce_op: ReduceOp,
         value_destination_pairs: Sequence[Pair],
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
         """Reduce many values, each to its destination; the results, in order.
 
         Raises:
-            ValueError: The pairs are no list of pairs of a distributed value and a destination.
+            ValueError: The pairs are no list of pairs of a distributed value and a destination, or
+                ``reduce_op`` is a name.
         """
         if not isinstance(value_destination_pairs, list | tuple) or not all(
             isinstance(pair, list | tuple) and len(pair) == 2 for pair in value_destination_pairs
@@ -126,7 +128,7 @@ class CrossDeviceOps:
         for value, _ in value_destination_pairs:
             _require_distributed(value)
         pairs = [(value, devices_of(where)) for value, where in value_destination_pairs]
-        return self.batch_reduce_implementation(ReduceOp.of(reduce_op), pairs, options)
+        return self.batch_reduce_implementation(ReduceOp.required(reduce_op), pairs, options)
 
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
         """Copy a value to every device of ``destinations``."""

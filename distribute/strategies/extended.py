@@ -143,6 +143,14 @@ class StrategyExtended:
         """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
         return mine
 
+    def require_scope(self, method: str) -> None:
+        """Refuse a call in the scope of another strategy.
+
+        Raises:
+            RuntimeError: It is one, or we are inside ``run``.
+        """
+        require_own_cross_replica(self._strategy, method)
+
     def barrier(self, timeout_s: float) -> None:
         """Wait for the other workers; see ``Strategy.barrier``."""
 
@@ -362,9 +370,12 @@ class StrategyExtended:
 
         Raises:
             ValueError: ``var`` belongs to another strategy.
+            RuntimeError: In the scope of another strategy.
         """
         self._require_own(var)
         context = get_replica_context()
+        if context is None:
+            require_own_cross_replica(self._strategy, "extended.update")
         if context is not None and context.strategy is self._strategy:
             merge = Merging(
                 lambda _, a, k: self.update(var, fn, a, k, group), (id(var), code_of(fn))

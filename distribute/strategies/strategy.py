@@ -67,6 +67,8 @@ class Scope:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if not self._frames:
+            raise RuntimeError("a strategy's scope was left that was not entered; use `with`")
         frame = self._frames.pop()
         if frame is not None:
             pop_frame(frame)
@@ -186,7 +188,7 @@ class Strategy(Shown):
         Raises:
             ValueError: ``args`` is neither a list nor a tuple.
             TypeError: ``kwargs`` are no mapping.
-            RuntimeError: Inside another ``run``.
+            RuntimeError: Inside another ``run``, or in the scope of another strategy.
         """
         if not isinstance(args, list | tuple):
             raise ValueError(f"positional args must be a list or tuple, got {type(args).__name__}")
@@ -199,6 +201,8 @@ class Strategy(Shown):
                 raise RuntimeError("strategy.run inside strategy.run; call the function itself")
             with self.scope():
                 return self._extended.call_for_each_replica(fn, tuple(args), kwargs)
+        if frame is not None and frame.strategy is not self:
+            require_own_cross_replica(self, "run")
         return self._extended.call_for_each_replica(fn, tuple(args), kwargs)
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any = None) -> Any:

@@ -127,7 +127,7 @@ def check(result: Any, op: str, values: Sequence[Array]) -> None:
 def test_reducing_one_value_agrees_with_numpy(ops: CrossDeviceOps, dtype: DType, op: str) -> None:
     for shape in SHAPES:
         value = values_of(dtype, shape)
-        result = ops.reduce(op, value, value)
+        result = ops.reduce(ReduceOp[op], value, value)
         assert isinstance(result, Mirrored)
         assert len(result.values) == 3
         for part in result.values:
@@ -148,7 +148,7 @@ def test_reducing_many_values_agrees_with_numpy_and_keeps_their_order(
     ops: CrossDeviceOps, dtype: DType, op: str
 ) -> None:
     values = [values_of(dtype, shape, seed=1 + i) for i, shape in enumerate([*SHAPES, *SHAPES])]
-    results = ops.batch_reduce(op, [(value, value) for value in values])
+    results = ops.batch_reduce(ReduceOp[op], [(value, value) for value in values])
     assert len(results) == len(values)
     for result, value in zip(results, values, strict=True):
         for part in result.values:
@@ -180,7 +180,10 @@ def test_values_of_many_dtypes_rows_and_destinations_keep_their_order(ops: Cross
 def test_any_number_of_replicas_is_reduced(ops: CrossDeviceOps, replicas: int, op: str) -> None:
     wl.config.set_logical_cpu_devices(replicas)
     value = values_of(np.dtype(np.float32), (5,), replicas)
-    single, everywhere = ops.reduce(op, value, "CPU:0"), ops.reduce(op, value, value)
+    single, everywhere = (
+        ops.reduce(ReduceOp[op], value, "CPU:0"),
+        ops.reduce(ReduceOp[op], value, value),
+    )
     check(single, op, value.values)
     for part in [everywhere] if replicas == 1 else everywhere.values:
         check(part, op, value.values)
@@ -195,7 +198,7 @@ def test_the_mean_of_small_integers_booleans_and_halves_does_not_overflow(
         ([60_000, 60_000, 30_000], np.float16),
     ):
         value = PerReplica(np.array([number], mean) for number in given_)
-        result = ops.reduce("MEAN", value, "CPU:0")
+        result = ops.reduce(ReduceOp.MEAN, value, "CPU:0")
         np.testing.assert_allclose(result.astype(float), np.mean(given_), rtol=2**-10)
 
 
@@ -203,8 +206,8 @@ def test_the_mean_of_small_integers_booleans_and_halves_does_not_overflow(
 def test_what_cannot_be_added_up_is_refused(ops: CrossDeviceOps, values: list[Any]) -> None:
     value = PerReplica(np.array([one]) for one in values)
     for reduce in (
-        lambda: ops.reduce("SUM", value, "CPU:0"),
-        lambda: ops.batch_reduce("SUM", [(value, value), (value, value)]),
+        lambda: ops.reduce(ReduceOp.SUM, value, "CPU:0"),
+        lambda: ops.batch_reduce(ReduceOp.SUM, [(value, value), (value, value)]),
     ):
         with pytest.raises(ValueError, match=r"SUM of (bool|str32) is not defined; convert it"):
             reduce()
@@ -213,14 +216,14 @@ def test_what_cannot_be_added_up_is_refused(ops: CrossDeviceOps, values: list[An
 def test_the_replicas_own_arrays_stay_as_they_are(ops: CrossDeviceOps) -> None:
     value = values_of(np.dtype(np.float32), (5,))
     before = [part.copy() for part in value.values]
-    ops.reduce("SUM", value, "CPU:0")[...] = -1
-    ops.batch_reduce("SUM", [(value, value), (value, value)])
+    ops.reduce(ReduceOp.SUM, value, "CPU:0")[...] = -1
+    ops.batch_reduce(ReduceOp.SUM, [(value, value), (value, value)])
     np.testing.assert_array_equal(value.values, before)
 
 
 def test_devices_that_share_memory_share_a_result_nobody_can_write(ops: CrossDeviceOps) -> None:
     value = values_of(np.dtype(np.float32), (5,))
-    result = ops.reduce("SUM", value, value)
+    result = ops.reduce(ReduceOp.SUM, value, value)
     with pytest.raises(ValueError, match="read-only"):
         result.values[0][...] = 0
 
@@ -233,7 +236,10 @@ def test_rows_are_concatenated_and_a_mean_divides(ops: CrossDeviceOps, op: str) 
     ]
     value = PerReplica(slices)
     scale = 3 if op == "MEAN" else 1
-    for result in (ops.reduce(op, value, value), *ops.batch_reduce(op, [(value, value)])):
+    for result in (
+        ops.reduce(ReduceOp[op], value, value),
+        *ops.batch_reduce(ReduceOp[op], [(value, value)]),
+    ):
         for part in result.values:
             assert isinstance(part, wl.IndexedSlices)
             assert part.indices.tolist() == [0, 3, 1, 3, 2, 3]
@@ -244,8 +250,8 @@ def test_rows_are_concatenated_and_a_mean_divides(ops: CrossDeviceOps, op: str) 
 def test_values_of_different_shape_are_an_error_that_shows_them(ops: CrossDeviceOps) -> None:
     value = PerReplica([np.ones(2), np.ones(3), np.ones(2)])
     for reduce in (
-        lambda: ops.reduce("SUM", value, value),
-        lambda: ops.batch_reduce("SUM", [(value, value)]),
+        lambda: ops.reduce(ReduceOp.SUM, value, value),
+        lambda: ops.batch_reduce(ReduceOp.SUM, [(value, value)]),
     ):
         with pytest.raises(
             ValueError, match=r"differ in shape \(replica 0: \(2,\), replica 1: \(3"
@@ -257,7 +263,7 @@ def test_rows_and_whole_arrays_do_not_mix(ops: CrossDeviceOps) -> None:
     rows = wl.IndexedSlices(np.ones((1, 1)), np.array([0]))
     value = PerReplica([rows, np.ones((2, 1)), rows])
     with pytest.raises(ValueError, match="some IndexedSlices and some whole arrays"):
-        ops.reduce("SUM", value, value)
+        ops.reduce(ReduceOp.SUM, value, value)
 
 
 # -- destinations ----------------------------------------------------------------------------
@@ -270,20 +276,20 @@ def test_a_destination_is_a_device_a_value_or_a_variable(ops: CrossDeviceOps) ->
     assert isinstance(variable, DistributedVariable)
     value = PerReplica([np.ones(2)] * 3)
     for where in ("CPU:0", "/device:CPU:1", variable.values[1], np.zeros(2)):
-        result = ops.reduce("SUM", value, where)
+        result = ops.reduce(ReduceOp.SUM, value, where)
         assert isinstance(result, np.ndarray), where
         np.testing.assert_array_equal(result, [3, 3])
     for places in (variable, value, Mirrored([1, 2, 3])):
-        result = ops.reduce("SUM", value, places)
+        result = ops.reduce(ReduceOp.SUM, value, places)
         assert isinstance(result, Mirrored), places
         np.testing.assert_array_equal(result.values, np.full((3, 2), 3))
 
 
 def test_there_may_be_more_or_fewer_devices_than_replicas(ops: CrossDeviceOps) -> None:
     two, three = PerReplica([np.ones(2)] * 2), PerReplica([np.ones(2)] * 3)
-    assert len(ops.reduce("SUM", two, three).values) == 3
-    assert len(ops.reduce("SUM", three, two).values) == 2
-    [more, fewer] = ops.batch_reduce("SUM", [(two, three), (three, two)])
+    assert len(ops.reduce(ReduceOp.SUM, two, three).values) == 3
+    assert len(ops.reduce(ReduceOp.SUM, three, two).values) == 2
+    [more, fewer] = ops.batch_reduce(ReduceOp.SUM, [(two, three), (three, two)])
     np.testing.assert_array_equal(more.values, np.full((3, 2), 2))
     np.testing.assert_array_equal(fewer.values, np.full((2, 2), 3))
 
@@ -291,12 +297,12 @@ def test_there_may_be_more_or_fewer_devices_than_replicas(ops: CrossDeviceOps) -
 @pytest.mark.parametrize("where", [["CPU:0"], None, object()], ids=["list", "none", "object"])
 def test_what_names_no_device_is_no_destination(ops: CrossDeviceOps, where: Any) -> None:
     with pytest.raises(ValueError, match="destinations must be"):
-        ops.reduce("SUM", PerReplica([1.0, 2.0, 3.0]), where)
+        ops.reduce(ReduceOp.SUM, PerReplica([1.0, 2.0, 3.0]), where)
 
 
 def test_a_device_that_is_named_wrongly_is_an_error(ops: CrossDeviceOps) -> None:
     with pytest.raises(ValueError, match="'XPU:0' is no device"):
-        ops.reduce("SUM", PerReplica([1.0, 2.0, 3.0]), "XPU:0")
+        ops.reduce(ReduceOp.SUM, PerReplica([1.0, 2.0, 3.0]), "XPU:0")
 
 
 # -- broadcast and gather --------------------------------------------------------------------
@@ -349,8 +355,8 @@ def test_rows_cannot_be_gathered(ops: CrossDeviceOps) -> None:
 @pytest.mark.parametrize("value", [1.0, np.ones(3), [1, 2, 3]], ids=["number", "array", "list"])
 def test_what_is_not_distributed_is_refused(ops: CrossDeviceOps, value: Any) -> None:
     for use in (
-        lambda: ops.reduce("SUM", value, "CPU:0"),
-        lambda: ops.batch_reduce("SUM", [(value, "CPU:0")]),
+        lambda: ops.reduce(ReduceOp.SUM, value, "CPU:0"),
+        lambda: ops.batch_reduce(ReduceOp.SUM, [(value, "CPU:0")]),
         lambda: ops.gather(value, "CPU:0", 0),
     ):
         with pytest.raises(ValueError, match=f"distributed values .* got {type(value).__name__}"):
@@ -362,17 +368,23 @@ def test_what_is_not_distributed_is_refused(ops: CrossDeviceOps, value: Any) -> 
 )
 def test_pairs_are_a_list_of_pairs(ops: CrossDeviceOps, pairs: Any) -> None:
     with pytest.raises(ValueError, match=r"list of \(value, destinations\)"):
-        ops.batch_reduce("SUM", pairs)
+        ops.batch_reduce(ReduceOp.SUM, pairs)
 
 
-@pytest.mark.parametrize("op", ["MAX", "", None], ids=repr)
-def test_another_op_is_refused(ops: CrossDeviceOps, op: Any) -> None:
-    with pytest.raises(ValueError, match="SUM or MEAN"):
-        ops.reduce(op, PerReplica([1, 2]), "CPU:0")
+@pytest.mark.parametrize("op", ["MAX", "", None, "SUM"], ids=repr)
+def test_what_is_no_op_is_refused(ops: CrossDeviceOps, op: Any) -> None:
+    """A name, too, which a strategy's own methods take."""
+    value = PerReplica([1, 2])
+    for call in (
+        lambda: ops.reduce(op, value, "CPU:0"),
+        lambda: ops.batch_reduce(op, [(value, "CPU:0")]),
+    ):
+        with pytest.raises(ValueError, match=r"ReduceOp\.SUM or ReduceOp\.MEAN"):
+            call()
 
 
 def test_no_pairs_are_no_results(ops: CrossDeviceOps) -> None:
-    assert ops.batch_reduce("SUM", []) == []
+    assert ops.batch_reduce(ReduceOp.SUM, []) == []
 
 
 @pytest.mark.parametrize("kind", [NcclAllReduce, HierarchicalCopyAllReduce], ids=["nccl", "copy"])
@@ -399,7 +411,7 @@ def test_an_accumulation_function_adds_up_the_arrays(op: str) -> None:
 
     ops = ReductionToOneDevice(accumulation_fn=accumulate)
     value = PerReplica([np.array([1.0, 8.0]), np.array([4.0, 2.0])])
-    result = ops.reduce(op, value, "CPU:0")
+    result = ops.reduce(ReduceOp[op], value, "CPU:0")
     np.testing.assert_array_equal(result, np.array([4.0, 8.0]) / (2 if op == "MEAN" else 1))
     assert len(seen) == 1
     np.testing.assert_array_equal(seen[0], value.values)
@@ -411,7 +423,7 @@ def test_an_accumulation_function_is_not_asked_for_rows() -> None:
 
     ops = ReductionToOneDevice(accumulation_fn=accumulate)
     rows = PerReplica([wl.IndexedSlices(np.ones((1, 1)), np.array([i])) for i in range(2)])
-    assert ops.reduce("SUM", rows, "CPU:0").indices.tolist() == [0, 1]
+    assert ops.reduce(ReduceOp.SUM, rows, "CPU:0").indices.tolist() == [0, 1]
 
 
 class Recording(CrossDeviceOps):
@@ -450,7 +462,7 @@ def test_a_subclass_needs_one_method_and_a_strategy_uses_it() -> None:
 
 def test_a_subclass_with_no_method_says_which_one_is_missing() -> None:
     with pytest.raises(NotImplementedError, match=r"Lacking\.reduce_implementation"):
-        type("Lacking", (CrossDeviceOps,), {})().reduce("SUM", PerReplica([1, 2]), "CPU:0")
+        type("Lacking", (CrossDeviceOps,), {})().reduce(ReduceOp.SUM, PerReplica([1, 2]), "CPU:0")
 
 
 def test_every_op_gives_a_strategy_the_same_result(ops: CrossDeviceOps) -> None:

@@ -142,7 +142,8 @@ def test_values_from_a_function_are_one_per_replica(strategy: Strategy, replicas
         return {"id": given.replica_id_in_sync_group, "same": "x"}
 
     value = strategy.experimental_distribute_values_from_function(value_fn)
-    assert asked == [ValueContext(i, replicas) for i in range(replicas)]
+    told = [(each.replica_id_in_sync_group, each.num_replicas_in_sync) for each in asked]
+    assert told == [(i, replicas) for i in range(replicas)]
     assert parts(strategy, value) == [{"id": i, "same": "x"} for i in range(replicas)]
     if replicas > 1:
         assert isinstance(value["same"], PerReplica), "distributed, though it is the same"
