@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from ...core.arrays.dtypes import Array
 from ...core.checkpoint import CheckpointReader
 from ...core.errors import CheckpointError, ConfigurationError
@@ -27,6 +29,8 @@ from .saving import reader_of
 from .trainer import Trainer, newest_checkpoint
 
 log = logging.getLogger(__name__)
+
+GLOBAL_STEP = "global_step"
 
 
 class Estimator:
@@ -76,9 +80,11 @@ class Estimator:
         warm_start_from: str | WarmStartSettings | None = None,
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
-            raise TypeError(
-                f"config must be an instance of `RunConfig`, but provided {type(config).__name__}"
+            raise ConfigurationError(
+                f"config must be an instance of `RunConfig`, but provided {config!r}"
             )
+        if params is not None and not isinstance(params, Mapping):
+            raise TypeError(f"params must map names to values, got {params!r}")
         config = config or RunConfig()
         self.model_dir = choose_model_dir(model_dir, config)
         self.config = config.replace(model_dir=self.model_dir)
@@ -281,20 +287,23 @@ class Estimator:
         return self._reader(None).path
 
     def get_variable_names(self) -> list[str]:
-        """Names of the newest checkpoint's variables.
+        """Names of the newest checkpoint's variables, and ``global_step``.
 
         Raises:
             CheckpointError: There is none.
         """
-        return sorted(self._reader(None).manifest.variables)
+        return sorted({GLOBAL_STEP, *self._reader(None).manifest.variables})
 
     def get_variable_value(self, name: str) -> Array:
-        """The newest checkpoint's value of a variable.
+        """The newest checkpoint's value of a variable, or its ``global_step``.
 
         Raises:
             CheckpointError: There is no checkpoint, or no such variable.
         """
-        return self._reader(None).read(name)
+        reader = self._reader(None)
+        if name == GLOBAL_STEP and name not in reader.manifest.variables:
+            return np.asarray(reader.manifest.global_step)
+        return reader.read(name)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Where results of evaluations go."""

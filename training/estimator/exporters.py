@@ -49,7 +49,7 @@ class _Exporter(Exporter):
     def __init__(
         self, name: str, serving_input_receiver_fn: Any = None, exports_to_keep: int | None = 5
     ) -> None:
-        if not name or "/" in name:
+        if not isinstance(name, str) or not name or "/" in name:
             raise ConfigurationError(f"an exporter is named like a folder, got {name!r}")
         if exports_to_keep is not None and exports_to_keep <= 0:
             raise ConfigurationError(

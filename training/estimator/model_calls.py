@@ -30,10 +30,12 @@ def check_model_fn(model_fn: Any, params: Mapping[str, Any] | None) -> ModelFn:
     """Whether a model_fn can be called.
 
     Raises:
-        ConfigurationError: It lacks ``features``, has an argument that nobody gives, or ``params``
-            were given that it does not take.
+        ConfigurationError: There is none; it lacks ``features``, has an argument that is never
+            given, or does not take the ``params`` that were given.
         TypeError: It is no function.
     """
+    if model_fn is None:
+        raise ConfigurationError("model_fn must be provided to Estimator.")
     if not callable(model_fn):
         raise TypeError(f"model_fn must be a function, got {type(model_fn).__name__}")
     names, takes_all = _parameters(model_fn)

@@ -1,5 +1,6 @@
 """RunConfig: where and how an Estimator trains, as ``tf.estimator.RunConfig``."""
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -39,19 +40,20 @@ class DistributeConfig:
     remote_cluster: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunConfig:
-    """As ``tf.estimator.RunConfig``. The cluster and this task come from TF_CONFIG, or from the
-    launcher.
+    """As ``tf.estimator.RunConfig``, equal to itself alone.
+
+    The cluster and this task come from TF_CONFIG, or from the launcher.
 
     Attributes:
         model_dir: Folder of checkpoints, summaries and exports. None: set from TF_CONFIG; else
             the job's, or a new temporary folder.
         tf_random_seed: Seed of NumPy and ``random`` when a training begins; None: left alone.
         save_summary_steps: Steps between two summaries; 0: none.
-        save_checkpoints_steps: Steps between two checkpoints.
-        save_checkpoints_secs: Seconds between two checkpoints; None: by steps alone. 600, unless
-            steps are given.
+        save_checkpoints_steps: Steps between two checkpoints; 0: as None.
+        save_checkpoints_secs: Seconds between two checkpoints; None or 0: by steps alone. 600,
+            unless steps are given.
         keep_checkpoint_max: Number of checkpoints kept.
         keep_checkpoint_every_n_hours: TensorFlow's; not used.
         log_step_count_steps: Steps between two lines of the log; None: none.
@@ -104,14 +106,8 @@ class RunConfig:
                 f"save_checkpoints_steps={self.save_checkpoints_steps} and "
                 f"save_checkpoints_secs={self.save_checkpoints_secs:g}: give one of them"
             )
-        for name in ("save_checkpoints_steps", "save_checkpoints_secs", "log_step_count_steps"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigurationError(f"{name}={value}: it must be positive, or None")
-        for name in ("save_summary_steps", "keep_checkpoint_max"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigurationError(f"{name}={value}: it must not be negative")
+        self._check_numbers()
+        _check_device_fn(self.device_fn)
         self._take_experimental()
         if program_cluster() is None:
             self._check_tf_config(config)
@@ -121,6 +117,28 @@ class RunConfig:
                 raise TypeError(
                     f"{name} is a strategy or what makes one, got {type(given).__name__}"
                 )
+
+    def _check_numbers(self) -> None:
+        """As TensorFlow checks them; also what is not used."""
+        for name in (
+            "log_step_count_steps",
+            "keep_checkpoint_every_n_hours",
+            "session_creation_timeout_secs",
+        ):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigurationError(f"{name}={value}: it must be positive")
+        for name in (
+            "save_checkpoints_steps",
+            "save_checkpoints_secs",
+            "save_summary_steps",
+            "keep_checkpoint_max",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigurationError(f"{name}={value}: it must not be negative")
+        if self.tf_random_seed is not None and not isinstance(self.tf_random_seed, int):
+            raise ConfigurationError(f"tf_random_seed must be integer, got {self.tf_random_seed!r}")
 
     def _check_tf_config(self, config: dict[str, Any]) -> None:
         """As TensorFlow's, which leaves the cluster of a strategy to that."""
@@ -161,6 +179,8 @@ class RunConfig:
             raise ConfigurationError(f"RunConfig has no {unknown[0]!r}; it has {sorted(known)}")
         if "save_checkpoints_steps" in changes and "save_checkpoints_secs" not in changes:
             changes["save_checkpoints_secs"] = -1.0
+        if "save_checkpoints_secs" in changes and "save_checkpoints_steps" not in changes:
+            changes["save_checkpoints_steps"] = None
         return replace(self, **changes)
 
     # -- the cluster -------------------------------------------------------------------------
@@ -260,6 +280,18 @@ class RunConfig:
                 'If "cluster" is set in TF_CONFIG, it must have one "chief" node, unless RunConfig '
                 f"has a train_distribute; this one has {', '.join(task.spec.jobs)}"
             )
+
+
+def _check_device_fn(device_fn: Any) -> None:
+    """Whether it is what TensorFlow would take.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if device_fn is None:
+        return
+    if not callable(device_fn) or list(inspect.signature(device_fn).parameters) != ["op"]:
+        raise ConfigurationError('device_fn must be callable with exactly one argument "op".')
 
 
 def _model_dir(given: str | None, config: Mapping[str, Any]) -> str | None:

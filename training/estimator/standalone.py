@@ -114,7 +114,8 @@ class RemoteTraining:
             own = checkpoints_in(self.model_dir)
             own.prepare()
             timer = SecondOrStepTimer(
-                self.config.save_checkpoints_secs, self.config.save_checkpoints_steps
+                self.config.save_checkpoints_secs or None,
+                self.config.save_checkpoints_steps or None,
             )
             checkpoints = Checkpoints(
                 self.model_dir, own, timer, list(listeners), session, checkpoints_in

@@ -98,7 +98,9 @@ class Trainer:
         checkpoints = Checkpoints(
             self._model_dir,
             self._own_checkpoints(strategy, registry) if job is None else None,
-            SecondOrStepTimer(config.save_checkpoints_secs, config.save_checkpoints_steps),
+            SecondOrStepTimer(
+                config.save_checkpoints_secs or None, config.save_checkpoints_steps or None
+            ),
             list(listeners) if is_chief else [],
             session,
             lambda directory: self._checkpoints_in(directory, strategy, registry, job),

@@ -39,10 +39,13 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
 
+_Results = tuple[dict[str, Any] | None, list[Any] | None]
+"""Metrics of the last evaluation, and what the exporters returned; None: there was none."""
+
 
 def train_and_evaluate(
     estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any] | None, list[Any]] | None:
+) -> _Results | None:
     """Train, evaluate and export, as far as that is this task's part.
 
     Args:
@@ -52,7 +55,7 @@ def train_and_evaluate(
 
     Returns:
         In a process alone, the metrics of its last evaluation and what the exporters returned;
-        ``(None, [])`` if there was nothing left to train. In a task of a cluster, None.
+        ``(None, None)`` if there was nothing left to train. In a task of a cluster, None.
 
     Raises:
         ConfigurationError: The cluster has no task that could do this.
@@ -256,9 +259,9 @@ class _Local(CheckpointSaverListener):
     def __init__(self, estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
         self._estimator, self._train_spec, self._spec = estimator, train_spec, eval_spec
         self._last: tuple[int, float] | None = None  # step, and when its evaluation began
-        self._result: tuple[dict[str, Any] | None, list[Any]] = (None, [])
+        self._result: _Results = (None, None)
 
-    def run(self) -> tuple[dict[str, Any] | None, list[Any]]:
+    def run(self) -> _Results:
         """Train to the end; the last metrics, and what the exporters returned."""
         estimator, spec = self._estimator, self._train_spec
         newest = latest_checkpoint(estimator.model_dir)

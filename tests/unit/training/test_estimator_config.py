@@ -39,6 +39,20 @@ def test_steps_take_the_place_of_seconds() -> None:
     assert RunConfig(save_checkpoints_steps=5).replace(model_dir="a").save_checkpoints_steps == 5
 
 
+def test_the_last_interval_that_is_said_counts_and_zero_is_none() -> None:
+    by_seconds = RunConfig(save_checkpoints_steps=5).replace(save_checkpoints_secs=7)
+    assert (by_seconds.save_checkpoints_steps, by_seconds.save_checkpoints_secs) == (None, 7)
+    assert RunConfig(save_checkpoints_steps=0).save_checkpoints_secs is None
+    assert RunConfig(save_checkpoints_secs=0).save_checkpoints_secs == 0
+
+
+def test_a_config_is_equal_to_itself_alone() -> None:
+    config = RunConfig()
+    assert config == config
+    assert config != RunConfig()
+    assert RunConfig(device_fn=lambda op: "/cpu:0").device_fn is not None
+
+
 @pytest.mark.parametrize(
     ("kind", "index", "master", "number", "is_chief"),
     [

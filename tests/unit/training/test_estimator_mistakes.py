@@ -1,6 +1,7 @@
 """Mistakes of Estimator programs: each has an error that names it, of TensorFlow's kind."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,11 @@ def test_a_spec_is_checked(given: dict[str, Any], error: type[Exception], said: 
         EstimatorSpec(ModeKeys.PREDICT, **given)
 
 
+no_function: Any = None
+no_config: Any = "x"
+number: Any = 3
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -123,7 +129,26 @@ def test_a_spec_is_checked(given: dict[str, Any], error: type[Exception], said: 
             "give one of them",
             id="steps-and-seconds",
         ),
-        pytest.param(lambda: e.RunConfig(save_checkpoints_steps=0), "positive", id="no-steps"),
+        *(
+            pytest.param(partial(e.RunConfig, **given), said, id="-".join(given))
+            for said, given in (
+                ("must be positive", {"log_step_count_steps": 0}),
+                ("must be positive", {"keep_checkpoint_every_n_hours": 0}),
+                ("must be positive", {"session_creation_timeout_secs": 0}),
+                ("must not be negative", {"save_checkpoints_steps": -1}),
+                ("must not be negative", {"save_checkpoints_secs": -2}),
+                ("must be integer", {"tf_random_seed": 1.5}),
+                ('one argument "op"', {"device_fn": 3}),
+                ('one argument "op"', {"device_fn": lambda: "/cpu:0"}),
+            )
+        ),
+        pytest.param(
+            lambda: e.Estimator(line, config=no_config), "instance of `RunConfig`", id="config"
+        ),
+        pytest.param(
+            lambda: e.Estimator(no_function), "model_fn must be provided", id="no-model_fn"
+        ),
+        pytest.param(lambda: e.LatestExporter(number), "named like a folder", id="exporter-name"),
         pytest.param(lambda: e.RunConfig().replace(stepz=1), "has no 'stepz'", id="replace"),
         pytest.param(lambda: e.TrainSpec(input_fn(), max_steps=0), "max_steps > 0", id="max_steps"),
         pytest.param(lambda: e.EvalSpec(input_fn(), steps=0), "steps > 0", id="eval-steps"),
@@ -174,6 +199,12 @@ def test_calls_are_checked(
 ) -> None:
     with pytest.raises(error, match=said):
         call(estimator(tmp_path))
+
+
+def test_params_are_a_mapping() -> None:
+    given: Any = "x"
+    with pytest.raises(TypeError, match="params must map names to values, got 'x'"):
+        wl.estimator.Estimator(line, params=given)
 
 
 def test_an_evaluation_that_sees_nothing_says_so(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_process_alone_evaluates_its_checkpoints_and_the_last_as_final(
     assert found[1] == [f"export {len(steps)}"]
     assert train_and_evaluate(
         model, TrainSpec(input_fn(), max_steps=20), EvalSpec(input_fn(), exporters=noting)
-    ) == (None, [])
+    ) == (None, None)
     assert len(noting.told) == len(steps)
 
 

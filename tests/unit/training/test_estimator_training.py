@@ -43,7 +43,7 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(
     again.train(batch, max_steps=20)
     assert again.latest_checkpoint().endswith("ckpt-0000000020")
     np.testing.assert_array_equal(again.get_variable_value("w"), whole.get_variable_value("w"))
-    assert again.get_variable_names() == ["w"]
+    assert again.get_variable_names() == ["global_step", "w"]
     again.train(batch, max_steps=20)  # nothing to do
     assert again.latest_checkpoint().endswith("ckpt-0000000020")
 
@@ -225,7 +225,10 @@ def test_once_makes_one_object_for_each_training_and_evaluation(tmp_path: Path) 
     model = estimator(tmp_path, model_fn).train(input_fn(), steps=3)
     model.evaluate(input_fn(epochs=1))
     assert made == ["w train", "v train", "w eval", "v eval"]
-    assert model.get_variable_names() == ["v", "w", "w_1"]
+    assert model.get_variable_names() == ["global_step", "v", "w", "w_1"]
+    assert model.get_variable_value("global_step") == 3
+    no_interval = estimator(tmp_path / "other", model_fn, save_checkpoints_steps=0)
+    assert no_interval.train(input_fn(), steps=2).latest_checkpoint() is not None
 
 
 def test_model_fn_knows_the_global_step_before_its_batch(strategy: Any, tmp_path: Path) -> None:
