@@ -20,6 +20,7 @@ from .array_store import ArrayStore, Kept, Update
 from .extras import require
 from .jax_arrays import on_device
 from .jax_averages import JaxAverages
+from .jax_norms import SameNorms
 from .jax_on_device import StepsOnDevice
 from .jax_tree import ParameterTree, is_floating
 from .optax_reading import place_transformation
@@ -113,6 +114,8 @@ class TrainState:
             tables=None if own is None else own.kept.variables(strategy),
         )
         self._in_sync = strategy.extended.num_replicas_in_sync > 1
+        self._are_reduced = False  # the gradients of the next step, by synchronize
+        self._norms = SameNorms()
         self._keeps = own is not None and (self._in_sync or strategy.extended.should_checkpoint)
         self._values: Mapping[str, Any] = {}
         self._arrays: list[Any] | None = None
@@ -191,6 +194,43 @@ class TrainState:
 
     # -- updates -----------------------------------------------------------------------------
 
+    def synchronize(self, gradients: Any) -> Any:
+        """Average gradients over the workers in sync now, instead of in ``apply_gradients``.
+
+        For what needs the gradients of the whole batch, such as clipping by their norm::
+
+            loss, gradients = loss_and_gradients(state.params, batch)
+            gradients = state.synchronize(gradients)
+            state.apply_gradients(clipped(gradients))
+
+        Each worker has to call it, once for each ``apply_gradients``. Where no other worker's
+        gradients are averaged with these, they are returned as they are.
+
+        Args:
+            gradients: As ``apply_gradients`` takes them.
+
+        Returns:
+            A tree of the same structure, of JAX arrays.
+
+        Raises:
+            RuntimeError: In ``run``, or with several replicas in this process.
+            WindlassError: What the other workers, or the links to them, raise.
+        """
+        strategy = self.store.strategy
+        if is_running(strategy):
+            raise RuntimeError(
+                "synchronize is called outside of strategy.run; in it write "
+                'wl.distribute.get_replica_context().all_reduce("MEAN", gradients), and give '
+                "apply_gradients what becomes of them"
+            )
+        if not self._in_sync:
+            return gradients
+        named = self._tree.gradients(gradients)
+        reduced = self.store.reduce(named)
+        self._are_reduced = True
+        arrays = on_device([np.asarray(reduced[name]) for name in named])
+        return self._tree.with_gradients(gradients, dict(zip(named, arrays, strict=True)))
+
     def apply_gradients(self, gradients: Any, *, averages: Any = None, **extra: Any) -> Any:
         """Update the parameters by gradients; outside of ``run`` this is a step of its own.
 
@@ -215,6 +255,9 @@ class TrainState:
         if self._step_on_device(gradients, averages, extra):
             return self.params
         named = self._tree.gradients(gradients)
+        reduced, self._are_reduced = self._are_reduced, False
+        if self._in_sync and not reduced:
+            self._norms.note(named)
         own = self._own_optimizer
         moved = {}
         if averages is not None:
@@ -228,7 +271,9 @@ class TrainState:
             update, kept = self._update_and_kept(own, everyones)
         if not is_running(self.store.strategy):
             named = self._with_decay(named, self._values)
-            values = self.store.exchange(named, update=update, kept=kept, averages=moved)
+            values = self.store.exchange(
+                named, update=update, kept=kept, averages=moved, reduced=reduced
+            )
             self._count_one()
             self._take(values)
             return self.params

@@ -140,6 +140,20 @@ class ParameterTree:
                 found[name] = leaf
         return found
 
+    def with_gradients(self, gradients: Any, named: Mapping[str, Any]) -> Any:
+        """The tree of gradients with other leaves.
+
+        Args:
+            gradients: As :meth:`named_gradients` was given it.
+            named: What it returned, with other arrays.
+        """
+        leaves, structure = self._tree.tree_flatten(gradients)
+        names = self._names_of[structure]
+        other = [
+            leaf if name is None else named[name] for name, leaf in zip(names, leaves, strict=True)
+        ]
+        return self._tree.tree_unflatten(structure, other)
+
     def _learn_names(self, gradients: Any) -> list[str | None]:
         names: list[str | None] = []
         for short, leaf in named_leaves(gradients):
