@@ -3,9 +3,10 @@
 On a worker a handle in a closure's arguments, or in what it captures, is that worker's own thing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from ..data.factories import as_dataset
 from ..variables.variable import variable_creator_scope
 
 
@@ -31,9 +32,14 @@ class PerWorkerIterator(PerWorkerValue):
         dataset: The dataset to iterate over; a worker that comes back begins it anew.
     """
 
-    def __init__(self, resource: int, dataset: PerWorkerValue) -> None:
+    def __init__(self, resource: int, dataset: "PerWorkerDataset") -> None:
         super().__init__(resource)
         self._dataset = dataset
+
+    @property
+    def element_spec(self) -> Any:
+        """The dataset's."""
+        return self._dataset.element_spec
 
     def __iter__(self) -> "PerWorkerIterator":
         return self
@@ -50,16 +56,31 @@ class PerWorkerDataset(PerWorkerValue):
 
     Args:
         resource: Its number.
+        make: Makes the dataset of a worker.
         make_iterator: Makes an iterator of it on every worker.
     """
 
     def __init__(
-        self, resource: int, make_iterator: Callable[["PerWorkerDataset"], PerWorkerIterator]
+        self,
+        resource: int,
+        make: Callable[[], Any],
+        make_iterator: Callable[["PerWorkerDataset"], PerWorkerIterator],
     ) -> None:
         super().__init__(resource)
+        self._make = make
         self._make_iterator = make_iterator
 
-    def __iter__(self) -> Iterator[Any]:
+    @property
+    def element_spec(self) -> Any:
+        """ArraySpec per leaf of an element, of a dataset that is made here.
+
+        Raises:
+            TypeError: It is no dataset.
+        """
+        made = self._make()
+        return made.element_spec if hasattr(made, "element_spec") else as_dataset(made).element_spec
+
+    def __iter__(self) -> PerWorkerIterator:
         """An iterator that begins on every worker at the start of its own dataset."""
         return self._make_iterator(self)
 

@@ -170,7 +170,7 @@ class ToldOnce:
     def add_dataset(self, make: Callable[[], Any]) -> PerWorkerDataset:
         """A dataset that every worker makes with a function."""
         number = self._add(_Resource(function=self.use(make)))
-        return self._keep(PerWorkerDataset(number, self._add_iterator))
+        return self._keep(PerWorkerDataset(number, make, self._add_iterator))
 
     def _add_iterator(self, dataset: PerWorkerDataset) -> PerWorkerIterator:
         number = self._add(_Resource(iterates=dataset.resource))

@@ -260,6 +260,24 @@ def test_a_dataset_may_be_given_and_what_can_be_gone_through_once_not(
             coordinator.create_per_worker_dataset(once)
 
 
+def test_what_a_dataset_of_each_worker_holds_is_known_here(
+    strategy: wl.distribute.ParameterServerStrategy,
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    data = wl.data.Dataset.range(5).batch(2)
+    sources: list[Any] = [
+        data,
+        lambda: data,
+        lambda: [np.arange(2), np.arange(1)],
+        lambda: strategy.experimental_distribute_dataset(data),
+    ]
+    for source in sources:
+        per_worker = coordinator.create_per_worker_dataset(source)
+        for each in (per_worker, iter(per_worker)):
+            assert each.element_spec.shape == (None,)
+            assert each.element_spec.dtype == np.int64
+
+
 def test_a_dataset_function_that_creates_a_variable_is_refused(
     strategy: wl.distribute.ParameterServerStrategy,
     coordinator: wl.distribute.coordinator.ClusterCoordinator,
