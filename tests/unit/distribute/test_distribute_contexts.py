@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 import windlass as wl
@@ -110,6 +111,30 @@ def test_another_strategys_scope_inside_a_scope_is_mixing(strategy: Strategy) ->
         with pytest.raises(RuntimeError, match="Mixing different"):
             Strategy().scope().__enter__()
         assert where() == (strategy, None, True)
+
+
+def test_what_a_strategy_does_is_mixing_in_the_scope_of_another(strategy: Strategy) -> None:
+    with strategy.scope():
+        variable = wl.Variable(np.zeros(2, np.float32), name="w")
+    data = wl.data.from_arrays(np.arange(4), batch_size=2)
+    iterator = iter(strategy.experimental_distribute_dataset(data))
+    calls: dict[str, Callable[[], Any]] = {
+        "run": lambda: strategy.run(lambda: None),
+        "next": lambda: next(iterator),
+        "update": lambda: strategy.extended.update(variable, lambda component: component),
+    }
+    with Strategy().scope():
+        for call in calls.values():
+            with pytest.raises(RuntimeError, match="Mixing different"):
+                call()
+        assert iterator.get_next_as_optional().has_value()
+    for call in calls.values():
+        call()
+
+
+def test_a_scope_that_was_not_entered_is_not_left(strategy: Strategy) -> None:
+    with pytest.raises(RuntimeError, match="left that was not entered"):
+        strategy.scope().__exit__(None, None, None)
 
 
 def test_the_default_strategys_scope_inside_another_is_nesting(strategy: Strategy) -> None:
