@@ -1,5 +1,6 @@
 """gRPC channels to peers, and calls whose failures are our errors."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -142,7 +143,41 @@ def invoke(
         return method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
     except grpc.RpcError as failure:
         raise from_rpc_error(failure, peer=peer, doing=doing) from failure
-    except ValueError as error:
-        if "closed channel" not in str(error):
-            raise
-        raise PeerLostError(f"{doing}: the channel to {peer} was closed", peer=peer) from error
+
+
+class Watch:
+    """Unary calls that wait for something, one after the other, in a thread of their own.
+
+    Before their channel is closed they have to end: a call that begins on a closed channel may end
+    the process.
+    """
+
+    def __init__(self) -> None:
+        self._calling = threading.Lock()
+        self._is_over = False
+
+    def invoke(
+        self,
+        method: Callable[..., _Response],
+        request: Any,
+        *,
+        peer: str,
+        doing: str,
+        timeout_s: float,
+    ) -> _Response:
+        """As :func:`invoke`.
+
+        Raises:
+            WindlassError: The peer's error, or PeerLostError if it did not answer, or if this is
+                over.
+        """
+        with self._calling:
+            if self._is_over:
+                raise PeerLostError(f"{doing}: {peer} is not asked any more", peer=peer)
+            return invoke(method, request, peer=peer, doing=doing, timeout_s=timeout_s)
+
+    def end(self) -> None:
+        """Begin no other call; returns when none is under way. From any thread."""
+        self._is_over = True
+        with self._calling:
+            pass

@@ -12,7 +12,7 @@ from ...core.states import Outcome, Phase, State
 from ...core.task import Incarnation, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec
-from ...net.channel import invoke, open_channel
+from ...net.channel import Watch, invoke, open_channel
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
 
 
@@ -72,6 +72,7 @@ class ChiefClient:
         self._settings = settings
         self._peer = f"the chief ({address})"
         self._channel = open_channel(address, settings, who)
+        self._watching = Watch()
         self._stub = chief_pb2_grpc.ChiefStub(self._channel)
 
     def register(
@@ -198,7 +199,7 @@ class ChiefClient:
         Raises:
             PeerLostError: No answer.
         """
-        response = invoke(
+        response = self._watching.invoke(
             self._stub.WatchLeaders,
             chief_pb2.WatchLeadersRequest(seen=seen),
             peer=self._peer,
@@ -206,6 +207,10 @@ class ChiefClient:
             timeout_s=timeout_s,
         )
         return response.changes, [_leader_from_wire(each) for each in response.leaders]
+
+    def end_watch(self) -> None:
+        """End :meth:`watch_leaders`, before :meth:`close`; returns when no call is under way."""
+        self._watching.end()
 
     def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
         """Ask the job to save and stop.

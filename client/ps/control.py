@@ -17,7 +17,7 @@ from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
-from ...net.channel import invoke, open_channel
+from ...net.channel import Watch, invoke, open_channel
 from ...proto.v1 import ps_pb2, ps_pb2_grpc
 
 
@@ -69,6 +69,7 @@ class PsControl:
         self._settings = settings
         self._peer = f"{task} ({address})"
         self._channel = open_channel(address, settings, who)
+        self._watching = Watch()
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
 
     def attach(
@@ -267,9 +268,9 @@ class PsControl:
             (number of changes until now, the report)
 
         Raises:
-            PeerLostError: No answer: the process has ended, or stands still.
+            PeerLostError: No answer: the process has ended, or stands still, or the watch is over.
         """
-        response = invoke(
+        response = self._watching.invoke(
             self._stub.WatchShares,
             ps_pb2.WatchSharesRequest(seen=seen, chief=codec.incarnation_to_wire(chief)),
             peer=self._peer,
@@ -278,6 +279,10 @@ class PsControl:
         )
         states = tuple(_state_from_wire(each) for each in response.shares)
         return response.changes, PsReport(response.ps_generation, response.draining, states)
+
+    def end_watch(self) -> None:
+        """End :meth:`watch_shares`, before :meth:`close`; returns when no call is under way."""
+        self._watching.end()
 
     def end_job(self, phase: Phase, reason: str, *, timeout_s: float) -> None:
         """Tell this ps that the job is over.

@@ -15,6 +15,10 @@ _ANSWER_S = 2.0  # a call waits for a change for half a second
 _PAUSE_S = 0.1
 
 
+def _failed(error: BaseException) -> None:
+    log.error("the leaders of shares are not asked for any more: %r", error)
+
+
 class LeaderWatch:
     """Follows the leaders of all shares, in a thread of its own. Thread-safe.
 
@@ -39,7 +43,7 @@ class LeaderWatch:
         """
         self._ask()
         if self._changes:
-            new_thread("leaders", self._watch, failed=lambda error: log.error("%r", error)).start()
+            new_thread("leaders", self._watch, failed=_failed).start()
         return bool(self._changes)
 
     def leader_of(self, share: int) -> ShareLeader | None:
@@ -51,8 +55,9 @@ class LeaderWatch:
         self._told.append(moved)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Ask no more, from now on: the chief's channel may be closed."""
         self._closing.set()
+        self._chief.end_watch()
 
     def _ask(self) -> None:
         before = self._changes

@@ -104,7 +104,6 @@ class RemotePs:
             session = self._session
             if session is not None:
                 session.cancel()
-            self._channel.close()  # a definition that waits
         self._wake.set()
 
     @property

@@ -368,7 +368,7 @@ class ChiefLoop:
         """Stop the loop at once."""
         self._leaving.set()
         if self.keeper is not None:
-            self.keeper.stop()
+            self.keeper.close()
         if self._thread.ident is not None:
             self._thread.join(_ATTACH_S * 2)
         for pool in (self._pool, self._saver):

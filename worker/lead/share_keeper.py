@@ -96,6 +96,15 @@ class ShareKeeper:
         """Decide nothing more: the job is over, and its ps end."""
         self._closing.set()
 
+    def close(self) -> None:
+        """Stop, and wait until no ps is called any more: channels may be closed."""
+        self.stop()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_ORDER_S)
+        for control in self._controls.values():
+            control.end_watch()
+
     def _failed(self, error: BaseException) -> None:
         with self._locked_job.open() as (job, _):
             job.fail(f"the chief can no longer lead the ps: {error!r}")

@@ -48,6 +48,9 @@ class FakePs:
             raise PeerLostError("it has not started")
         return seen + 1, self._last
 
+    def end_watch(self) -> None:
+        self.is_lost = True
+
     def lead_share(self, _: Incarnation, order: Lead, *, timeout_s: float) -> None:
         assert timeout_s > 0
         self._told.append(order)
@@ -89,7 +92,7 @@ def kept(record: JobRecord | None = None) -> Iterator[Kept]:
     try:
         yield job
     finally:
-        job.keeper.stop()
+        job.keeper.close()
 
 
 def leads(share: int, epoch: int, *followers: FollowerState) -> PsReport:
