@@ -17,10 +17,10 @@ from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload, Write
 from windlass.core.arrays.dtypes import Array
 from windlass.core.arrays.indexed_slices import IndexedSlices
+from windlass.core.rules.built_in.adagrad import Adagrad
 from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.tables import TableOptions
-from windlass.core.rules.update_rules import Adagrad
 from windlass.core.wire.steps import Operation
 from windlass.engine import rows
 from windlass.engine.keyed.hashing import mixed

@@ -22,10 +22,14 @@ from rich.table import Table
 
 from benchmarks import embedding_steps
 from windlass.core.arrays.dtypes import Array
+from windlass.core.rules.built_in.adagrad import Adagrad
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.rules.built_in.ftrl import Ftrl
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from windlass.core.rules.tables import Sightings
-from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.distinct import distinct
 from windlass.engine.keyed.hashing import mixed

@@ -27,9 +27,9 @@ from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.cluster.access.principal import Principal
+from windlass.core.rules.built_in.adam import Adam
 from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.net.free_ports import free_ports

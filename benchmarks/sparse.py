@@ -20,8 +20,8 @@ from windlass.client.ps.push_plans import PushPayload
 from windlass.cluster.placement.partitioners import FixedShardsPartitioner
 from windlass.core.arrays.dtypes import Array
 from windlass.core.arrays.indexed_slices import IndexedSlices
+from windlass.core.rules.built_in.adagrad import Adagrad
 from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.update_rules import Adagrad
 from windlass.engine import rows
 
 TABLE = "table"

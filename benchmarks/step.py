@@ -31,8 +31,10 @@ from benchmarks.running import TRANSPORTS, Figure, connected, measure, parameter
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.core.arrays.dtypes import Array
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.update_rules import SGD, Adam, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.settings import GLIBC_TUNABLES
 
 SERIES_TRANSPORTS = ("shm", "tcp")

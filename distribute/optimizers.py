@@ -1,6 +1,7 @@
 """Optimizers: update rules with ``apply_gradients``. They run where the variables live.
 
-Arguments and formulas are those of Keras 3; see ``core/rules/update_rules.py`` for the mathematics.
+Arguments and formulas are those of Keras 3; see the files of ``core/rules/built_in`` for the
+mathematics.
 
 ::
 
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ..core.public_face import public_getattr
-from ..core.rules import update_rules as rules
+from ..core.rules.known_rules import built_in
 from ..core.rules.schedules import (
     CosineDecay,
     ExponentialDecay,
@@ -23,6 +24,7 @@ from ..core.rules.schedules import (
     PiecewiseConstantDecay,
     PolynomialDecay,
 )
+from ..core.rules.update_rules import UpdateRule
 from .optimizer import Optimizer, Rate
 
 __all__ = [
@@ -74,7 +76,7 @@ class SGD(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.SGD,
+            built_in("SGD"),
             learning_rate=learning_rate,
             momentum=momentum,
             nesterov=nesterov,
@@ -94,7 +96,7 @@ class Adagrad(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.Adagrad,
+            built_in("Adagrad"),
             learning_rate=learning_rate,
             initial_accumulator_value=initial_accumulator_value,
             epsilon=epsilon,
@@ -115,7 +117,7 @@ class RMSprop(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.RMSprop,
+            built_in("RMSprop"),
             learning_rate=learning_rate,
             rho=rho,
             momentum=momentum,
@@ -128,7 +130,7 @@ class RMSprop(Optimizer):
 class _AdamFamily(Optimizer):
     """What Adam, Adamax and Nadam are constructed with."""
 
-    _kind: type[rules.UpdateRule]
+    _rule_name: str
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class _AdamFamily(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            self._kind,
+            built_in(self._rule_name),
             learning_rate=learning_rate,
             beta_1=beta_1,
             beta_2=beta_2,
@@ -163,7 +165,7 @@ class Adam(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.Adam,
+            built_in("Adam"),
             learning_rate=learning_rate,
             beta_1=beta_1,
             beta_2=beta_2,
@@ -177,13 +179,13 @@ class Adam(Optimizer):
 class Adamax(_AdamFamily):
     """Adam with the maximum norm."""
 
-    _kind = rules.Adamax
+    _rule_name = "Adamax"
 
 
 class Nadam(_AdamFamily):
     """Adam with Nesterov's momentum."""
 
-    _kind = rules.Nadam
+    _rule_name = "Nadam"
 
 
 class AdamW(Optimizer):
@@ -202,7 +204,7 @@ class AdamW(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.AdamW,
+            built_in("AdamW"),
             learning_rate=learning_rate,
             weight_decay=weight_decay,
             beta_1=beta_1,
@@ -229,7 +231,7 @@ class Ftrl(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.Ftrl,
+            built_in("Ftrl"),
             learning_rate=learning_rate,
             learning_rate_power=learning_rate_power,
             initial_accumulator_value=initial_accumulator_value,
@@ -252,7 +254,7 @@ class Adadelta(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.Adadelta, learning_rate=learning_rate, rho=rho, epsilon=epsilon, **clipping
+            built_in("Adadelta"), learning_rate=learning_rate, rho=rho, epsilon=epsilon, **clipping
         )
 
 
@@ -269,7 +271,7 @@ class Lion(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.Lion,
+            built_in("Lion"),
             learning_rate=learning_rate,
             beta_1=beta_1,
             beta_2=beta_2,
@@ -292,7 +294,7 @@ class Lamb(Optimizer):
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
-            rules.Lamb,
+            built_in("Lamb"),
             learning_rate=learning_rate,
             beta_1=beta_1,
             beta_2=beta_2,
@@ -305,7 +307,7 @@ class Lamb(Optimizer):
 class OwnOptimizer(Optimizer):
     """What :func:`register_rule` derives its classes from."""
 
-    _kind: type[rules.UpdateRule]
+    _kind: type[UpdateRule]
 
     def __init__(self, learning_rate: Rate | None = None, **arguments: Any) -> None:
         if learning_rate is not None:

@@ -18,7 +18,7 @@ from ..core.wire.steps import MemoryLocation, Operation
 from .arena import Arena, Memory, zeros
 from .library import library
 from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart
-from .rules import apply_formula, entry_of, hyperparameters
+from .rules import apply_formula, hyperparameters
 from .update_kernel import UpdateKernel
 
 _UFUNCS: dict[Operation, np.ufunc] = {
@@ -174,12 +174,10 @@ class Block(PushTarget):
 
     def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, info: StepInfo) -> None:
         """Run an update rule, which all entries of the range are bound to."""
-        entry = entry_of(rule)
-        if entry.skips_rate_zero and not rule.rate(info.global_step):
+        if rule.skips_rate_zero and not rule.rate(info.global_step):
             return
-        kernel = None
-        if entry.kernel is not None:
-            kernel = library.update_kernel(entry.kernel(rule), self.compute_dtype)
+        chosen = rule.chosen_kernel()
+        kernel = library.update_kernel(chosen, self.compute_dtype) if chosen else None
         for counts in (self.updates, self.versions):
             entries = counts[where.first : where.last]
             entries += 1
@@ -187,7 +185,7 @@ class Block(PushTarget):
             self._apply_formula(where, gradient, rule, info)
             return
         # Adam's correction depends on the number of updates, which may differ between entries.
-        for part in self._runs(where) if entry.counts_updates else (where,):
+        for part in self._runs(where) if rule.counts_updates else (where,):
             values = gradient.values[part.start - where.start : part.stop - where.start]
             piece = gradient if gradient.rows is not None else Gradient(values)
             scalars = hyperparameters(
@@ -246,7 +244,7 @@ class Block(PushTarget):
         active, none = rule.active_slots(), _EMPTY[self.compute_dtype]
         return [
             self.slots[name][where.start : where.stop] if name in active else none
-            for name in entry_of(rule).slots
+            for name in rule.slots
         ]
 
     def _run(
@@ -315,12 +313,7 @@ def _aligned(array: Array) -> Array:
 
 
 def warm_up(rule: UpdateRule, dtype: DType) -> None:
-    """Compile or load the rule's kernel, so that no step waits for it.
-
-    Raises:
-        TypeError: The rule is not registered.
-    """
+    """Compile or load the rule's kernel, so that no step waits for it."""
     compute_dtype = np.dtype(np.float32) if dtype.itemsize < 4 else dtype
-    kernel = entry_of(rule).kernel
-    if kernel is not None:
-        library.update_kernel(kernel(rule), compute_dtype)
+    if (kernel := rule.chosen_kernel()) is not None:
+        library.update_kernel(kernel, compute_dtype)

@@ -22,6 +22,7 @@ from numba import extending
 from numba.core import cgutils, types
 
 from ..core.arrays.dtypes import DType
+from ..core.rules.kernels import clip, prefetch_row
 from .kernel_cache import locked
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,12 @@ def changed(dtype: DType) -> Any:
 def read(dtype: DType | type[np.generic]) -> Any:
     """Type of an array argument that the kernel only reads; accepts read-only arrays too."""
     return types.Array(_numba.from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
+
+
+def update_arguments(dtype: DType) -> tuple[Any, ...]:
+    """Types of the arguments of every kernel of an update rule; see ``core/rules/kernels.py``."""
+    slots = [changed(dtype)] * 3
+    return (changed(dtype), *slots, read(dtype), read(np.int64), INT64, read(dtype))
 
 
 def inlined(function: Any) -> Any:
@@ -134,6 +141,33 @@ def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+_PREFETCHED = 512  # elements of a row; what follows is found by the processor's own prefetching
+_LINE = 16  # elements of float32 in a cache line
+
+
+def _compiles(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator of what returns, for the types of arguments, what kernels have as ``function``."""
+    overload: Any = extending.overload
+    made: Callable[..., Any] = overload(
+        function, inline="always", jit_options={"error_model": "numpy"}
+    )
+    return made
+
+
+@_compiles(clip)
+def _compiled_clip(x: Any, limit: Any) -> Any:  # noqa: ARG001
+    return clip
+
+
+@_compiles(prefetch_row)
+def _compiled_prefetch_row(array: Any, start: Any, width: Any) -> Any:  # noqa: ARG001
+    def prefetch_lines(array: Any, start: Any, width: Any) -> None:
+        for i in range(0, min(width, _PREFETCHED), _LINE):
+            prefetch(array, start + i)
+
+    return prefetch_lines
 
 
 @intrinsic

@@ -28,9 +28,10 @@ from ..core.settings import read_environment
 
 log = logging.getLogger(__name__)
 
-_HERE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _SOURCES = (
-    "jit.py", "kernels.py", "row_kernels.py", "keyed/index_kernels.py", "keyed/value_kernels.py",
+    "engine/jit.py", "engine/row_kernels.py", "engine/keyed/*_kernels.py",
+    "core/rules/kernels.py", "core/rules/built_in/*.py",
 )  # fmt: skip
 _LOCK_POLL_S = 0.01
 _LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may have been stopped
@@ -92,7 +93,8 @@ def choose_folder(folders: Sequence[Path]) -> CacheFolder:
 
 def fingerprint() -> str:
     """Digest of the kernels' source: Numba checks a kernel's own file only, not its imports."""
-    digest = hashlib.sha256(b"\0".join((_HERE / name).read_bytes() for name in _SOURCES))
+    sources = (path for name in _SOURCES for path in sorted(_PACKAGE.glob(name)))
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources))
     return digest.hexdigest()[:12]
 
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from ..core.arrays.dtypes import DType
 from ..core.process.threads import new_thread, nobody_waits
+from ..core.rules.kernels import UpdateFunction
+from ..core.rules.known_rules import built_in_rules
 from ..core.settings import load_settings
 from .kernel_cache import CacheFolder, candidates, choose_folder
 from .update_kernel import UpdateKernel
@@ -102,14 +104,10 @@ class KernelLibrary:
                 log.info("kernels are compiled in memory: there is no folder to keep them in")
         return self._folder
 
-    def update_kernel(self, name: str, dtype: DType) -> UpdateKernel:
-        """An update kernel; loads or compiles it, and Numba, if need be.
-
-        Raises:
-            KeyError: There is none of this name.
-        """
-        kernel: UpdateKernel | None = self._kernels.get((name, dtype))
-        return kernel if kernel is not None else self._load(name, dtype)
+    def update_kernel(self, update: UpdateFunction, dtype: DType) -> UpdateKernel:
+        """The compiled kernel of an update rule; loads or compiles it, and Numba, if need be."""
+        kernel: UpdateKernel | None = self._kernels.get((update.name, dtype))
+        return kernel if kernel is not None else self._load(update, dtype)
 
     def row_kernel(self, name: str, dtype: DType) -> Callable[..., Any]:
         """A row kernel; loads or compiles it, and Numba, if need be."""
@@ -133,14 +131,16 @@ class KernelLibrary:
 
     def load_all(self) -> Iterator[Loaded]:
         """Load or compile every kernel there is; yields each."""
-        from . import kernels
-
-        wanted = [(name, dtype) for name in kernels.UPDATE_FUNCTIONS for dtype in kernels.DTYPES]
+        updates = {kernel.name: kernel for rule in built_in_rules() for kernel in rule.kernels}
         rows = ROW_KERNELS | KEYED_KERNELS
-        wanted += [(name, dtype) for name, dtypes in rows.items() for dtype in dtypes]
-        for name, dtype in wanted:
+        wanted: list[tuple[UpdateFunction | str, DType]] = [
+            *((kernel, dtype) for kernel in updates.values() for dtype in _FLOATS),
+            *((name, dtype) for name, dtypes in rows.items() for dtype in dtypes),
+        ]
+        for kernel, dtype in wanted:
+            name = kernel if isinstance(kernel, str) else kernel.name
             if (name, dtype) not in self._kernels:
-                self._load(name, dtype)
+                self._load(kernel, dtype)
                 yield self.loaded[-1]
 
     def _try_load(self, name: str, dtype: DType) -> None:
@@ -149,33 +149,26 @@ class KernelLibrary:
         except Exception:
             log.exception("the kernel %s for %s cannot be loaded", name, dtype)
 
-    def _load(self, name: str, dtype: DType) -> Any:
+    def _load(self, wanted: UpdateFunction | str, dtype: DType) -> Any:
+        name = wanted if isinstance(wanted, str) else wanted.name
         with self._lock:
             key = (name, dtype)
             if key in self._kernels:
                 return self._kernels[key]
             folder = self.folder.path
             # Not at the top: these import Numba.
-            from . import jit, kernels, row_kernels
+            from . import jit, row_kernels
             from .keyed import index_kernels, value_kernels
 
             began = time.perf_counter()
-            rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS | value_kernels.FUNCTIONS
-            if name in rows:
-                function, arguments = rows[name]
+            if isinstance(wanted, str):
+                rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS | value_kernels.FUNCTIONS
+                function, arguments = rows[wanted]
                 kernel, from_cache = jit.compile_function(function, arguments(dtype), folder)
             else:
-                update = kernels.UPDATE_FUNCTIONS[name]
-                types = kernels.argument_types(dtype)
-                run, from_cache = jit.compile_function(update.function, types, folder)
-                kernel = UpdateKernel(
-                    name,
-                    dtype,
-                    run,
-                    num_scalars=update.num_scalars,
-                    num_slots=update.num_slots,
-                    optional_slots=update.optional_slots,
-                )
+                types = jit.update_arguments(dtype)
+                run, from_cache = jit.compile_function(wanted.function, types, folder)
+                kernel = UpdateKernel(wanted, dtype, run)
             took_s = time.perf_counter() - began
             self.loaded.append(Loaded(name, dtype, from_cache, took_s))
             if not from_cache:

@@ -1,4 +1,4 @@
-"""Update rules of a program's own: a Python function over arrays, as a row of the table of rules.
+"""Update rules of a program's own: a Python function over arrays, as the formula of a rule.
 
 What travels is the rule's name and hyperparameters. The function is called in the process that
 holds the variables, which knows it because the same module registered it there.
@@ -7,18 +7,54 @@ holds the variables, which knows it because the same module registered it there.
 import importlib
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import create_model
 
 from ..core.errors import ConfigurationError, RefusedError
-from ..core.rules.update_rules import BUILT_IN, UpdateRule, add_rule
-from .rules import RuleEntry, register
+from ..core.rules.known_rules import add_rule, is_built_in
+from ..core.rules.update_rules import UpdateRule
 
 Update = Callable[[Any, Any, dict[str, Any], SimpleNamespace], Any]
 """``update(w, g, slots, h) -> new w``; see ``distribute/optimizers.py:register_rule``."""
 
-_own: dict[str, tuple[type[UpdateRule], tuple[Any, ...]]] = {}
+_known: dict[str, tuple[type["OwnRule"], tuple[Any, ...]]] = {}
+_TAKEN = {*UpdateRule.model_fields, *vars(UpdateRule), "t", "xp"}
+
+
+class OwnRule(UpdateRule):
+    """The rule of a function; :func:`register_own_rule` derives a class for each.
+
+    Attributes:
+        function: What the program registered.
+        own: Names of the hyperparameters that it takes.
+    """
+
+    function: ClassVar[Update]
+    own: ClassVar[tuple[str, ...]]
+
+    def array_update(
+        self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
+    ) -> Any:
+        """Call the function, and check what it returns.
+
+        Raises:
+            RefusedError: It failed, or its arrays have other shapes or names than before.
+        """
+        numbers = {field: getattr(self, field) for field in self.own}
+        given = SimpleNamespace(learning_rate=rate, t=t, xp=xp, **numbers)
+        after = dict(slots)
+        new = _call(self.name, type(self).function, w, g, after, given)
+        for what, array in (("the variable", new), *after.items()):
+            if getattr(array, "shape", None) != w.shape or after.keys() != slots.keys():
+                raise RefusedError(
+                    f"the update rule {self.name!r} returned {what} with shape "
+                    f"{getattr(array, 'shape', type(array).__name__)} and the slots "
+                    f"{', '.join(after)}; it must keep the shape {w.shape} and the slots "
+                    f"{', '.join(slots)}"
+                )
+        slots.update(after)
+        return new
 
 
 def register_own_rule(
@@ -32,16 +68,16 @@ def register_own_rule(
 
     Raises:
         ValueError: The name stands for another rule, or is no name; or a hyperparameter has the
-            name of one that all rules have.
+            name of something that all rules have.
     """
-    if not name.isidentifier() or name in {kind.__name__ for kind in BUILT_IN}:
+    if not name.isidentifier() or is_built_in(name):
         raise ValueError(f"{name!r} cannot name a rule: it must be an identifier that is not taken")
-    if taken := hyperparameters.keys() & {*UpdateRule.model_fields, "t", "xp"}:
+    if taken := hyperparameters.keys() & _TAKEN:
         raise ValueError(f"{name}: the hyperparameter {min(taken)!r} has the name of another thing")
     code = getattr(update, "__code__", update)
     same = (code, dict(slots), learning_rate, dict(hyperparameters))
-    if name in _own:
-        kind, before = _own[name]
+    if name in _known:
+        kind, before = _known[name]
         if before != same:
             raise ValueError(f"another update rule {name!r} is registered in this process already")
         return kind
@@ -50,31 +86,11 @@ def register_own_rule(
         "learning_rate": (UpdateRule.model_fields["learning_rate"].annotation, learning_rate),
         **{field: (float, float(default)) for field, default in hyperparameters.items()},
     }
-    kind = create_model(name, __base__=UpdateRule, **fields)
-    kind.slots = dict(slots)
-    own = tuple(hyperparameters)
-
-    def formula(
-        xp: Any, rule: UpdateRule, w: Any, state: dict[str, Any], g: Any, rate: float, t: int
-    ) -> Any:
-        numbers = {field: getattr(rule, field) for field in own}
-        given = SimpleNamespace(learning_rate=rate, t=t, xp=xp, **numbers)
-        after = dict(state)
-        new = _call(name, update, w, g, after, given)
-        for what, array in (("the variable", new), *after.items()):
-            if getattr(array, "shape", None) != w.shape or after.keys() != state.keys():
-                raise RefusedError(
-                    f"the update rule {name!r} returned {what} with shape "
-                    f"{getattr(array, 'shape', type(array).__name__)} and the slots "
-                    f"{', '.join(after)}; it must keep the shape {w.shape} and the slots "
-                    f"{', '.join(state)}"
-                )
-        state.update(after)
-        return new
-
-    register(RuleEntry(kind, tuple(slots), formula))
+    kind = create_model(name, __base__=OwnRule, **fields)
+    kind.slots, kind.own = dict(slots), tuple(hyperparameters)
+    kind.function = staticmethod(update)
     add_rule(kind)
-    _own[name] = kind, same
+    _known[name] = kind, same
     return kind
 
 

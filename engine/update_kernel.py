@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.arrays.copying import split
 from ..core.arrays.dtypes import Array, DType
+from ..core.rules.kernels import UpdateFunction
 
 _ONE_ROW: Array = np.zeros(1, np.int64)
 _INT64 = np.dtype(np.int64)
@@ -16,33 +17,19 @@ _LINE_BYTES = 64  # the least that a row costs the memory bus
 
 
 class UpdateKernel:
-    """A compiled kernel of ``kernels.py`` for one dtype. Thread-safe.
+    """The compiled kernel of an update rule for one dtype. Thread-safe.
 
     Args:
-        name: Name for messages.
+        update: What was compiled.
         dtype: Dtype of all arrays but the row numbers.
         run: The compiled function.
-        num_scalars: Number of scalars that it reads.
-        num_slots: Number of slots that it always reads, the first ones.
-        optional_slots: Slot -> index of the scalar that is positive if the slot is read.
     """
 
-    def __init__(
-        self,
-        name: str,
-        dtype: DType,
-        run: Callable[..., None],
-        *,
-        num_scalars: int,
-        num_slots: int,
-        optional_slots: dict[int, int],
-    ) -> None:
-        self.name = name
+    def __init__(self, update: UpdateFunction, dtype: DType, run: Callable[..., None]) -> None:
+        self.name = update.name
         self.dtype = dtype
         self._run = run
-        self._num_scalars = num_scalars
-        self._num_slots = num_slots
-        self._optional_slots = optional_slots
+        self._update = update
         self._none: Array = np.empty(0, dtype)
 
     def __call__(
@@ -100,16 +87,16 @@ class UpdateKernel:
         self._check_layout("value", value, self.dtype)
         self._check_layout("gradient", gradient, self.dtype)
         self._check_layout("scalars", scalars, self.dtype)
-        if scalars.size < self._num_scalars:
-            raise self._error("scalars", "elements", scalars.size, self._num_scalars)
-        needed = self._num_slots
+        if scalars.size < self._update.num_scalars:
+            raise self._error("scalars", "elements", scalars.size, self._update.num_scalars)
+        needed = self._update.num_slots
         if not needed <= len(slots) <= 3:
             raise self._error("slots", "arrays", len(slots), needed)
         for number, slot in enumerate(slots):
             self._check_layout(f"slot {number}", slot, self.dtype)
             if slot.size != value.size and (slot.size or number < needed):
                 raise self._error(f"slot {number}", "elements", slot.size, value.size)
-        for number, scalar in self._optional_slots.items():
+        for number, scalar in self._update.optional_slots.items():
             size = slots[number].size if number < len(slots) else 0
             if size != value.size and scalars[scalar] > 0:
                 raise self._error(f"slot {number}", "elements", size, value.size)

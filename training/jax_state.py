@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConfigurationError
+from ..core.rules.counterparts import OnServer, OnWorker, Place
 from ..distribute.base.contexts import get_replica_context, is_running
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.parameter_server import ParameterServerExtended
@@ -26,7 +27,7 @@ from .jax_tree import ParameterTree, is_floating
 from .optax_reading import place_transformation
 from .optax_worker import WorkerOptimizer
 from .own_optimizer import Deltas, choose_place, tell_of_half_precision
-from .rule_table import OnServer, OnWorker, Place
+from .rule_table import optimizer_of
 from .update_count import UpdateCount
 
 __all__ = ["TrainState"]
@@ -99,7 +100,7 @@ class TrainState:
             averages, momentum, prefix=f"{name}/" if name else "", taken=self._tree.first
         )
         self._names = list(self._tree.first)
-        rule = place.optimizer() if isinstance(place, OnServer) else None
+        rule = optimizer_of(place) if isinstance(place, OnServer) else None
         if rule is not None:
             tell_of_half_precision(self._tree.first, "this optax transformation")
         self.store = ArrayStore(

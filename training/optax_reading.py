@@ -14,10 +14,12 @@ import numpy as np
 from pydantic import ValidationError
 
 from ..core.arrays.dtypes import Array
+from ..core.rules.counterparts import OnServer, OnWorker, Place
+from ..core.rules.known_rules import built_in
 from ..core.rules.update_rules import UpdateRule, make_rule
 from ..engine.rules import apply_formula
 from .extras import require
-from .rule_table import OnServer, OnWorker, Place, place_optax
+from .rule_table import place_optax
 
 _DEPTH = 20  # chains in chains
 _STEPS = 3
@@ -43,7 +45,7 @@ def place_transformation(transformation: Any) -> Place:
         same = _is_same(transformation, place)
     except (TypeError, ValueError, ValidationError) as error:
         return OnWorker(f"has hyperparameters that its rule does not take ({error})")
-    return place if same else OnWorker(f"computes something else than {place.kind.__name__} here")
+    return place if same else OnWorker(f"computes something else than {place.rule} here")
 
 
 def _parts(transformation: Any, depth: int = 0) -> list[tuple[str, dict[str, Any]]]:
@@ -107,7 +109,7 @@ def _is_same(transformation: Any, place: OnServer) -> bool:
 def _by_rule(place: OnServer, value: Array, gradients: Sequence[Array]) -> Array:
     arguments = dict(place.arguments)
     rate = arguments.pop("learning_rate")
-    rule: UpdateRule = make_rule(place.kind, arguments)
+    rule: UpdateRule = make_rule(built_in(place.rule), arguments)
     value = value.copy()
     slots = {name: np.full(value.shape, at, np.float32) for name, at in rule.slot_start().items()}
     for step, gradient in enumerate(gradients):

@@ -14,12 +14,13 @@ import numpy as np
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint.directory import new_checkpoint_path
 from ..core.errors import ConfigurationError
+from ..core.rules.counterparts import OnWorker
 from ..distribute.job_snapshots import SavedVariable
 from ..distribute.saved_variables import write_variables
 from ..distribute.strategies.strategy import Strategy
 from . import saving
 from .extras import require
-from .rule_table import OnWorker, place_torch
+from .rule_table import optimizer_of, place_torch
 from .torch_names import named_buffers, named_parameters
 from .torch_tensors import to_array
 
@@ -101,7 +102,7 @@ def write_checkpoint(
                 'with deltas="always", and load its state_dict there',
                 optimizer=kind,
             )
-        rule = place.optimizer().rule
+        rule = optimizer_of(place).rule
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
             slots: dict[str, Array] = {}

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import ConfigurationError
+from ..core.rules.counterparts import OnServer, OnWorker, Place
 from ..distribute.optimizer import Optimizer
 from ..distribute.strategies.strategy import Strategy
 from .extras import require
 from .own_optimizer import Deltas, choose_place
-from .rule_table import OnServer, OnWorker, Place, place_torch
+from .rule_table import optimizer_of, place_torch
 from .torch_tensors import to_array
 
 torch: Any = require("torch", "torch")
@@ -52,7 +53,7 @@ class TorchRules:
         left = [place for place in places if isinstance(place, OnWorker)]
         self.worker_reason = left[0].reason if left else None
         self._rules = [
-            (place.optimizer(), place.decay, _settings(group))
+            (optimizer_of(place), place.decay, _settings(group))
             for place, group in zip(places, optimizer.param_groups, strict=True)
             if isinstance(place, OnServer) and not left
         ]

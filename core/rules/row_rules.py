@@ -1,13 +1,15 @@
 """Update rules that look at whole rows: they run on growing tables alone.
 
-As data, like the rules of ``update_rules.py``; ``engine/keyed/row_rules.py`` carries them out.
+As data and formula, like those of ``built_in``; ``engine/keyed/row_rules.py`` carries them out.
 """
 
-from typing import ClassVar, Literal
+import math
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from .update_rules import Rate, UpdateRule, add_rule
+from .known_rules import add_rule
+from .update_rules import Rate, Slots, UpdateRule
 
 
 class RowwiseAdagrad(UpdateRule):
@@ -16,12 +18,26 @@ class RowwiseAdagrad(UpdateRule):
     As TorchRec's and FBGEMM's ``EXACT_ROWWISE_ADAGRAD``, whose epsilon stands outside the root.
     """
 
-    slots: ClassVar[dict[str, str | float]] = {"accumulator": "initial_accumulator_value"}
+    slots: ClassVar[Slots] = {"accumulator": "initial_accumulator_value"}
 
     name: Literal["RowwiseAdagrad"] = "RowwiseAdagrad"
     learning_rate: Rate = 0.001
     initial_accumulator_value: float = Field(default=0.0, ge=0)
     epsilon: float = Field(default=1e-8, ge=0)
+
+    def array_update(
+        self,
+        xp: Any,
+        w: Any,
+        slots: dict[str, Any],
+        g: Any,
+        rate: float,
+        t: int,  # noqa: ARG002
+    ) -> Any:
+        """The formula above, of rows."""
+        squares = (g * g).sum(axis=1, keepdims=True) * (1 / w.shape[1])
+        a = slots["accumulator"] = slots["accumulator"] + squares
+        return w - rate / (xp.sqrt(a) + self.epsilon) * g
 
 
 class GroupFtrl(UpdateRule):
@@ -33,9 +49,8 @@ class GroupFtrl(UpdateRule):
     ECML 2021; with ``group = 0`` it is ``Ftrl``.
     """
 
-    slots: ClassVar[dict[str, str | float]] = {
-        "accumulator": "initial_accumulator_value", "linear": 0.0,
-    }  # fmt: skip
+    slots: ClassVar[Slots] = {"accumulator": "initial_accumulator_value", "linear": 0.0}
+    skips_rate_zero: ClassVar[bool] = True
 
     name: Literal["GroupFtrl"] = "GroupFtrl"
     learning_rate: Rate = 0.001
@@ -44,6 +59,32 @@ class GroupFtrl(UpdateRule):
     l2_regularization_strength: float = Field(default=0.0, ge=0)
     group_regularization_strength: float = Field(default=0.0, ge=0)
     beta: float = Field(default=0.0, ge=0)
+
+    def array_update(
+        self,
+        xp: Any,
+        w: Any,
+        slots: dict[str, Any],
+        g: Any,
+        rate: float,
+        t: int,  # noqa: ARG002
+    ) -> Any:
+        """The formula above, of rows."""
+        l1, l2, group = self.strengths(rate, w.shape[1])
+        before = slots["accumulator"]
+        after = slots["accumulator"] = before + g * g
+        z = slots["linear"] = slots["linear"] + (g - (xp.sqrt(after) - xp.sqrt(before)) / rate * w)
+        shrunk = xp.clip(z, -l1, l1) - z
+        norm = xp.sqrt((shrunk * shrunk).sum(axis=1, keepdims=True))
+        stays = norm > group
+        keep = xp.where(stays, (norm - group) / xp.where(stays, norm, 1), 0)
+        return keep * shrunk / (xp.sqrt(after) / rate + l2)
+
+    def strengths(self, rate: float, width: int) -> tuple[float, float, float]:
+        """``l1``, what is added to ``sqrt(n') / lr``, and ``G``."""
+        l2 = 2 * self.l2_regularization_strength + (self.beta / rate if self.beta else 0.0)
+        group = self.group_regularization_strength * math.sqrt(width)
+        return self.l1_regularization_strength, l2, group
 
 
 ROW_RULES = (RowwiseAdagrad, GroupFtrl)

@@ -17,8 +17,9 @@ from ..errors import RefusedError
 from ..report import PsCounters, TaskReport
 from ..rules.definitions import ShardDefinition, VariableDefinition
 from ..rules.initializers import Initializer
+from ..rules.known_rules import rule_from_dict
 from ..rules.tables import TableOptions
-from ..rules.update_rules import UpdateRule, rule_from_dict
+from ..rules.update_rules import UpdateRule
 from ..states import Outcome, Phase, State
 from ..task import Incarnation, TaskId
 from ..versions import Versions

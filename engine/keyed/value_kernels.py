@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.dtypes import DType
+from ...core.rules.kernels import AHEAD, clip, prefetch_row
 from ..jit import INT64, changed, inlined, prefetch, read
 from ..row_kernels import Registry
 
 FUNCTIONS: Registry = {}
 _TILE = 256  # keys that are drawn for at once
-_AHEAD = 12  # rows between the one at work and the one whose memory is asked for
-_LINE = 16  # elements of float32 in a cache line
 _LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -111,9 +110,9 @@ def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-un
 def touch_rows(rows, counts, last, step):  # type: ignore[no-untyped-def]
     """Count one more push of each row, up to the largest number, and note the step."""
     for r in range(rows.size):
-        if r + _AHEAD < rows.size:
-            prefetch(counts, rows[r + _AHEAD])
-            prefetch(last, rows[r + _AHEAD])
+        if r + AHEAD < rows.size:
+            prefetch(counts, rows[r + AHEAD])
+            prefetch(last, rows[r + AHEAD])
         row = rows[r]
         counts[row] += np.uint32(counts[row] != np.uint32(0xFFFFFFFF))
         last[row] = np.uint32(step)
@@ -152,21 +151,6 @@ def square_rows(values, width, out):  # type: ignore[no-untyped-def]
         out[r] = total
 
 
-@inlined
-def _clip(x, limit):  # type: ignore[no-untyped-def]
-    if x > limit:
-        return limit
-    if x < -limit:
-        return -limit
-    return x
-
-
-@inlined
-def _prefetch_row(array, start, width):  # type: ignore[no-untyped-def]
-    for i in range(0, min(width, 512), _LINE):
-        prefetch(array, start + i)
-
-
 def _rule_arguments(dtype: DType) -> tuple[Any, ...]:
     """``w, s0, s1, g, rows, width, h, counts, table``."""
     slots = [changed(dtype)] * 3
@@ -185,16 +169,16 @@ def adam_rows(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-u
     b1, c1, b2, c2, decay = h[3], h[4], h[5], h[6], h[2] * h[7]
     most = table.size // 2
     for r in range(rows.size):
-        if r + _AHEAD < rows.size:
-            ahead = rows[r + _AHEAD] * width
-            _prefetch_row(w, ahead, width)
-            _prefetch_row(s0, ahead, width)
-            _prefetch_row(s1, ahead, width)
+        if r + AHEAD < rows.size:
+            ahead = rows[r + AHEAD] * width
+            prefetch_row(w, ahead, width)
+            prefetch_row(s0, ahead, width)
+            prefetch_row(s1, ahead, width)
         entry = 2 * (min(np.int64(counts[rows[r]]), most) - 1)
         alpha, eps = lr * table[entry], table[entry + 1]
         lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
         for i in range(np.uint64(width)):
-            x = _clip(g[at + i] * scale, limit)
+            x = clip(g[at + i] * scale, limit)
             m = b1 * s0[lo + i] + c1 * x
             v = b2 * s1[lo + i] + c2 * x * x
             s0[lo + i] = m
@@ -211,19 +195,19 @@ def rowwise_adagrad(w, s0, s1, g, rows, width, h, counts, table):  # type: ignor
     """
     scale, limit, lr, eps = h[0], h[1], h[2], h[3]
     for r in range(rows.size):
-        if r + _AHEAD < rows.size:
-            _prefetch_row(w, rows[r + _AHEAD] * width, width)
-            prefetch(s0, rows[r + _AHEAD])
+        if r + AHEAD < rows.size:
+            prefetch_row(w, rows[r + AHEAD] * width, width)
+            prefetch(s0, rows[r + AHEAD])
         lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
         total = scale * 0
         for i in range(np.uint64(width)):
-            x = _clip(g[at + i] * scale, limit)
+            x = clip(g[at + i] * scale, limit)
             total += x * x
         a = s0[rows[r]] + total * h[4]
         s0[rows[r]] = a
         rate = lr / (np.sqrt(a) + eps)
         for i in range(np.uint64(width)):
-            w[lo + i] -= rate * _clip(g[at + i] * scale, limit)
+            w[lo + i] -= rate * clip(g[at + i] * scale, limit)
 
 
 @_kernel(_rule_arguments)
@@ -233,24 +217,24 @@ def group_ftrl(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-
     """
     scale, limit, lr, l1, l2, group = h[0], h[1], h[2], h[3], h[4], h[5]
     for r in range(rows.size):
-        if r + _AHEAD < rows.size:
-            ahead = rows[r + _AHEAD] * width
-            _prefetch_row(w, ahead, width)
-            _prefetch_row(s0, ahead, width)
-            _prefetch_row(s1, ahead, width)
+        if r + AHEAD < rows.size:
+            ahead = rows[r + AHEAD] * width
+            prefetch_row(w, ahead, width)
+            prefetch_row(s0, ahead, width)
+            prefetch_row(s1, ahead, width)
         lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
         total = scale * 0
         for i in range(np.uint64(width)):
-            x = _clip(g[at + i] * scale, limit)
+            x = clip(g[at + i] * scale, limit)
             n, old = s0[lo + i], w[lo + i]
             new = n + x * x
             z = s1[lo + i] + (x - (np.sqrt(new) - np.sqrt(n)) / lr * old)
             s0[lo + i] = new
             s1[lo + i] = z
-            shrunk = _clip(z, l1) - z
+            shrunk = clip(z, l1) - z
             total += shrunk * shrunk
         norm = np.sqrt(total)
         keep = (norm - group) / norm if norm > group else total * 0
         for i in range(np.uint64(width)):
             z = s1[lo + i]
-            w[lo + i] = keep * (_clip(z, l1) - z) / (np.sqrt(s0[lo + i]) / lr + l2)
+            w[lo + i] = keep * (clip(z, l1) - z) / (np.sqrt(s0[lo + i]) / lr + l2)

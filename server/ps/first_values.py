@@ -7,7 +7,8 @@ from ...core.arrays.dtypes import Array
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.directory import MANIFEST
 from ...core.errors import CheckpointError
-from ...core.rules.update_rules import UpdateRule, rule_from_dict
+from ...core.rules.known_rules import rule_from_dict
+from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
 from ...engine.block import Block
 from ...engine.push_target import PushTarget

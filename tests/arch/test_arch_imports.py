@@ -15,6 +15,7 @@ import pytest
 
 from helpers.imports import Package, StringImport
 from windlass.core import public_face
+from windlass.core.rules.known_rules import built_in_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "windlass"
@@ -133,10 +134,12 @@ def test_every_place_of_the_public_face_is_there() -> None:
     assert [place for place in places if f"windlass.{place}" not in known] == []
 
 
-# What imports what others name: programs, rules and models of users, extras, and commands.
+# What imports what others name: update rules, programs, rules and models of users, extras, and
+# commands.
 _NAMED_BY_OTHERS = {
     "windlass.core.process.on_import",
     "windlass.core.public_face",
+    "windlass.core.rules.known_rules",
     "windlass.engine.own_rules",
     "windlass.launch.commands.export",
     "windlass.launch.lazy_group",
@@ -196,11 +199,6 @@ def test_a_process_that_loads_a_part_has_the_default_strategy(module: str) -> No
 
 # -- names of classes --------------------------------------------------------------------------
 
-# A rule has the name of its optimizer: it travels, and checkpoints have it.
-_RULES = {
-    "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb", "Lion", "Nadam",
-    "RMSprop", "RowwiseAdagrad", "GroupFtrl",
-}  # fmt: skip
 # In net and the bridge to Keras. Take one off when it is renamed; none is added.
 _DOUBLED = {"Credentials", "RowReader", "Steps"}
 
@@ -212,4 +210,6 @@ def test_a_class_name_stands_once() -> None:
             if isinstance(node, ast.ClassDef):
                 where[node.name].append(name)
     doubled = {name: places for name, places in where.items() if len(places) > 1}
-    assert doubled.keys() == _RULES | _DOUBLED, doubled
+    # A rule has the name of its optimizer: it travels, and checkpoints have it.
+    rules = {rule.__name__ for rule in built_in_rules()}
+    assert doubled.keys() == rules | _DOUBLED, doubled

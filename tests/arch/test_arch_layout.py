@@ -160,7 +160,7 @@ _NOT_LOADED = {
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
         "prometheus_client", "grpc", "fsspec", "asyncio", "http.server",
         "windlass.api", "windlass.client", "windlass.distribute", "windlass.training",
-        "windlass.worker.job_task",
+        "windlass.worker.job_task", "windlass.core.rules.built_in",
     ),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from windlass.cluster.replication import replica
 from windlass.cluster.replication.configuration import Lead
 from windlass.cluster.replication.replica import ReplicaRole
 from windlass.core.errors import FencedError, PeerLostError, WindlassError
-from windlass.core.rules.update_rules import Adam
+from windlass.core.rules.built_in.adam import Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.closure_pushes import ClosureMarks

@@ -12,9 +12,9 @@ from windlass.client.chief.calls import ChiefClient
 from windlass.cluster.access.principal import Principal
 from windlass.core.errors import RefusedError, TooManyWorkersError, WindlassError
 from windlass.core.report import TaskReport
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId

@@ -19,8 +19,10 @@ from windlass.core.errors import (
     RefusedError,
     ShapeMismatchError,
 )
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, cut
-from windlass.core.rules.update_rules import SGD, Adam, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.wire.steps import Operation
 
 F16, F64 = np.dtype(np.float16), np.dtype(np.float64)

@@ -19,9 +19,10 @@ from windlass.core.errors import (
     DefinitionMismatchError,
     PeerLostError,
 )
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import SGD, Adam
 
 
 def test_a_transport_says_whom_it_reaches_and_how(ps: Ps) -> None:

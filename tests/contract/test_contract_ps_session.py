@@ -13,8 +13,8 @@ from windlass.cluster.placement.partitioners import FixedShardsPartitioner
 from windlass.core.arrays.dtypes import Array
 from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import LimitExceededError, PeerLostError, RefusedError
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.update_rules import SGD
 from windlass.core.wire.compression import WireFormat
 
 SMALL, LARGE = 5, 100_000

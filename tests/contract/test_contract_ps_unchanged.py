@@ -25,8 +25,8 @@ from helpers.ps_peers import (
 )
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import RefusedError
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.rules.update_rules import SGD
 from windlass.core.wire.steps import LayoutEntry, StepRequest, WireLayout
 
 SMALL_PULL = 64 * 1024  # up to this a pull is sent whole

@@ -17,8 +17,8 @@ from windlass.core.arrays.dtypes import DTYPES
 from windlass.core.errors import (
     ShapeMismatchError,
 )
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import VariableDefinition, cut
-from windlass.core.rules.update_rules import SGD
 from windlass.core.wire.steps import PushResult
 
 SHAPES = [(), (1,), (0,), (0, 3), (3, 0), (7, 5), (2, 3, 4), (300, 100)]

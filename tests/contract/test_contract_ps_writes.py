@@ -8,7 +8,7 @@ import pytest
 
 from helpers.ps_peers import REMOTE, Ps, faults_on, open_session, vector
 from windlass.client.ps.push_plans import PushPayload, Write
-from windlass.core.rules.update_rules import SGD
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.wire.steps import Operation
 
 VARIABLES = [vector("w", 4), vector("large", 300_000)]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from windlass.core.arrays.dtypes import Array
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import SGD, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.table import KeyedTable
 from windlass.engine.library import KEYED_KERNELS, ROW_KERNELS, library

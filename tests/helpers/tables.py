@@ -10,9 +10,11 @@ from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.tables import TableOptions
-from windlass.core.rules.update_rules import Adagrad, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.wire.steps import Operation
 from windlass.engine.keyed.draws import draws_of
+
+from .rules import Adagrad
 
 F32 = np.dtype(np.float32)
 DIM = 4

@@ -5,12 +5,13 @@ from typing import Any, Protocol
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError, NonFiniteGradientError
+from ...core.rules.counterparts import OnServer, OnWorker, Place
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept
 from ..own_optimizer import Deltas, choose_place
-from ..rule_table import OnServer, OnWorker, Place, place_keras
+from ..rule_table import optimizer_of, place_keras
 from .frameworks import keras
 from .own_state import OwnState
 from .shared_variables import SharedVariables
@@ -76,7 +77,7 @@ class KerasTrainer:
         self.settings = settings_of(optimizer)
         place = place_optimizer(optimizer, trained, deltas, shared)
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
-        self._rule = place.optimizer() if isinstance(place, OnServer) else None
+        self._rule = optimizer_of(place) if isinstance(place, OnServer) else None
         self.server_state = "" if self._rule is None else _state_of(optimizer, self._rule)
 
     def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:

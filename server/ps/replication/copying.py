@@ -16,7 +16,6 @@ from ....core.errors import MovedError, PeerLostError
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, StepInfo, UpdatePart
-from ....engine.rules import entry_of
 from ..first_values import Held
 from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile
 from .stream import Follower, RecordStream
@@ -159,4 +158,4 @@ def _pieces(block: Block, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _has_kernel(rule: UpdateRule | None) -> bool:
-    return rule is None or entry_of(rule).kernel is not None
+    return rule is None or bool(rule.kernels)

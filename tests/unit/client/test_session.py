@@ -26,8 +26,8 @@ from windlass.core.errors import (
     UnknownVariableError,
     WindlassError,
 )
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult, StepRequest

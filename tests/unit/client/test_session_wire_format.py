@@ -11,8 +11,8 @@ from windlass.cluster.placement.partitioners import FixedShardsPartitioner
 from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
 from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import RefusedError, ShapeMismatchError
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.compression import WireFormat

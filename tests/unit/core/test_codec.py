@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.rules import SGD, Adam, Ftrl, RMSprop
 from helpers.strategies import text_of
 from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType, as_bytes
 from windlass.core.errors import RefusedError
@@ -16,7 +17,6 @@ from windlass.core.report import PsCounters, TaskReport
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
-from windlass.core.rules.update_rules import SGD, Adam, Ftrl, RMSprop
 from windlass.core.states import Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import Versions

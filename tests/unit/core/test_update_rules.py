@@ -3,17 +3,10 @@
 import pydantic
 import pytest
 
+from helpers.rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop
+from windlass.core.rules.known_rules import rule_from_dict
 from windlass.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
-from windlass.core.rules.update_rules import (
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Ftrl,
-    RMSprop,
-    UpdateRule,
-    rule_from_dict,
-)
+from windlass.core.rules.update_rules import UpdateRule
 
 RULES = [
     pytest.param(SGD(), id="SGD"),
@@ -49,6 +42,11 @@ def test_a_rule_comes_back_from_its_fields(rule: UpdateRule, mode: str) -> None:
         pytest.param({"name": "SGD", "lr": 0.1}, id="unknown field"),
         pytest.param({"name": "Tiger"}, id="unknown rule"),
         pytest.param({"learning_rate": 0.1}, id="no name"),
+        pytest.param({"name": 3}, id="a number for a name"),
+        pytest.param({"name": "adam"}, id="a module, not a rule"),
+        pytest.param({"name": "AdamLike"}, id="what rules are derived from"),
+        pytest.param({"name": "__init__"}, id="a module of Python's own"),
+        pytest.param({"name": "adam.os"}, id="a module elsewhere"),
         pytest.param({"name": "Adam", "beta_1": 1.0}, id="beta of 1 never learns"),
         pytest.param({"name": "SGD", "momentum": -0.1}, id="negative momentum"),
         pytest.param({"name": "SGD", "clipvalue": 0}, id="clipping to nothing"),

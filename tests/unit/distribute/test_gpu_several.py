@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.rules.update_rules import SGD
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.distribute import (
     HierarchicalCopyAllReduce,
     MirroredStrategy,

@@ -16,7 +16,8 @@ import pytest
 import windlass as wl
 from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
 from windlass.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
-from windlass.core.rules.update_rules import SGD, Adam
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
 from windlass.distribute.variables.local import LocalVariable
 from windlass.distribute.variables.spec import Scatter

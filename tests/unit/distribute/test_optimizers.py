@@ -16,7 +16,7 @@ import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.core.errors import RefusedError
-from windlass.core.rules.update_rules import rule_from_dict
+from windlass.core.rules.known_rules import rule_from_dict
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire import codec
@@ -278,6 +278,12 @@ def test_registering_again_is_nothing_new_and_another_rule_of_the_name_is_refuse
     for name in ("Adam", "my rule"):
         with pytest.raises(ValueError, match="cannot name a rule"):
             register_rule(name, leaky)
+
+
+@pytest.mark.parametrize("name", ["clipnorm", "t", "rate", "scalars"])
+def test_a_hyperparameter_with_the_name_of_what_all_rules_have_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"Mine: the hyperparameter '{name}' has the name of"):
+        register_rule("Mine", leaky, slots={}, **{name: 0.5})
 
 
 def test_a_process_that_does_not_know_a_rule_says_what_to_do() -> None:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from helpers.rules import SGD, Adam, Ftrl, RMSprop
 from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import SGD, Adam, Ftrl, RMSprop, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Operation
 from windlass.engine.block import Block, warm_up

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError
+from windlass.core.rules.built_in.adagrad import Adagrad
 from windlass.core.rules.tables import Chance, Sightings, SketchedSightings
-from windlass.core.rules.update_rules import Adagrad
 from windlass.engine.keyed.eviction import least_used
 from windlass.engine.keyed.table import KeyedTable
 

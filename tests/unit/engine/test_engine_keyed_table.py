@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.keyed import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
+from helpers.rules import SGD, Adagrad, Adam
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
 from windlass.core.rules.tables import NormClipping
-from windlass.core.rules.update_rules import SGD, Adagrad, Adam
 from windlass.engine.keyed import row_store
 from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.row_store import LAST_STEP

@@ -12,11 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules import schedules
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import (
-    BUILT_IN,
+from helpers.rules import (
     SGD,
     Adadelta,
     Adagrad,
@@ -28,8 +24,12 @@ from windlass.core.rules.update_rules import (
     Lion,
     Nadam,
     RMSprop,
-    UpdateRule,
 )
+from windlass.core.arrays.dtypes import Array
+from windlass.core.rules import schedules
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.known_rules import built_in_rules
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.task import Incarnation, TaskId
 from windlass.engine.block import Block
 from windlass.engine.push_target import Gradient, StepInfo
@@ -169,7 +169,7 @@ def test_a_scheduled_rate_equals_keras(schedule: schedules.Schedule, keras: Any)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", BUILT_IN)
+@pytest.mark.parametrize("kind", built_in_rules())
 def test_defaults_are_those_of_keras(kind: Any, keras: Any) -> None:
     theirs = inspect.signature(getattr(keras.optimizers, kind.__name__)).parameters
     mine = kind().model_dump(exclude={"name", *OTHERS})

@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.schedules import ExponentialDecay
-from windlass.core.rules.update_rules import (
+from helpers.rules import (
     SGD,
     Adadelta,
     Adagrad,
@@ -24,8 +21,11 @@ from windlass.core.rules.update_rules import (
     Lion,
     Nadam,
     RMSprop,
-    UpdateRule,
 )
+from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.schedules import ExponentialDecay
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.task import Incarnation, TaskId
 from windlass.engine.block import Block
 from windlass.engine.push_target import Gradient, StepInfo

@@ -8,21 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.rules import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Ftrl, Lion, Nadam, RMSprop
 from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, Array, DType
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import (
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Ftrl,
-    Lion,
-    Nadam,
-    RMSprop,
-    UpdateRule,
-)
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Operation
 from windlass.engine.block import Block

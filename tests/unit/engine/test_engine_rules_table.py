@@ -1,96 +1,33 @@
-"""The table of update rules is whole: a rule that lacks a part is an error before anything runs."""
+"""Every built-in rule is whole: fields, formula, kernel, optimizer and documentation fit."""
 
 import inspect
 import re
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from pydantic_core import PydanticUndefined
 
-from windlass.core.rules import update_rules
-from windlass.core.rules.update_rules import BUILT_IN, SGD, Adam, UpdateRule
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.rules.built_in.adamw import AdamW
+from windlass.core.rules.known_rules import built_in_rules
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.distribute import optimizers
 from windlass.engine import rules
-from windlass.engine.kernels import UPDATE_FUNCTIONS
-from windlass.engine.rules import RuleEntry, check_complete, entries, entry_of, register
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "training.md"
-each_entry = pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.rule.__name__)
+each_rule = pytest.mark.parametrize("kind", built_in_rules(), ids=lambda kind: kind.__name__)
 
 
-class Tiger(UpdateRule):
-    """A rule that nobody registered."""
+def test_a_rule_without_a_formula_cannot_be_constructed() -> None:
+    class Tiger(UpdateRule):
+        slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0}
+        name: str = "Tiger"
+        learning_rate: float = 1e-4
 
-    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0}
-    name: str = "Tiger"
-    learning_rate: float = 1e-4
-
-
-def an_entry(**changes: Any) -> RuleEntry:
-    given: dict[str, Any] = {
-        "rule": Tiger,
-        "kernels": ("tiger",),
-        "kernel": lambda _: "tiger",
-        "slots": ("momentum",),
-        "scalars": lambda rule, rate, t: (rate,),
-        "array_update": lambda *_: None,
-    }
-    return RuleEntry(**given | changes)
-
-
-@pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten."""
-    monkeypatch.setattr(rules, "_ENTRIES", dict(rules._ENTRIES))
-
-
-def test_every_rule_of_the_union_has_an_entry() -> None:
-    assert {entry.rule for entry in entries()} == set(BUILT_IN)
-
-
-def test_a_rule_without_an_entry_is_an_error_at_import() -> None:
-    with pytest.raises(TypeError, match=r"no entry in engine/rules\.py for the update rules Tiger"):
-        check_complete([*BUILT_IN, Tiger])
-
-
-def test_a_rule_without_an_entry_is_named_when_it_is_looked_up() -> None:
-    unknown = Tiger()
-    with pytest.raises(
-        TypeError, match=r"Tiger is no registered update rule; those are SGD, Adagrad"
-    ):
-        entry_of(unknown)
-
-
-@pytest.mark.usefixtures("table")
-def test_a_registered_rule_is_found() -> None:
-    entry = an_entry()
-    register(entry)
-    assert entry_of(Tiger()) is entry
-
-
-@pytest.mark.usefixtures("table")
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rule": SGD}, "SGD is registered already"),
-        ({"slots": ()}, r"Tiger has the slots \('momentum',\), its entry says \(\)"),
-        ({"slots": ("velocity",)}, r"its entry says \('velocity',\)"),
-        ({"kernels": ()}, "Tiger has some of kernels, kernel and scalars"),
-        ({"scalars": None}, "a rule with a kernel needs all three"),
-    ],
-    ids=["twice", "slot-left-out", "another-slot", "no-kernel", "no-scalars"],
-)
-def test_an_entry_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        register(an_entry(**changes))
-
-
-@pytest.mark.parametrize("part", ["rule", "slots", "array_update"])
-def test_an_entry_cannot_be_made_without_one_of_its_parts(part: str) -> None:
-    given = {name: getattr(an_entry(), name) for name in RuleEntry.__slots__ if name != part}
-    with pytest.raises(TypeError, match=f"missing .*'{part}'"):
-        RuleEntry(**given)
+    with pytest.raises(TypeError, match=r"abstract class Tiger .*'?array_update'?"):
+        Tiger()  # type: ignore[abstract]
 
 
 def options(rule: type[Any]) -> list[Any]:
@@ -104,78 +41,97 @@ def options(rule: type[Any]) -> list[Any]:
     return [rule(), rule(**given)]
 
 
-@each_entry
-def test_its_kernels_exist_take_its_slots_and_get_the_scalars_they_read(entry: RuleEntry) -> None:
-    for rule in options(entry.rule) if entry.kernel is not None else ():
-        assert entry.kernel is not None
-        name = entry.kernel(rule)
-        assert name in entry.kernels
-        kernel = UPDATE_FUNCTIONS[name]
+@each_rule
+def test_its_kernels_take_its_slots_and_get_the_scalars_they_read(kind: type[UpdateRule]) -> None:
+    slots = tuple(kind.slots)
+    assert not kind.kernels or len(slots) <= 3
+    for rule in options(kind):
+        kernel = rule.chosen_kernel()
+        assert (kernel is None) == (not kind.kernels)
+        if kernel is None:
+            continue
+        assert kernel in kind.kernels
         scalars = rules.hyperparameters(rule, updates=1, global_step=0, gradient_scale=1.0)
         # SGD passes Nesterov's flag to the kernel without momentum, too, which does not look at it.
         assert scalars.size >= kernel.num_scalars
-        active = set(rule.active_slots())
-        always = set(entry.slots[: kernel.num_slots])
-        used = {entry.slots[slot] for slot, at in kernel.optional_slots.items() if scalars[at] > 0}
-        assert always | used == active
-    assert all(name in UPDATE_FUNCTIONS for name in entry.kernels)
+        used = {slots[slot] for slot, at in kernel.optional_slots.items() if scalars[at] > 0}
+        assert {*slots[: kernel.num_slots]} | used == set(rule.active_slots())
 
 
-def test_every_kernel_serves_a_rule() -> None:
-    assert {name for entry in entries() for name in entry.kernels} == set(UPDATE_FUNCTIONS)
+def test_a_kernel_has_a_name_of_its_own() -> None:
+    """The library of compiled kernels, and Numba's files, know them by it."""
+    kernels = {id(kernel): kernel for kind in built_in_rules() for kernel in kind.kernels}
+    names = [kernel.name for kernel in kernels.values()]
+    assert sorted(names) == sorted(set(names))
 
 
-@each_entry
-def test_its_scalars_depend_on_the_count_only_if_it_says_so(entry: RuleEntry) -> None:
-    rule = entry.rule()
-    if entry.scalars is None:
-        assert not entry.counts_updates, "every variable is for itself, with its count"
-        return
-    first, tenth = (tuple(entry.scalars(rule, 0.1, t)) for t in (1, 10))
-    assert (first != tenth) is entry.counts_updates
+@each_rule
+def test_its_kernel_does_what_its_formula_says(kind: type[UpdateRule]) -> None:
+    """As plain Python; ``test_engine_rules_reference.py`` looks at the compiled ones."""
+    for rule in options(kind) if kind.kernels else ():
+        kernel, active = rule.chosen_kernel(), rule.active_slots()
+        draw = np.random.default_rng(0)
+        w, g = draw.standard_normal(6), draw.standard_normal(6)
+        slots = {name: np.abs(draw.standard_normal(6)) for name in active}
+        scalars = rules.hyperparameters(rule, updates=3, global_step=0, gradient_scale=0.5)
+        expected, after = w.copy(), {name: slot.copy() for name, slot in slots.items()}
+        rules.apply_formula(
+            np, rule, expected, after, g, ..., rate=rule.rate(0), updates=3, scale=0.5
+        )
+        none = np.empty(0)
+        s0, s1, s2 = (*(slots.get(name, none) for name in kind.slots), none, none, none)[:3]
+        kernel.function(w, s0, s1, s2, g, np.zeros(1, np.int64), 6, scalars)
+        for name, slot in slots.items():
+            np.testing.assert_allclose(slot, after[name], rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(w, expected, rtol=1e-12)
 
 
-@each_entry
-def test_it_divides_by_a_rate_of_zero_only_if_such_steps_are_skipped(entry: RuleEntry) -> None:
-    import numpy as np
+@each_rule
+def test_its_scalars_depend_on_the_count_only_if_it_says_so(kind: type[UpdateRule]) -> None:
+    if not kind.kernels:
+        return  # on each variable for itself, with its count
+    first, tenth = (tuple(kind().scalars(0.1, t)) for t in (1, 10))  # type: ignore[call-arg]
+    assert (first != tenth) is kind.counts_updates
 
-    rule = options(entry.rule)[1]
-    slots = {name: np.ones(2) for name in entry.slots}
+
+@each_rule
+def test_it_divides_by_a_rate_of_zero_only_if_such_steps_are_skipped(
+    kind: type[UpdateRule],
+) -> None:
+    rule = options(kind)[1]
+    slots = {name: np.ones(2) for name in kind.slots}
     with np.errstate(all="ignore"):
         try:
-            value = entry.array_update(np, rule, np.ones(2), slots, np.ones(2), 0.0, 1)
+            value = rule.array_update(np, np.ones(2), slots, np.ones(2), 0.0, 1)
             finite = bool(np.isfinite(value).all())
         except ZeroDivisionError:
             finite = False
-    assert finite is not entry.skips_rate_zero
+    assert finite is not kind.skips_rate_zero
 
 
-@each_entry
-def test_programs_construct_it_by_an_optimizer_with_the_same_arguments(entry: RuleEntry) -> None:
-    optimizer = getattr(optimizers, entry.rule.__name__)
-    assert entry.rule.__name__ in optimizers.__all__
+@each_rule
+def test_programs_construct_it_by_an_optimizer_with_the_same_arguments(
+    kind: type[UpdateRule],
+) -> None:
+    optimizer = getattr(optimizers, kind.__name__)
+    assert kind.__name__ in optimizers.__all__
     taken = {
         name: parameter.default
         for name, parameter in inspect.signature(optimizer).parameters.items()
         if name != "clipping"
     }
     taken |= dict.fromkeys(optimizers.Clipping.__annotations__)
-    fields = {
-        name: field.default for name, field in entry.rule.model_fields.items() if name != "name"
-    }
+    fields = {name: field.default for name, field in kind.model_fields.items() if name != "name"}
     assert PydanticUndefined not in fields.values()
     assert taken == fields
-    assert type(optimizer().rule) is entry.rule
+    assert type(optimizer().rule) is kind
 
 
 def test_the_documentation_lists_every_rule() -> None:
     rows = re.findall(r"^\| `(\w+)\(", DOCS.read_text(), re.MULTILINE)
-    assert rows == [entry.rule.__name__ for entry in entries()]
+    assert sorted(rows) == sorted(kind.__name__ for kind in built_in_rules())
 
 
 def test_adam_and_adamw_differ_in_the_decay_alone() -> None:
-    scalars, of_adamw = entry_of(Adam()).scalars, entry_of(update_rules.AdamW()).scalars
-    assert scalars is not None
-    assert of_adamw is not None
-    plain, decayed = tuple(scalars(Adam(), 0.1, 3)), update_rules.AdamW(weight_decay=0.25)
-    assert tuple(of_adamw(decayed, 0.1, 3)) == (*plain[:-1], 0.1 * 0.25)
+    plain, decayed = tuple(Adam().scalars(0.1, 3)), AdamW(weight_decay=0.25)
+    assert tuple(decayed.scalars(0.1, 3)) == (*plain[:-1], 0.1 * 0.25)

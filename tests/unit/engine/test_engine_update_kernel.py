@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.rules import KERNELS
 from windlass.core.arrays import copying
 from windlass.core.arrays.dtypes import Array
 from windlass.engine.library import library
@@ -76,7 +77,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_changed(
     given = arguments(name) | change
     before = [given["value"].copy(), *[slot.copy() for slot in given["slots"]]]
     with pytest.raises(ValueError, match=message):
-        library.update_kernel(name, F32)(**given)
+        library.update_kernel(KERNELS[name], F32)(**given)
     for now, then in zip([given["value"], *given["slots"]], before, strict=True):
         np.testing.assert_array_equal(now, then)
 
@@ -84,7 +85,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_changed(
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"])
 def test_right_arguments_change_their_rows_alone(name: str) -> None:
     given = arguments(name)
-    library.update_kernel(name, F32)(**given)
+    library.update_kernel(KERNELS[name], F32)(**given)
     changed = given["value"].reshape(4, 3) != 1
     assert changed.all(axis=1).tolist() == [False, True, False, True]
 
@@ -93,14 +94,14 @@ def test_rmsprop_needs_no_slots_for_what_is_off() -> None:
     given = arguments("rmsprop")
     given["slots"] = given["slots"][:1]
     given["scalars"][6:] = 0
-    library.update_kernel("rmsprop", F32)(**given)
+    library.update_kernel(KERNELS["rmsprop"], F32)(**given)
 
 
 @pytest.mark.parametrize("width", [0, 3])
 def test_no_rows_are_no_special_case(width: int) -> None:
     given = arguments("adam")
     given |= {"rows": np.empty(0, np.int64), "gradient": np.empty(0, F32), "width": width}
-    library.update_kernel("adam", F32)(**given)
+    library.update_kernel(KERNELS["adam"], F32)(**given)
     assert (given["value"] == 1).all()
 
 
@@ -109,7 +110,7 @@ def test_parts_on_several_cores_give_the_bits_of_one(
     monkeypatch: pytest.MonkeyPatch, sparse: bool
 ) -> None:
     rng = np.random.default_rng(0)
-    kernel, width, count = library.update_kernel("adam", F32), 5, 3001
+    kernel, width, count = library.update_kernel(KERNELS["adam"], F32), 5, 3001
     rows = np.flatnonzero(rng.random(count) < 0.5) if sparse else None
     size = count * width if rows is None else rows.size * width
     scalars = np.array([1, np.inf, 0.1, 0.9, 0.1, 0.99, 0.01, 1e-7, 0], F32)

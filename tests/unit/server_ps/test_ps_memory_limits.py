@@ -8,9 +8,10 @@ import pytest
 
 from windlass.core.errors import LimitExceededError, PeerLostError
 from windlass.core.process.memory import memory_bytes
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import SGD, Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.ps.store import Store

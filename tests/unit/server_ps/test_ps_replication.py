@@ -14,10 +14,11 @@ from helpers.replication import (
     make_store,
     run_together,
 )
+from helpers.rules import SGD, Adagrad, Adam, Ftrl, Lamb
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import FencedError, MovedError, PeerLostError
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, Lamb, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.task import Incarnation
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
 from windlass.core.checkpoint.saved_part import SavedPart
 from windlass.core.errors import CheckpointError
 from windlass.core.rules.definitions import VariableDefinition, cut
 from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation

@@ -8,9 +8,10 @@ import pytest
 
 from windlass.core.arrays.dtypes import DTYPES, Array, DType, is_float
 from windlass.core.errors import RefusedError
+from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.rules.schedules import ExponentialDecay
-from windlass.core.rules.update_rules import SGD, UpdateRule
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult

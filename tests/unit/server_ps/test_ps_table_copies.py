@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.rules import SGD, Adam
 from helpers.tables import DIM, F32, gradients, table
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays.dtypes import Array
@@ -16,7 +17,6 @@ from windlass.core.checkpoint.parts import manifest_of_parts
 from windlass.core.errors import CheckpointError, LimitExceededError, ShapeMismatchError
 from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.rules.tables import Sightings, SketchedSightings
-from windlass.core.rules.update_rules import SGD, Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.local_ps import LocalPs

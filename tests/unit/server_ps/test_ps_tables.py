@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.replication import follow
+from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays.dtypes import as_bytes
@@ -20,7 +21,6 @@ from windlass.core.report import PsCounters, TableCounters, total_counters
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from windlass.core.rules.tables import Chance, NormClipping, Sightings, SketchedSightings
-from windlass.core.rules.update_rules import SGD, Adam, Lamb
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire import codec

@@ -4,20 +4,21 @@ from typing import Any
 
 import pytest
 
+from helpers import rules
 from helpers.pages import ROOT
 from windlass.core.errors import ConfigurationError, MissingExtraError
-from windlass.core.rules import update_rules as rules
+from windlass.core.rules.counterparts import OnServer, OnWorker
+from windlass.core.rules.known_rules import built_in_rules
+from windlass.core.rules.update_rules import UpdateRule
 from windlass.training.extras import require
 from windlass.training.own_optimizer import choose_place
 from windlass.training.rule_table import (
-    _CHAINS,
-    _KERAS,
-    _TORCH,
-    OnServer,
-    OnWorker,
+    optax_entries,
+    optimizer_of,
     place_keras,
     place_optax,
     place_torch,
+    torch_entries,
 )
 
 SGD = {"lr": 0.1, "momentum": 0.0, "dampening": 0, "weight_decay": 0, "nesterov": False}
@@ -30,7 +31,7 @@ ADAGRAD = {
     "weight_decay": 0,
 }
 
-SERVED: dict[str, tuple[OnServer | OnWorker, rules.UpdateRule, float]] = {
+SERVED: dict[str, tuple[OnServer | OnWorker, UpdateRule, float]] = {
     "torch-sgd": (place_torch("SGD", SGD), rules.SGD(learning_rate=0.1, rate_in_velocity=False), 0),
     "torch-adam-decays-in-the-gradient": (
         place_torch("Adam", ADAM),
@@ -59,6 +60,31 @@ SERVED: dict[str, tuple[OnServer | OnWorker, rules.UpdateRule, float]] = {
         rules.AdamW(learning_rate=0.1, weight_decay=0.2),
         0,
     ),
+    "keras-adamw-without-decay": (
+        place_keras("AdamW", {"learning_rate": 0.1, "weight_decay": None}),
+        rules.AdamW(learning_rate=0.1, weight_decay=0.0),
+        0,
+    ),
+    "optax-rmsprop-momentum-after-the-rate": (
+        place_optax(
+            [
+                (
+                    "scale_by_rms",
+                    {
+                        "decay": 0.8,
+                        "eps": 1e-6,
+                        "bias_correction": False,
+                        "eps_in_sqrt": True,
+                        "initial_scale": 0.0,
+                    },
+                ),
+                ("scale_by_schedule", {"rate": 0.1}),
+                ("trace", {"decay": 0.9, "nesterov": False, "accumulator_dtype": None}),
+            ]
+        ),
+        rules.RMSprop(learning_rate=0.1, rho=0.8, epsilon=1e-6, momentum=0.9),
+        0,
+    ),
     "optax-clipped-sgd": (
         place_optax(
             [
@@ -81,10 +107,10 @@ SERVED: dict[str, tuple[OnServer | OnWorker, rules.UpdateRule, float]] = {
 
 @pytest.mark.parametrize(("place", "rule", "decay"), SERVED.values(), ids=SERVED.keys())
 def test_an_optimizer_with_the_formula_of_a_rule_gets_it(
-    place: Any, rule: rules.UpdateRule, decay: float
+    place: Any, rule: UpdateRule, decay: float
 ) -> None:
     assert isinstance(place, OnServer), place
-    assert place.optimizer().rule == rule
+    assert optimizer_of(place).rule == rule
     assert place.decay == decay
 
 
@@ -131,5 +157,6 @@ def test_a_missing_framework_is_an_error_that_names_the_extra() -> None:
 
 def test_the_page_lists_every_optimizer_of_the_table() -> None:
     page = (ROOT / "docs" / "bridges.md").read_text()
-    named = {*_TORCH, *_KERAS} | {part for chain in _CHAINS for part in chain}
+    named = {*torch_entries()} | {rule.__name__ for rule in built_in_rules()}
+    named |= {part for chain in optax_entries() for part in chain} - {"rate"}
     assert [name for name in sorted(named) if f"`{name}`" not in page] == []
