@@ -45,6 +45,7 @@ settings.load_profile(
     or ("soak" if _SOAK else "ci" if "CI" in os.environ else "desk")
 )
 
+_BRIDGES = Path(__file__).parent / "bridges"
 _NEEDING = "--needing-more-than"
 _SOAK_FACTOR = 10
 _increased: set[int] = set()
@@ -112,7 +113,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file without a need has no such test; most have none, and take long to import."""
+    """Leave out what has no test of this run: most files take long to import.
+
+    All tests of the bridges are marked, and import their frameworks; a file without a need has no
+    test that needs something.
+    """
+    if collection_path == _BRIDGES and "not bridges" in config.getoption("markexpr"):
+        return True if not any("bridges" in each for each in config.args) else None
     if config.getoption(_NEEDING) is None or collection_path.suffix != ".py":
         return None
     return ".needs(" not in collection_path.read_text() or None

@@ -327,3 +327,13 @@ def test_exit_codes_are_documented() -> None:
 
 def test_the_command_is_found_without_its_folder_on_path() -> None:
     assert python("-m", "windlass", "--version").startswith("windlass")
+
+
+def test_every_test_of_the_bridges_is_marked() -> None:
+    """``make test`` does not look into their folder."""
+    files = list((ROOT / "tests" / "bridges").glob("test_*.py"))
+    assert files
+    for file in files:
+        body = ast.parse(file.read_text()).body
+        marks = [ast.unparse(node) for node in body if isinstance(node, ast.Assign)]
+        assert any("pytestmark" in mark and "pytest.mark.bridges" in mark for mark in marks), file

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 from helpers.job_objects import digits
+from helpers.late import Late
 from helpers.manifests import Manifest
 from windlass.launch.job.gang_part import Gang
 from windlass.launch.k8s.form import Form
 from windlass.launch.k8s.manifests import manifests
 
-models = pytest.importorskip("kubeflow_trainer_api.models", reason="knows the custom resources")
+models = Late("kubeflow_trainer_api.models")
 MODELS = {
-    "JobSet": models.JobsetV1alpha2JobSet,
-    "TrainJob": models.TrainerV1alpha1TrainJob,
-    "TrainingRuntime": models.TrainerV1alpha1TrainingRuntime,
+    "JobSet": "JobsetV1alpha2JobSet",
+    "TrainJob": "TrainerV1alpha1TrainJob",
+    "TrainingRuntime": "TrainerV1alpha1TrainingRuntime",
 }
 _DEFAULTS = {("protocol", "TCP")}
 
@@ -44,7 +45,8 @@ def differences(given: Any, made: Any, where: str = "") -> Iterator[str]:
 
 
 def wrong(each: Manifest) -> list[str]:
-    return sorted(differences(each, MODELS[each["kind"]].from_dict(each).to_dict()))
+    model = getattr(models, MODELS[each["kind"]])
+    return sorted(differences(each, model.from_dict(each).to_dict()))
 
 
 def resources() -> dict[str, Manifest]:

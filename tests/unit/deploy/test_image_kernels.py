@@ -41,7 +41,7 @@ def kernel_is_there(tree: Path) -> bool:
         env={
             **os.environ,
             "PYTHONPATH": str(tree),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPYCACHEPREFIX": str(tree.parent / "bytecode"),
             "WINDLASS_KERNEL_CACHE": str(tree / "kernels"),
         },
         capture_output=True, text=True, timeout=scaled(60), check=True,

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.late import Late
 from windlass.core.arrays.dtypes import BFLOAT16
 from windlass.distribute import (
     CentralStorageStrategy,
@@ -32,6 +31,8 @@ from windlass.distribute.base.devices import (
     physical_gpu,
     place,
 )
+
+jax, jnp = Late("jax"), Late("jax.numpy")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

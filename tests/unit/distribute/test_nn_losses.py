@@ -5,13 +5,14 @@ batch.
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.late import Late
 from windlass.distribute import MirroredStrategy, get_replica_context
+
+jax, jnp = Late("jax"), Late("jax.numpy")
 
 LOSSES = np.asarray([1, 2, 3], np.float32)
 

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.late import Late
 from windlass.training.jax_tree import ParameterTree, named_leaves
 from windlass.training.optax_worker import WorkerOptimizer
 
-jax: Any = pytest.importorskip("jax")
-optax: Any = pytest.importorskip("optax")
-jnp: Any = jax.numpy
+jax, jnp, optax = Late("jax"), Late("jax.numpy"), Late("optax")
 
 # By name it is a, b/0, b/1, z; as a tree z/a comes last, and has a number that is not shared.
 PARAMS = {

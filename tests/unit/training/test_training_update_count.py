@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 import windlass as wl
+from helpers.late import Late
 
-jax: Any = pytest.importorskip("jax")
-optax: Any = pytest.importorskip("optax")
+jax, optax = Late("jax"), Late("optax")
 
 ONES = {"w": np.ones(2, np.float32)}
 
