@@ -3,7 +3,6 @@
 import contextlib
 import mmap
 import threading
-from types import TracebackType
 
 import numpy as np
 
@@ -63,12 +62,7 @@ class Lease:
     def __enter__(self) -> "Lease":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
 
     def _release(self) -> None:

@@ -14,7 +14,6 @@ import os
 import secrets
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ..core.errors import LimitExceededError, StorageError
@@ -48,12 +47,7 @@ class PackageUse:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.arrays.dtypes import Array
 from .extras import require
-from .jax_arrays import start_copies
+from .jax_arrays import name_of, start_copies
 
 __all__ = ["ParameterTree", "is_floating", "named_leaves"]
 
@@ -179,7 +179,7 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     """
     utilities = require("jax", "jax").tree_util
     paths = utilities.tree_flatten_with_path(tree)[0]
-    names = [_name_of(path) for path, _ in paths]
+    names = [name_of(path) for path, _ in paths]
     count = Counter(names)
     return [
         (name if count[name] == 1 else utilities.keystr(path), leaf)
@@ -195,15 +195,3 @@ def is_floating(leaf: Any) -> bool:
 def _has_dtype(leaf: Any, kind: type) -> bool:
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and bool(require("jax", "jax").numpy.issubdtype(dtype, kind))
-
-
-def _name_of(path: Any) -> str:
-    parts = []
-    for key in path:
-        for attribute in ("key", "name", "idx"):
-            if hasattr(key, attribute):
-                parts.append(str(getattr(key, attribute)))
-                break
-        else:
-            parts.append(str(key))
-    return "/".join(parts) or "value"

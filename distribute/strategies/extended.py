@@ -1,8 +1,8 @@
 """StrategyExtended: a strategy's algorithms, with defaults for strategies of one worker."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
@@ -22,7 +22,6 @@ from ..base.contexts import (
 from ..base.creations import Creations
 from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
 from ..base.interface import StrategyInterface
-from ..base.moved_average import MovedAverage
 from ..base.reductions import ReduceOp
 from ..base.values import (
     DistributedValues,
@@ -33,7 +32,6 @@ from ..base.values import (
     select_component,
 )
 from ..data.options import AutoShardPolicy
-from ..variables.holders import holders_of
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable
 from ..variables.ps_table import PsTable
@@ -43,12 +41,10 @@ from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, 
 from .local_updates import apply_locally
 from .reducer import Reducer
 from .replica_runner import ReplicaRunner
-
-if TYPE_CHECKING:
-    from .steps_alone import StepsAlone
+from .step_interface import StepInterface
 
 
-class StrategyExtended:
+class StrategyExtended(StepInterface):
     """The algorithms of a strategy, one object each. As ``tf.distribute.StrategyExtended``.
 
     Args:
@@ -139,10 +135,6 @@ class StrategyExtended:
         """Whether input comes in the orders that its dataset draws; else as it is stored."""
         return True
 
-    def any_worker(self, mine: bool) -> bool:
-        """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
-        return mine
-
     def require_scope(self, method: str) -> None:
         """Refuse a call in the scope of another strategy.
 
@@ -150,9 +142,6 @@ class StrategyExtended:
             RuntimeError: It is one, or we are inside ``run``.
         """
         require_own_cross_replica(self._strategy, method)
-
-    def barrier(self, timeout_s: float) -> None:
-        """Wait for the other workers; see ``Strategy.barrier``."""
 
     # -- variables ---------------------------------------------------------------------------
 
@@ -257,74 +246,7 @@ class StrategyExtended:
         """The value to use in cross-replica context."""
         return v.read_value()
 
-    def read_all(self, variables: Sequence[Variable], *, arrived: bool = False) -> list[Any]:  # noqa: ARG002
-        """Values of several variables, in order; as they are now, or in ``run`` as of the step.
-
-        Args:
-            variables: Variables of this strategy.
-            arrived: Outside of ``run``, accept values that came with the last step.
-        """
-        return [variable.read_value() for variable in variables]
-
-    def read_applied(self, variables: Sequence[Variable]) -> list[Any]:
-        """The values of several variables in a merge of the replicas, with all that the step has
-        applied so far.
-        """
-        return self.read_all(variables)
-
-    def same_step(self) -> AbstractContextManager[None]:
-        """While in it, steps outside of ``run`` belong to the one before, and are not counted."""
-        return nullcontext()
-
-    def will_read(self, variables: Sequence[Variable]) -> None:
-        """Say in ``run`` what is read after the step, so that its push brings it along."""
-
-    def apply_and_read(
-        self,
-        updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],
-        reads: Sequence[Variable],
-        averages: Sequence[tuple[Variable, MovedAverage]] = (),
-    ) -> list[Any]:
-        """A step of its own, outside of ``run``: apply gradients, and read what they made.
-
-        Args:
-            updates: Optimizers, each with pairs of gradient and variable.
-            reads: Variables of this strategy.
-            averages: As :meth:`move_averages` takes them.
-
-        Returns:
-            Their values after the step, in order.
-        """
-
-        def step() -> None:
-            self.will_read(reads)
-            for optimizer, pairs in updates:
-                optimizer.apply_gradients(pairs)
-            self.move_averages(averages)
-
-        self.call_for_each_replica(step)
-        return self.read_all(reads, arrived=True)
-
-    @property
-    def alone(self) -> "StepsAlone | None":
-        """Steps on a program's own arrays; None: other processes have the variables, too."""
-        return None
-
-    def note_write(self) -> None:
-        """A variable that the replicas share is being changed."""
-
-    def scope_left(self) -> None:
-        """A ``with strategy.scope()`` ended without an error."""
-
     # -- running and updating ----------------------------------------------------------------
-
-    def as_one_step(self) -> AbstractContextManager[None]:
-        """Count what is done in the block as one global step.
-
-        For a training step of several parts: several optimizers, or an update behind ``run``. Where
-        steps are not counted it does nothing.
-        """
-        return nullcontext()
 
     def run_in_turns(self) -> None:
         """Run one replica of this process at a time, from merge to merge, as TensorFlow does.
@@ -449,38 +371,6 @@ class StrategyExtended:
         for _, variable in pairs:
             self._require_own(variable)
         apply_locally(optimizer, pairs)
-
-    def move_averages(self, moves: Sequence[tuple[Variable, MovedAverage]]) -> None:
-        """Have moving averages go on from where a step of this worker took them.
-
-        Between replicas in sync what is given is reduced already, the same on all of them. Those
-        of asynchronous workers become one: as if the steps of all had been made one after another.
-
-        Args:
-            moves: Variables of this strategy, and what the step made of each.
-        """
-        for variable, moved in moves:
-            variable.assign(moved.after)
-
-    def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
-        """Whether a step's deltas, made by an optimizer of this worker, are to change nothing.
-
-        They are if they hold NaN or infinity, where a job's other workers would suffer. In sync
-        every worker asks, with the same deltas.
-
-        Args:
-            deltas: By name of the variable: arrays or IndexedSlices.
-
-        Raises:
-            NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
-        """
-        del deltas
-        return False
-
-    def iterations(self, variables: Sequence[Variable]) -> int:
-        """How often an optimizer has updated these variables."""
-        updates = (holder.updates for each in variables for holder in holders_of(each))
-        return max(updates, default=0)
 
     # -- reducing ----------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from ...core.process import on_import
@@ -61,12 +60,7 @@ class Scope:
         self._frames.append(frame)
         return strategy
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if not self._frames:
             raise RuntimeError("a strategy's scope was left that was not entered; use `with`")
         frame = self._frames.pop()

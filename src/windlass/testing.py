@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from rich.table import Table
@@ -108,12 +107,7 @@ class LocalCluster(Shown):
         self.spec = ClusterSpec(jobs)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for task in self._tasks.values():
             task.close()
         for server in self._servers:
