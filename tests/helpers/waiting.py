@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 _POLL_S = 0.02
+_PAUSES = 4  # times as long as the question took
+_LONGEST_POLL_S = 0.5
 _MAX_FACTOR = 10.0
 _CI_FACTOR = 3.0  # others may use the same processors, which no figure of this system shows
 
@@ -40,11 +42,16 @@ def scaled(seconds: float) -> float:
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str = "") -> None:
     """Poll until ``condition()`` is true; fail the test after ``timeout_s``, scaled at
     that time.
+
+    A question that takes long, as one that starts a process, is asked less often: what it asks
+    about needs the processor, too.
     """
     pause = threading.Event()
-    began = time.monotonic()
+    began = asked = time.monotonic()
     while not condition():
-        waited_s = time.monotonic() - began
+        now = time.monotonic()
+        waited_s = now - began
         if waited_s > timeout_s and waited_s > scaled(timeout_s):
             pytest.fail(f"waited {waited_s:.0f} s for {what or condition}")
-        pause.wait(_POLL_S)
+        pause.wait(min(max(_POLL_S, _PAUSES * (now - asked)), _LONGEST_POLL_S))
+        asked = time.monotonic()
