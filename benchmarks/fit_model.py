@@ -26,7 +26,7 @@ class FitCase:
     Attributes:
         id: Its name in results.
         examples: In a batch of one worker.
-        steps: Of each worker in an epoch.
+        steps: Steps of each worker in an epoch.
     """
 
     id: str

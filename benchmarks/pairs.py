@@ -25,7 +25,7 @@ class Pair:
         case: What was done.
         plain_ms: The median of the way that is the measure.
         other_ms: The median of the other.
-        ratio_of_minima: Of the fastest of each: what a busy machine disturbs least.
+        ratio_of_minima: Ratio of the fastest of each, which a busy machine disturbs least.
         times: How often each was done.
     """
 
@@ -65,10 +65,10 @@ def compare(
 
     Args:
         measure: The cases, with the budget of each. Unit: seconds.
-        title: Of the table.
+        title: The table's title.
         plain: The way that is the measure.
         other: The other way.
-        help_text: Of the command.
+        help_text: The command's help.
     """
     parser = argparse.ArgumentParser(description=help_text)
     parser.add_argument("--json", type=Path, help="write the figures to this file")

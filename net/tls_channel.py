@@ -15,14 +15,14 @@ import grpc
 
 from .dial import find_refusal
 from .tls.dial import TlsClient
-from .tls.files import Credentials
+from .tls.files import TlsCredentials
 
 
 @dataclass(slots=True)
 class _Generation:
     """gRPC's channel with one state of the files."""
 
-    credentials: Credentials
+    credentials: TlsCredentials
     channel: grpc.Channel
     calls: int = 0  # that are under way
 
@@ -131,7 +131,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         self._old = [each for each in self._old if each.calls]
         return idle
 
-    def _make(self, credentials: Credentials) -> _Generation:
+    def _make(self, credentials: TlsCredentials) -> _Generation:
         secure = grpc.ssl_channel_credentials(
             credentials.ca or None, credentials.key or None, credentials.certificate or None
         )

@@ -28,8 +28,8 @@ class Program:
     Attributes:
         title: For people.
         path: Below ``examples``.
-        backend: Of Keras.
-        flags: Of ``windlass local``, beside workers and ps.
+        backend: Keras' backend.
+        flags: Flags of ``windlass local``, beside workers and ps.
     """
 
     title: str

@@ -55,7 +55,7 @@ def judge(tried: Sequence[str], still: Collection[str], listed: Mapping[str, str
 
     Args:
         tried: Tests that failed and were tried again.
-        still: Of these, those that failed again.
+        still: Those of them that failed again.
         listed: Tests on the list → the day on which they came there.
     """
     passed = [each for each in tried if each not in still]

@@ -13,7 +13,7 @@ from ..stream import SocketStream
 from ..tcp import connect_tcp, split_address
 from .certificate import read_facts
 from .failures import CertificateFacts, explain
-from .files import CredentialFiles, Credentials
+from .files import CredentialFiles, TlsCredentials
 from .stream import TlsStream, shake_hands
 
 PROBE_TIMEOUT_S = 2.0
@@ -44,7 +44,7 @@ class TlsClient:
         self._task = task
         self._job = job
 
-    def credentials(self) -> Credentials:
+    def credentials(self) -> TlsCredentials:
         """The credentials in the files now."""
         return self._files.current()
 

@@ -36,7 +36,7 @@ _Versions = tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class TlsCredentials:
     """The credentials of one state of the files.
 
     Attributes:
@@ -70,11 +70,11 @@ class CredentialFiles:
         self._paths = {"tls_cert": certificate, "tls_key": key, "tls_ca": ca}
         self._mutual = mutual
         self._lock = threading.Lock()
-        self._credentials: Credentials | None = None
+        self._credentials: TlsCredentials | None = None
         self._versions: _Versions | None = None
         self._failed: tuple[_Versions | None, float] | None = None
 
-    def current(self) -> Credentials:
+    def current(self) -> TlsCredentials:
         """The credentials in the files now, or in the last valid ones. Thread-safe.
 
         Raises:
@@ -108,7 +108,7 @@ class CredentialFiles:
             found.append((seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size))
         return tuple(found)
 
-    def _read(self) -> Credentials:
+    def _read(self) -> TlsCredentials:
         for _ in range(_TRIES):
             before = self._look()
             try:
@@ -124,7 +124,7 @@ class CredentialFiles:
                 return credentials
         raise ConfigurationError("the files of tls_cert, tls_key and tls_ca change all the time")
 
-    def _load(self) -> Credentials:
+    def _load(self) -> TlsCredentials:
         certificate, key, ca = self._paths.values()
         if bool(certificate) != bool(key):
             missing = "tls_key" if certificate else "tls_cert"
@@ -142,7 +142,7 @@ class CredentialFiles:
             for context in filter(None, (server, client)):
                 _load_chain(context, certificate, key)
             principal = _try_out(server, client, certificate, content["tls_cert"])
-        return Credentials(
+        return TlsCredentials(
             server,
             client if ca else None,
             certificate=content["tls_cert"],

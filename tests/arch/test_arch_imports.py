@@ -199,8 +199,8 @@ def test_a_process_that_loads_a_part_has_the_default_strategy(module: str) -> No
 
 # -- names of classes --------------------------------------------------------------------------
 
-# In net and the bridge to Keras. Take one off when it is renamed; none is added.
-_DOUBLED = {"Credentials", "RowReader", "Steps"}
+# In the bridge to Keras. Take one off when it is renamed; none is added.
+_DOUBLED = {"RowReader", "Steps"}
 
 
 def test_a_class_name_stands_once() -> None:

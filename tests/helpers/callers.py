@@ -67,7 +67,7 @@ class Shown:
 
     Attributes:
         who: It says that it is this one.
-        authorization: Of a call or greeting, by the operation and the port that is dialled.
+        authorization: Authorization of a call or greeting, by operation and dialled port.
         certificate: Certificate and key, PEM; None: none.
     """
 
@@ -87,7 +87,7 @@ class Way:
     Args:
         mode: ``local``, ``token`` or ``mtls``.
         folder: For files.
-        job: Of the servers.
+        job: The servers' job.
     """
 
     def __init__(self, mode: str, folder: Path, job: str) -> None:
@@ -172,7 +172,7 @@ class Caller:
 
     Attributes:
         shown: What they show.
-        port: Of the server.
+        port: The server's port.
         encrypts: Whether it speaks TLS.
         folder: For files.
     """

@@ -44,7 +44,7 @@ class HandStarted:
         command: For all: ``python …`` or ``windlass …``.
         configs: TF_CONFIG by task, or the variables that its launcher sets.
         folder: Where they run; each writes ``<task>.txt`` there.
-        environment: Of all.
+        environment: Variables of all processes.
     """
 
     def __init__(

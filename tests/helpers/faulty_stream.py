@@ -29,7 +29,7 @@ class FaultyStream:
         cut_after: The connection breaks after so many bytes; None: it does not.
         delay_s: Waited before every call.
         drop: Bytes vanish: they are sent to nobody, or never come.
-        direction: Of which calls all that holds.
+        direction: The calls that all this applies to.
         files: What happens to open files: they pass, others take their place, or the stream says
             that it passes none.
         remote: Whether the stream says that its other end is on another machine.

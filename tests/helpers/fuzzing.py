@@ -53,8 +53,8 @@ class Credentials:
     Attributes:
         who: The task that a greeting and a request speak of. It is none of the live job, so what
             happened to be valid would not touch that.
-        metadata: Of a gRPC call, by the method's full name.
-        authorization: Of a greeting, by its service.
+        metadata: Metadata of a gRPC call, by the method's full name.
+        authorization: Authorization of a greeting, by its service.
         is_let_in: Whether servers know by these who it is.
     """
 
@@ -68,7 +68,7 @@ def key_credentials(port: int, who: Incarnation, key_file: str = "") -> Credenti
     """Those of a task of this user, on loopback: a proof of the key with each call and greeting.
 
     Args:
-        port: Of the server.
+        port: The server's port.
         who: Any task; nobody but the job's own code keeps tasks of one user apart.
         key_file: Path; empty: this user's own.
     """
@@ -90,9 +90,9 @@ class Port:
     """A task's port.
 
     Attributes:
-        role: Of the task: chief, ps or worker.
+        role: The task's role: chief, ps or worker.
         session: The service that sessions ask for; empty: it has none.
-        pid: Of its process.
+        pid: Its process's id.
     """
 
     role: str
@@ -224,7 +224,7 @@ class Fuzzer:
     Args:
         port: Whose.
         credentials: What lets us in.
-        seed: Of the nonsense.
+        seed: Seed of the nonsense.
         leave_out: Names of methods that are not called.
     """
 

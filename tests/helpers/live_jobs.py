@@ -57,7 +57,7 @@ class Live:
 
     Args:
         folder: Where they run.
-        environment: Of all tasks.
+        environment: Variables of all tasks.
     """
 
     def __init__(self, folder: Path, **environment: str) -> None:

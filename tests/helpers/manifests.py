@@ -38,8 +38,8 @@ class PodTemplate:
 
     Attributes:
         owner: What makes them, for messages: ``Job digits-chief``.
-        kind: Of the object that makes them: Job, StatefulSet or, of TFJob, Pod.
-        name: Of that object; the pods' names begin with it.
+        kind: Kind of the object that makes them: Job, StatefulSet or, for a TFJob, Pod.
+        name: That object's name; the pods' names begin with it.
         count: How many.
         template: Metadata and spec.
         job: The Job's spec; empty if none makes them.
@@ -92,7 +92,7 @@ class Pod:
     """One container of one pod, as the kubelet would start it.
 
     Attributes:
-        name: Of the pod, which is its host name.
+        name: The pod's name, which is its host name.
         role: As its labels say.
         command: What is executed.
         environment: With fields of the pod and references to other variables filled in.

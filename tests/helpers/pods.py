@@ -23,7 +23,7 @@ class Container:
     """What is started.
 
     Attributes:
-        name: Of its host.
+        name: Its host's name.
         names: By which others find it.
         command: ``windlass …`` or ``python …``.
         environment: Beside that of the test.

@@ -90,7 +90,7 @@ class Ps:
     """One ps of this process, and the workers that reach it over one kind of connection.
 
     Args:
-        kind: Of :data:`CONNECTIONS`.
+        kind: One of :data:`CONNECTIONS`.
         index: The ps's.
         changes: To the settings of both sides.
     """

@@ -100,7 +100,7 @@ class Worker:
 
     Args:
         store: The leader's.
-        index: Of the worker; its random numbers depend on it.
+        index: The worker's index, on which its random numbers depend.
     """
 
     def __init__(self, store: Store, index: int) -> None:

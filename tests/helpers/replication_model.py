@@ -158,10 +158,10 @@ class Bounds:
     """How much is searched.
 
     Attributes:
-        pushes: Of each worker.
+        pushes: Number of pushes of each worker.
         copies: That the chief orders.
-        crashes: Of ps.
-        restarts: Of the chief.
+        crashes: Number of crashes of ps.
+        restarts: Number of restarts of the chief.
         epochs: The last epoch that the chief may decide on.
     """
 

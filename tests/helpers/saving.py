@@ -32,7 +32,7 @@ class StorePs:
     """What a chief asks of a ps, of a store in this process.
 
     Args:
-        index: Of the ps.
+        index: The ps's index.
         model_dir: Its own, which need not be the chief's.
     """
 
@@ -69,8 +69,8 @@ def checkpointer(
 
     Args:
         model_dir: The chief's.
-        seed: Of the table.
-        rows: Of the table.
+        seed: The table's seed.
+        rows: Number of rows of the table.
         ps: How many.
         keep: So many checkpoints.
         theirs: The model directory of the ps; None: the chief's.

@@ -30,7 +30,7 @@ class Memory:
 
     Args:
         blocks: Per block, the bytes of its shards.
-        dtype: Of all of them.
+        dtype: The dtype of all of them.
         slabs: In so many segments.
     """
 
