@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from helpers.clock import ManualClock
-from helpers.kubernetes_api import KubernetesApi, serve
+from helpers.kubernetes_api import KubernetesApi, serve, use_kubeconfig
 from helpers.pod_listings import (
     of_indexed_job,
     of_job_set,
@@ -228,18 +228,7 @@ def test_what_waiting_does_not_mend_is_said_at_once(
 def test_off_the_cluster_the_kubeconfig_says_where(
     api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "kubeconfig"
-    path.write_text(
-        f"""
-apiVersion: v1
-kind: Config
-current-context: here
-contexts: [{{name: here, context: {{cluster: here, user: me, namespace: train}}}}]
-clusters: [{{name: here, cluster: {{server: "{api.url}"}}}}]
-users: [{{name: me, user: {{token: secret}}}}]
-"""
-    )
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    use_kubeconfig(tmp_path, api.url, monkeypatch)
     resolver = KubernetesClusterResolver(
         JOBS, 2222, executable_location=KubernetesExecutableLocation.OFF_CLUSTER
     )

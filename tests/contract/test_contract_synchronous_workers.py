@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import context, replica
 from helpers.waiting import scaled
 from windlass.cluster.resolvers.resolved import resolve
 from windlass.cluster.spec import ClusterSpec
@@ -24,7 +25,7 @@ from windlass.core.errors import (
     WindlassError,
 )
 from windlass.core.settings import Settings
-from windlass.distribute import MultiWorkerMirroredStrategy, PerReplica, ReplicaContext
+from windlass.distribute import MultiWorkerMirroredStrategy, PerReplica
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 
 Work = Callable[[MultiWorkerMirroredStrategy, int], Any]
@@ -85,16 +86,6 @@ def together(work: Work, workers: int = 2) -> list[Any]:
     if errors:
         raise errors[0]
     return results
-
-
-def context() -> ReplicaContext:
-    found = wl.distribute.get_replica_context()
-    assert found is not None
-    return found
-
-
-def replica() -> int:
-    return context().replica_id_in_sync_group
 
 
 def of_replicas(strategy: MultiWorkerMirroredStrategy, value: Callable[[int], Any]) -> Any:

@@ -10,10 +10,35 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
+import pytest
+
 from helpers.pod_listings import Listed
+
+
+def use_kubeconfig(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the official client find a kubeconfig that names a server.
+
+    Args:
+        folder: Where the file is written.
+        url: The server's.
+        monkeypatch: Puts the client's own place back.
+    """
+    path = folder / "kubeconfig"
+    path.write_text(
+        f"""
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{{name: here, context: {{cluster: here, user: me, namespace: train}}}}]
+clusters: [{{name: here, cluster: {{server: "{url}"}}}}]
+users: [{{name: me, user: {{token: secret}}}}]
+"""
+    )
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
 
 
 class KubernetesApi:

@@ -25,10 +25,8 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_cluster(plain_process: None) -> None:
     """No cluster around us, no GPU."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
 
 def gradient(step: int) -> Array:

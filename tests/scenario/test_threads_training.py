@@ -32,10 +32,8 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def plain_process(plain_process: None) -> Iterator[None]:
     """No cluster around us, no GPU, and no thread left behind."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     before = set(threading.enumerate())
     yield
     gc.collect()  # a strategy's replicas end with it

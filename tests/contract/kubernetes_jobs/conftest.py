@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from helpers.connected_api import connected
+from helpers.kubernetes_api import use_kubeconfig
 from helpers.kubernetes_cluster import KubernetesCluster, serve_cluster
 from windlass.launch import cli
 from windlass.launch.k8s.client import KubernetesApi
@@ -30,18 +31,7 @@ def run(
     cluster: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Result]:
     """``windlass k8s …`` with a kubeconfig that names the server."""
-    path = tmp_path / "kubeconfig"
-    path.write_text(
-        f"""
-apiVersion: v1
-kind: Config
-current-context: here
-contexts: [{{name: here, context: {{cluster: here, user: me, namespace: train}}}}]
-clusters: [{{name: here, cluster: {{server: "{cluster.url}"}}}}]
-users: [{{name: me, user: {{token: secret}}}}]
-"""
-    )
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    use_kubeconfig(tmp_path, cluster.url, monkeypatch)
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
 

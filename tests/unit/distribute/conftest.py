@@ -9,13 +9,10 @@ from helpers.local_strategies import ALL
 
 
 @pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A test may make logical devices and set a strategy for good; they are gone afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+def plain_process(plain_process: None) -> Iterator[None]:
+    """A test may set a strategy for good, too; it is gone afterwards."""
     yield
     wl.distribute.experimental_set_strategy(None)
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture

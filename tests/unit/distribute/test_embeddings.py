@@ -1,6 +1,6 @@
 """Lookups of rows under every kind of variable, and the gradients that go back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +18,8 @@ WEIGHTS = [[1.0, 3.0], [], [0.5], [1.0, 2.0, -1.0]]
 
 
 @pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+def two_devices(plain_process: None) -> None:
     wl.config.set_logical_cpu_devices(2)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def _under(strategy: Any, **options: Any) -> wl.Variable:

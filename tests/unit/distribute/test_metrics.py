@@ -1,7 +1,6 @@
 """wl.metrics: Keras's numbers, over all replicas and workers."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,14 +35,6 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     ),
     "AUC at thresholds": ({"thresholds": [0.2, 0.5, 0.9]}, (BINARY, PROBABILITIES)),
 }
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture(params=["none", "mirrored", "ps", "ps with replicas"])

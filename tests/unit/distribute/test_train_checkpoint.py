@@ -1,6 +1,5 @@
 """wl.train: checkpoints by the program's objects, and a manager that keeps the newest."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,6 @@ class Model:
         self.layers = [Dense(value) for value in values]
         self.output = self.layers[-1]
         self.me = self  # objects may lead to each other
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture(params=["none", "mirrored", "ps"])

@@ -1,7 +1,6 @@
 """How variables are made: by creators in scope, by parts, and not in every step."""
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,6 @@ from windlass.distribute import (
     Strategy,
 )
 from windlass.distribute.experimental import partitioners
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture(params=["one device", "mirrored", "ps", "ps with replicas"])
