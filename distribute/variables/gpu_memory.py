@@ -1,6 +1,6 @@
 """A variable's value and slots in a GPU's memory, and the update rules on it.
 
-The formulas are those of the table of update rules (``engine/rules.py``), in array operations.
+The formulas are those of the update rules (``core/rules/built_in``), in array operations.
 """
 
 from types import ModuleType

@@ -81,7 +81,7 @@ def test_kernels_that_were_warmed_are_not_compiled_again(tmp_path: Path) -> None
     shutil.copytree(kept, cache / kept.name)
     cache.chmod(0o700)
     missing = [*cache.glob("*/*/*.adam-*.nbi"), *cache.glob("*/*/*.sgd-*.nbi")]
-    assert len(missing) == 2, "an index for both dtypes"
+    assert len(missing) >= 2, "an index of each, for both dtypes, in a folder of each checkout"
     for index in missing:
         index.unlink()
     warm = ("-m", "windlass.launch.cli", "warm-kernels", "--kernel-cache", str(cache))
