@@ -34,14 +34,18 @@ _ENDING = {
 }
 
 
-def standalone_policy(*, synchronous: bool) -> Policy:
+def standalone_policy(*, synchronous: bool, has_replicas: bool = False) -> Policy:
     """How a job of a standalone cluster is supervised.
 
     Args:
         synchronous: It has no ps.
+        has_replicas: Other ps have what a ps has, which is started again when it is lost.
     """
     restarts = {WORKER: Restarts(most=MOST_ATTEMPTS)}
-    return Policy(TaskId(CHIEF, 0), synchronous, _ENDING, restarts)
+    if has_replicas:
+        restarts[PS] = Restarts(first_wait_s=0.2, longest_wait_s=10.0)
+    chief = TaskId(CHIEF, 0)
+    return Policy(chief, synchronous, _ENDING, restarts, has_replicas=has_replicas)
 
 
 class JobState(StrEnum):
@@ -121,7 +125,11 @@ class StandaloneJob:
         """
         self.tasks = {each.task: each for each in placed}
         synchronous = all(task.type != PS for task in self.tasks)
-        self._supervision = Supervision(self.tasks, standalone_policy(synchronous=synchronous))
+        policy = standalone_policy(
+            synchronous=synchronous,
+            has_replicas=self.submission.settings.get("ps_replicas", "1") not in ("", "1"),
+        )
+        self._supervision = Supervision(self.tasks, policy)
         self.state, self.started, self.reason = JobState.RUNNING, now, ""
         return [(each.node, self._start(each, settings)) for each in self.tasks.values()]
 

@@ -180,6 +180,23 @@ def test_a_worker_that_is_killed_is_started_again_at_its_address() -> None:
     assert again.tf_config == first.tf_config
 
 
+def test_a_ps_with_replicas_that_is_killed_is_started_again_and_one_without_ends_its_job() -> None:
+    other = TaskId("ps", 1)
+    cluster = Cluster([*NODES, other])
+    job = cluster.submit(ps=2, settings={"ps_replicas": "2"})
+    cluster.poll()
+    cluster.end("j", {PS: -9})
+    cluster.tick(2)
+    again = [order for _, order in cluster.taken if isinstance(order, Start) and order.task == PS]
+    assert len(again) == 2
+    assert job.state is JobState.RUNNING
+    alone = Cluster()
+    lost = alone.submit()
+    alone.poll()
+    alone.end("j", {PS: -9})
+    assert lost.state is JobState.STOPPING
+
+
 def test_a_worker_is_not_started_again_for_ever() -> None:
     cluster = Cluster()
     job = cluster.submit()
