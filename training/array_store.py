@@ -9,28 +9,22 @@ In ``strategy.run`` these are parts of the step, as reads and updates of variabl
 :meth:`ArrayStore.exchange` is a whole step: one round trip pushes, and brings the values back.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import optree
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..core.arrays.indexed_slices import IndexedSlices
-from ..core.errors import ConfigurationError, UnknownVariableError
-from ..core.showing import Shown
+from ..core.errors import ConfigurationError
 from ..distribute.base.arrays import as_array
 from ..distribute.base.contexts import get_replica_context, is_running, require_own
 from ..distribute.base.devices import HOST
 from ..distribute.base.moved_average import MovedAverage
-from ..distribute.base.reductions import ReduceOp, VariableAggregation
-from ..distribute.base.values import DistributedValues, PerReplica, on_every_replica
+from ..distribute.base.reductions import ReduceOp
+from ..distribute.base.values import on_every_replica
 from ..distribute.optimizer import Optimizer
-from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
-
-if TYPE_CHECKING:
-    from ..distribute.strategies.steps_alone import StepsAlone
+from .named_arrays import NamedArrays
+from .worker_sums import first_of, scaled, sum_over_workers
 
 Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 """What a worker's own optimizer does: gradients by name in, what to add to the values by name
@@ -41,7 +35,7 @@ Kept = Callable[[], Mapping[str, Any]]
 checkpoints: overwrites variables by name."""
 
 
-class ArrayStore(Shown):
+class ArrayStore(NamedArrays):
     """A tree of named arrays under a strategy.
 
     ::
@@ -68,8 +62,8 @@ class ArrayStore(Shown):
         tables: Variables by name that are read by their names or by rows alone: no tree has them.
 
     Attributes:
-        strategy: As given.
-        mean: As given; may be changed between two steps.
+        strategy: Where the arrays live.
+        mean: As the constructor was told; may be changed between two steps.
         variables: By name.
 
     Raises:
@@ -89,91 +83,13 @@ class ArrayStore(Shown):
         of_worker: bool = False,
         tables: Mapping[str, Variable] | None = None,
     ) -> None:
-        self.strategy = strategy if strategy is not None else get_strategy()
+        super().__init__(arrays, strategy, name, tables)
         self.mean = mean
         self._of_worker = of_worker
-        paths, found, self._structure = optree.tree_flatten_with_path(arrays, none_is_leaf=True)
-        names = ["/".join(filter(None, (name, *map(str, path)))) or "value" for path in paths]
-        _refuse_doubles(names)
-        with self.strategy.scope():
-            self.variables = {
-                each: self._variable(each, leaf) for each, leaf in zip(names, found, strict=True)
-            }
-        self._all = list(self.variables.values())
-        self._tree_names = names
-        if tables:
-            _refuse_doubles([*names, *tables])
-            self.variables |= {each: self._variable(each, table) for each, table in tables.items()}
         every = list(self.variables)
         self._places = {each: place for place, each in enumerate(every)}
         by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(every, optimizer)
         self._optimizers = {each: by_name[each] for each in every if by_name.get(each) is not None}
-
-    def _shown(self) -> dict[str, Any]:
-        shapes = {name: each.shape for name, each in self.variables.items()}
-        return {"arrays": shapes, "strategy": self.strategy}
-
-    def _variable(self, name: str, leaf: Any) -> Variable:
-        if isinstance(leaf, Variable):
-            if leaf.strategy is not self.strategy:
-                raise ValueError(
-                    f"{leaf.name!r} at {name!r} was created under another strategy; create it in "
-                    "this one's scope"
-                )
-            return leaf
-        value = as_array(leaf)
-        trainable = value.dtype.kind not in "iub"
-        # Deltas of replicas in sync add up, as those of workers do.
-        made: Variable = Variable(
-            value, name=name, trainable=trainable, aggregation=VariableAggregation.SUM
-        )
-        if made.name != name:
-            raise ValueError(
-                f"there is a variable {name!r} under this strategy already; give this store a name "
-                "of its own: ArrayStore(…, name=…)"
-            )
-        return made
-
-    @property
-    def names(self) -> list[str]:
-        """Of the arrays, in the order of the tree."""
-        return list(self._tree_names)
-
-    @property
-    def step(self) -> int:
-        """The job's global step, as far as this worker knows; 0 under strategies without one."""
-        return int(getattr(self.strategy, "global_step", 0))
-
-    # -- values ------------------------------------------------------------------------------
-
-    def pull(self, names: Iterable[str] | None = None) -> Any:
-        """Values, read-only; they stay as they are, however long they are kept.
-
-        In ``run`` those of the step; outside as they are now, by one round trip.
-
-        Args:
-            names: Which; None: all.
-
-        Returns:
-            The tree; with ``names`` a dict of these.
-
-        Raises:
-            UnknownVariableError: The store has no array of such a name.
-        """
-        if names is None:
-            return self._tree(self.strategy.extended.read_all(self._all))
-        wanted = list(names)
-        chosen = [self._found(name) for name in wanted]
-        return dict(zip(wanted, self.strategy.extended.read_all(chosen), strict=True))
-
-    def pull_rows(self, name: str, indices: Any) -> Any:
-        """Rows of one array; only these travel. Shape ``(*indices.shape, *row)``."""
-        return self._found(name).sparse_read(indices)
-
-    def assign(self, values: Any) -> None:
-        """Overwrite values: a tree, or a mapping of some names."""
-        for name, value in self._by_name(values).items():
-            self._found(name).assign(value)
 
     # -- updates -----------------------------------------------------------------------------
 
@@ -228,11 +144,11 @@ class ArrayStore(Shown):
                     "cannot be pushed; give one to ArrayStore, or push deltas",
                     variable=name,
                 )
-            scaled = gradient if scale is None else _scaled(gradient, scale)
+            pushed = gradient if scale is None else scaled(gradient, scale)
             entry = found.get(id(optimizer))
             if entry is None:
                 entry = found[id(optimizer)] = (optimizer, [])
-            entry[1].append((scaled, variables[name]))
+            entry[1].append((pushed, variables[name]))
         return list(found.values())
 
     def push_delta(self, deltas: Any) -> None:
@@ -277,7 +193,7 @@ class ArrayStore(Shown):
             return
         context = get_replica_context()
         if context is None or not is_running(self.strategy):
-            raise self._not_in_run("push_by")
+            raise _no_replica(self.strategy, "push_by")
         names = list(named)
 
         def merged(strategy: Strategy, *columns: Any) -> None:
@@ -289,7 +205,7 @@ class ArrayStore(Shown):
             ]
             op = ReduceOp.MEAN if self.mean else ReduceOp.SUM
             reduced = extended.batch_reduce_to(op, pairs)
-            self._push_made(update(dict(zip(names, map(_first, reduced), strict=True))), kept)
+            self._push_made(update(dict(zip(names, map(first_of, reduced), strict=True))), kept)
 
         context.merge_call(merged, tuple(named.values()))
 
@@ -323,14 +239,14 @@ class ArrayStore(Shown):
             return
         context = get_replica_context()
         if context is None or not is_running(self.strategy):
-            raise self._not_in_run("push_averages")
+            raise _no_replica(self.strategy, "push_averages")
         names = list(moved)
 
         def merged(strategy: Strategy, *columns: Any) -> None:
             extended = strategy.extended
             replicas = len(extended.replica_devices)
             pairs = [(on_every_replica(column, replicas), HOST) for column in columns]
-            means = map(_first, extended.batch_reduce_to(ReduceOp.MEAN, pairs))
+            means = map(first_of, extended.batch_reduce_to(ReduceOp.MEAN, pairs))
             reduced = dict(zip(names, means, strict=True))
             extended.move_averages(
                 self._moves({n: moved[n]._replace(after=reduced[n]) for n in names})
@@ -378,7 +294,7 @@ class ArrayStore(Shown):
         extended = self.strategy.extended
         several = len(extended.replica_devices) > 1
         if several and not self._of_worker:
-            raise self._not_in_run("exchange")
+            raise _no_replica(self.strategy, "exchange")
         if several or reduced or (averages and self.strategy.extended.num_replicas_in_sync > 1):
             self._exchange_of_worker(
                 gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}, reduced
@@ -417,13 +333,8 @@ class ArrayStore(Shown):
             RuntimeError: With several replicas in this process, unless the store is ``of_worker``.
         """
         if len(self.strategy.extended.replica_devices) > 1 and not self._of_worker:
-            raise self._not_in_run("reduce")
-        return self._over_workers(gradients, {})[0]
-
-    @property
-    def alone(self) -> "StepsAlone | None":
-        """Steps on the program's own arrays; None: other processes have the variables, too."""
-        return self.strategy.extended.alone
+            raise _no_replica(self.strategy, "reduce")
+        return sum_over_workers(self.strategy, gradients, {}, mean=self.mean)[0]
 
     def exchange_in_run(
         self,
@@ -468,7 +379,7 @@ class ArrayStore(Shown):
                 count = len(extended.replica_devices)
                 pairs = [(on_every_replica(column, count), HOST) for column in columns]
                 sums = extended.batch_reduce_to(ReduceOp.SUM, pairs)
-                reduced = dict(zip(named, map(_first, sums), strict=True))
+                reduced = dict(zip(named, map(first_of, sums), strict=True))
             if update is not None:
                 self._push_made(update(reduced), kept)
                 reduced = {}
@@ -498,7 +409,9 @@ class ArrayStore(Shown):
             # Counters are the same on all workers, which make their steps together.
             means = {n: each.after for n, each in averages.items() if each.decay}
             pushes = {**named, **rows}
-            summed, means = self._over_workers({} if are_reduced else pushes, means)
+            summed, means = sum_over_workers(
+                strategy, {} if are_reduced else pushes, means, mean=self.mean
+            )
             reduced = pushes if are_reduced else summed
             pushed = rows.keys() if update is not None else reduced.keys()
             if update is not None:
@@ -521,100 +434,16 @@ class ArrayStore(Shown):
 
         strategy.run(step)
 
-    def _over_workers(
-        self, named: Mapping[str, Any], means: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What each worker in sync has one of: the first added up or averaged as this store is
-        told, ``means`` averaged; in one reduction.
-        """
-        extended = self.strategy.extended
-        replicas = len(extended.replica_devices)
-        workers = self.strategy.extended.num_replicas_in_sync // replicas
-        if workers == 1:
-            return dict(named), dict(means)
-        # The first replica has it all, the others have nothing to add.
-        factor = 1 / workers if self.mean else 1
-        scaled = [_scaled(value, factor) for value in named.values()]
-        scaled += [_scaled(value, 1 / workers) for value in means.values()]
-        pairs = []
-        for given in scaled:
-            nothing = _none(given) if isinstance(given, IndexedSlices) else np.zeros_like(given)
-            everyones = PerReplica([given, *[nothing] * (replicas - 1)])
-            pairs.append((everyones, HOST))
-        reduced = list(map(_first, extended.batch_reduce_to(ReduceOp.SUM, pairs)))
-        count = len(named)
-        return (
-            dict(zip(named, reduced[:count], strict=True)),
-            dict(zip(means, reduced[count:], strict=True)),
-        )
-
-    # -- trees -------------------------------------------------------------------------------
-
-    def _not_in_run(self, method: str) -> RuntimeError:
-        count = len(self.strategy.extended.replica_devices)
-        return RuntimeError(
-            f"{method} outside of strategy.run, under a strategy with {count} replicas in this "
-            "process: which of them the gradients are of is not known. Call it in strategy.run, or "
-            "start a process for each replica"
-        )
-
     def _scale(self) -> float | None:
         replicas = self.strategy.extended.num_replicas_in_sync
         return 1.0 / replicas if self.mean and replicas > 1 else None
 
-    def _tree(self, values: Sequence[Any]) -> Any:
-        return optree.tree_unflatten(self._structure, values)
 
-    def _found(self, name: str) -> Variable:
-        try:
-            return self.variables[name]
-        except KeyError:
-            known = ", ".join(map(repr, list(self.variables)[:8]))
-            more = ", …" if len(self.variables) > 8 else ""
-            raise UnknownVariableError(
-                f"this store has no array {name!r}; it has {known}{more}", variable=name
-            ) from None
-
-    def _by_name(self, given: Any) -> Mapping[str, Any]:
-        """What was given for each name: a tree like that of the values, or a mapping of names."""
-        if isinstance(given, Mapping) and given.keys() <= self.variables.keys():
-            return given
-        found, structure = optree.tree_flatten(given, none_is_leaf=True)
-        if structure != self._structure:
-            if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
-                for key in given:
-                    if not any(n == key or n.startswith(f"{key}/") for n in self.variables):
-                        self._found(key)
-            raise ValueError(
-                f"the tree given to this store is not that of its values: {structure} instead of "
-                f"{self._structure}; give such a tree, or a mapping of names"
-            )
-        return dict(zip(self._tree_names, found, strict=True))
-
-
-def _refuse_doubles(names: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"two arrays of the tree have the name {name!r}; rename one")
-        seen.add(name)
-
-
-def _scaled(gradient: Any, factor: float) -> Any:
-    if isinstance(gradient, IndexedSlices):
-        rows = gradient.values * gradient.values.dtype.type(factor)
-        return IndexedSlices(rows, gradient.indices, gradient.dense_shape)
-    if isinstance(gradient, DistributedValues):
-        return PerReplica(_scaled(each, factor) for each in gradient.values)
-    array = as_array(gradient)
-    return array * array.dtype.type(factor)
-
-
-def _none(slices: IndexedSlices) -> IndexedSlices:
-    """No rows of the same table."""
-    return IndexedSlices(slices.values[:0], slices.indices[:0], slices.dense_shape)
-
-
-def _first(value: Any) -> Any:
-    """A reduced value, of which every replica of this worker has the same."""
-    return value.values[0] if isinstance(value, DistributedValues) else value
+def _no_replica(strategy: Strategy, method: str) -> RuntimeError:
+    """The error of a method that is called outside of ``run`` under several replicas."""
+    return RuntimeError(
+        f"{method} outside of strategy.run, under a strategy with "
+        f"{len(strategy.extended.replica_devices)} replicas in this process: which of them the "
+        "gradients are of is not known. Call it in strategy.run, or start a process for each "
+        "replica"
+    )

@@ -1,0 +1,162 @@
+"""A tree of arrays as variables by name: reading, overwriting, and what of a tree goes where."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import optree
+
+from ..core.errors import UnknownVariableError
+from ..core.showing import Shown
+from ..distribute.base.arrays import as_array
+from ..distribute.base.reductions import VariableAggregation
+from ..distribute.strategies.default import get_strategy
+from ..distribute.strategies.strategy import Strategy
+from ..distribute.variables.variable import Variable
+
+if TYPE_CHECKING:
+    from ..distribute.strategies.steps_alone import StepsAlone
+
+
+class NamedArrays(Shown):
+    """The arrays of a store, and their names; see :class:`~windlass.training.ArrayStore`.
+
+    Args:
+        arrays: First values, as a nested structure.
+        strategy: Where the arrays live; None: the current one.
+        name: Comes first in every name.
+        tables: Variables by name that are in no tree.
+
+    Attributes:
+        strategy: Where the arrays live.
+        variables: By name.
+
+    Raises:
+        ValueError: Two leaves have one name, or a variable is another strategy's.
+    """
+
+    def __init__(
+        self,
+        arrays: Any,
+        strategy: Strategy | None,
+        name: str,
+        tables: Mapping[str, Variable] | None,
+    ) -> None:
+        self.strategy = strategy if strategy is not None else get_strategy()
+        paths, found, self._structure = optree.tree_flatten_with_path(arrays, none_is_leaf=True)
+        names = ["/".join(filter(None, (name, *map(str, path)))) or "value" for path in paths]
+        _refuse_doubles(names)
+        with self.strategy.scope():
+            self.variables = {
+                each: self._variable(each, leaf) for each, leaf in zip(names, found, strict=True)
+            }
+        self._all = list(self.variables.values())
+        self._tree_names = names
+        if tables:
+            _refuse_doubles([*names, *tables])
+            self.variables |= {each: self._variable(each, table) for each, table in tables.items()}
+
+    def _shown(self) -> dict[str, Any]:
+        shapes = {name: each.shape for name, each in self.variables.items()}
+        return {"arrays": shapes, "strategy": self.strategy}
+
+    def _variable(self, name: str, leaf: Any) -> Variable:
+        if isinstance(leaf, Variable):
+            if leaf.strategy is not self.strategy:
+                raise ValueError(
+                    f"{leaf.name!r} at {name!r} was created under another strategy; create it in "
+                    "this one's scope"
+                )
+            return leaf
+        value = as_array(leaf)
+        trainable = value.dtype.kind not in "iub"
+        # Deltas of replicas in sync add up, as those of workers do.
+        made: Variable = Variable(
+            value, name=name, trainable=trainable, aggregation=VariableAggregation.SUM
+        )
+        if made.name != name:
+            raise ValueError(
+                f"there is a variable {name!r} under this strategy already; give this store a name "
+                "of its own: ArrayStore(…, name=…)"
+            )
+        return made
+
+    @property
+    def names(self) -> list[str]:
+        """Of the arrays, in the order of the tree."""
+        return list(self._tree_names)
+
+    @property
+    def step(self) -> int:
+        """The job's global step, as far as this worker knows; 0 under strategies without one."""
+        return int(getattr(self.strategy, "global_step", 0))
+
+    @property
+    def alone(self) -> "StepsAlone | None":
+        """Steps on the program's own arrays; None: other processes have the variables, too."""
+        return self.strategy.extended.alone
+
+    def pull(self, names: Iterable[str] | None = None) -> Any:
+        """Values, read-only; they stay as they are, however long they are kept.
+
+        In ``run`` those of the step; outside as they are now, by one round trip.
+
+        Args:
+            names: Which; None: all.
+
+        Returns:
+            The tree; with ``names`` a dict of these.
+
+        Raises:
+            UnknownVariableError: The store has no array of such a name.
+        """
+        if names is None:
+            return self._tree(self.strategy.extended.read_all(self._all))
+        wanted = list(names)
+        chosen = [self._found(name) for name in wanted]
+        return dict(zip(wanted, self.strategy.extended.read_all(chosen), strict=True))
+
+    def pull_rows(self, name: str, indices: Any) -> Any:
+        """Rows of one array; only these travel. Shape ``(*indices.shape, *row)``."""
+        return self._found(name).sparse_read(indices)
+
+    def assign(self, values: Any) -> None:
+        """Overwrite values: a tree, or a mapping of some names."""
+        for name, value in self._by_name(values).items():
+            self._found(name).assign(value)
+
+    def _tree(self, values: Sequence[Any]) -> Any:
+        return optree.tree_unflatten(self._structure, values)
+
+    def _found(self, name: str) -> Variable:
+        try:
+            return self.variables[name]
+        except KeyError:
+            known = ", ".join(map(repr, list(self.variables)[:8]))
+            more = ", …" if len(self.variables) > 8 else ""
+            raise UnknownVariableError(
+                f"this store has no array {name!r}; it has {known}{more}", variable=name
+            ) from None
+
+    def _by_name(self, given: Any) -> Mapping[str, Any]:
+        """What was given for each name: a tree like that of the values, or a mapping of names."""
+        if isinstance(given, Mapping) and given.keys() <= self.variables.keys():
+            return given
+        found, structure = optree.tree_flatten(given, none_is_leaf=True)
+        if structure != self._structure:
+            if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
+                for key in given:
+                    if not any(n == key or n.startswith(f"{key}/") for n in self.variables):
+                        self._found(key)
+            raise ValueError(
+                f"the tree given to this store is not that of its values: {structure} instead of "
+                f"{self._structure}; give such a tree, or a mapping of names"
+            )
+        return dict(zip(self._tree_names, found, strict=True))
+
+
+def _refuse_doubles(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"two arrays of the tree have the name {name!r}; rename one")
+        seen.add(name)

@@ -1,0 +1,70 @@
+"""What the workers in sync have one of each, added up or averaged over them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays.indexed_slices import IndexedSlices
+from ..distribute.base.arrays import as_array
+from ..distribute.base.devices import HOST
+from ..distribute.base.reductions import ReduceOp
+from ..distribute.base.values import DistributedValues, PerReplica
+from ..distribute.strategies.strategy import Strategy
+
+
+def sum_over_workers(
+    strategy: Strategy, named: Mapping[str, Any], means: Mapping[str, Any], *, mean: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reduce what each worker in sync has one of, in one reduction, in a merge of the replicas.
+
+    Args:
+        strategy: The workers' strategy.
+        named: Arrays or IndexedSlices by name.
+        means: Arrays by name, which are averaged.
+        mean: Whether ``named`` are averaged, too; else they are added up.
+
+    Returns:
+        (``named``, ``means``), reduced
+    """
+    extended = strategy.extended
+    replicas = len(extended.replica_devices)
+    workers = extended.num_replicas_in_sync // replicas
+    if workers == 1:
+        return dict(named), dict(means)
+    # The first replica has it all, the others have nothing to add.
+    factor = 1 / workers if mean else 1
+    every = [scaled(value, factor) for value in named.values()]
+    every += [scaled(value, 1 / workers) for value in means.values()]
+    pairs = []
+    for given in every:
+        nothing = _none(given) if isinstance(given, IndexedSlices) else np.zeros_like(given)
+        everyones = PerReplica([given, *[nothing] * (replicas - 1)])
+        pairs.append((everyones, HOST))
+    reduced = list(map(first_of, extended.batch_reduce_to(ReduceOp.SUM, pairs)))
+    count = len(named)
+    return (
+        dict(zip(named, reduced[:count], strict=True)),
+        dict(zip(means, reduced[count:], strict=True)),
+    )
+
+
+def scaled(gradient: Any, factor: float) -> Any:
+    """A gradient times a number, in its own dtype and form."""
+    if isinstance(gradient, IndexedSlices):
+        rows = gradient.values * gradient.values.dtype.type(factor)
+        return IndexedSlices(rows, gradient.indices, gradient.dense_shape)
+    if isinstance(gradient, DistributedValues):
+        return PerReplica(scaled(each, factor) for each in gradient.values)
+    array = as_array(gradient)
+    return array * array.dtype.type(factor)
+
+
+def _none(slices: IndexedSlices) -> IndexedSlices:
+    """No rows of the same table."""
+    return IndexedSlices(slices.values[:0], slices.indices[:0], slices.dense_shape)
+
+
+def first_of(value: Any) -> Any:
+    """A reduced value, of which every replica of this worker has the same."""
+    return value.values[0] if isinstance(value, DistributedValues) else value
