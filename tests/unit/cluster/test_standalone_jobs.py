@@ -193,8 +193,9 @@ def test_a_ps_with_replicas_that_is_killed_is_started_again_and_one_without_ends
     alone = Cluster()
     lost = alone.submit()
     alone.poll()
-    alone.end("j", {PS: -9})
-    assert lost.state is JobState.STOPPING
+    alone.end("j", {PS: -9, CHIEF: ExitCode.PEER_LOST, W0: 138, W1: 138})
+    assert lost.state is JobState.ENDED
+    assert "ps:0" in lost.reason
 
 
 def test_a_worker_is_not_started_again_for_ever() -> None:
