@@ -30,7 +30,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test test-tools fresh bridges-setup test-bridges test-bridges-short soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test test-tools fresh bridges-setup test-bridges test-bridges-short soak chaos coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -113,6 +113,9 @@ test-bridges: $(BRIDGES_TF_STAMP)  ## the bridges to JAX, Keras and PyTorch, in 
 soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of a cluster started for real
 	SOAK=1 $(BIN)/python -m pytest -m 'soak or hypothesis' $(XDIST) $(ARGS)
 	TEST_REAL_START=1 $(BIN)/python -m pytest $(XDIST) tests/scenario tests/fault $(ARGS)
+
+chaos: $(DEV_STAMP)  ## random faults on a job whose parameter servers have replicas; CHAOS_FAULTS=200
+	CHAOS_FAULTS=$(or $(CHAOS_FAULTS),30) $(BIN)/python -m pytest -m soak tests/fault/test_fault_chaos.py $(ARGS)
 
 coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own processes run
 	COVERAGE_CORE=$(COVERAGE_CORE) $(BIN)/python -m pytest $(XDIST) \

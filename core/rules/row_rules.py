@@ -87,7 +87,7 @@ class GroupFtrl(UpdateRule):
         return self.l1_regularization_strength, l2, group
 
 
-ROW_RULES = (RowwiseAdagrad, GroupFtrl)
+ROW_RULES: tuple[type[UpdateRule], ...] = (RowwiseAdagrad, GroupFtrl)
 for _kind in ROW_RULES:
     add_rule(_kind)  # by its name, where a definition or a checkpoint has it
 

@@ -18,6 +18,7 @@ from ...core.errors import (
     UnknownVariableError,
 )
 from ...core.rules.definitions import ShardDefinition, ShardKey, VariableDefinition
+from ...core.rules.row_rules import ROW_RULES
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
@@ -302,14 +303,14 @@ class ShardTable:
             ShapeMismatchError: One is not of a float dtype.
         """
         names = list(variables)
+        if isinstance(rule, ROW_RULES):
+            raise RefusedError(
+                f"{self.task}: {rule.name} looks at whole rows, and runs on growing tables alone: "
+                "give it to a TableConfig of wl.embedding, or bind another rule",
+                task=self.task,
+            )
         for dtype in self._float_dtypes(names):
-            try:
-                warm_up(rule, dtype)
-            except TypeError as error:  # those of whole rows
-                raise RefusedError(
-                    f"{self.task}: {rule.name} runs on growing tables alone: {error}",
-                    task=self.task,
-                ) from error
+            warm_up(rule, dtype)
         with self._defining:
             self._claims.wait(set(names))
             self._limits.check_slots(names, rule, self._blocks, who)

@@ -16,6 +16,7 @@ import pytest
 from helpers.imports import Package, StringImport
 from windlass.core import public_face
 from windlass.core.rules.known_rules import built_in_rules
+from windlass.core.rules.row_rules import ROW_RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "windlass"
@@ -211,5 +212,5 @@ def test_a_class_name_stands_once() -> None:
                 where[node.name].append(name)
     doubled = {name: places for name, places in where.items() if len(places) > 1}
     # A rule has the name of its optimizer: it travels, and checkpoints have it.
-    rules = {rule.__name__ for rule in built_in_rules()}
+    rules = {rule.__name__ for rule in [*built_in_rules(), *ROW_RULES]}
     assert doubled.keys() == rules | _DOUBLED, doubled

@@ -49,8 +49,9 @@ def strategy(request: pytest.FixtureRequest) -> Strategy:
 @pytest.fixture(scope="module")
 def keras_metrics() -> Any:
     """Keras's, on its NumPy backend unless another was chosen before."""
-    os.environ.setdefault("KERAS_BACKEND", "numpy")
-    return pytest.importorskip("keras", reason="Keras is not installed").metrics
+    with pytest.MonkeyPatch.context() as patch:  # processes that other tests start have no such
+        patch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "numpy"))
+        return pytest.importorskip("keras", reason="Keras is not installed").metrics
 
 
 # Keras divides by zero, and takes the result where it does not.

@@ -46,9 +46,10 @@ def keras() -> Any:
     """Keras, on its NumPy backend unless another was chosen before: only eager arithmetic
     is used.
     """
-    os.environ.setdefault("KERAS_BACKEND", "numpy")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    return pytest.importorskip("keras", reason="Keras is not installed")
+    with pytest.MonkeyPatch.context() as patch:  # processes that other tests start have no such
+        patch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "numpy"))
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        return pytest.importorskip("keras", reason="Keras is not installed")
 
 
 @pytest.fixture(scope="module")

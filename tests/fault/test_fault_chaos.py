@@ -1,0 +1,75 @@
+"""Random faults, one after the other, on a job with replicas: no count is ever lost or doubled.
+
+A fault waits until every share has a follower again: what two at once do is said in
+docs/replicas.md. ``make chaos`` makes more of them; ``CHAOS_SEED`` repeats a run.
+"""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from helpers.counting_job import CountingJob
+from helpers.waiting import scaled, wait_until
+from windlass.core.task import TaskId
+
+PS = 3
+FAULTS = int(os.environ.get("CHAOS_FAULTS", "12"))
+SEED = int(os.environ.get("CHAOS_SEED", random.randrange(1 << 32)))
+
+
+def kill(job: CountingJob, task: str) -> None:
+    """A process ends without a word, and another one begins."""
+    job.running[task].kill()
+    job.start_again(task)
+
+
+def leave(job: CountingJob, task: str) -> None:
+    """A ps is asked to leave."""
+    job.running[task].terminate()
+    assert job.running[task].wait(scaled(30)) == 0, job.said(task)
+    job.start_again(task)
+
+
+def freeze(job: CountingJob, task: str) -> None:
+    """A ps stands still until the chief has given it up."""
+    ps = TaskId("ps", int(task.partition(":")[2]))
+    os.kill(job.running[task].pid, signal.SIGSTOP)
+
+    def is_left_out() -> bool:
+        shares = job.shares()
+        return len(shares) == PS and all(ps not in (s.leader, *s.followers) for s in shares)
+
+    wait_until(is_left_out, 30, f"{task} to be given up")
+    os.kill(job.running[task].pid, signal.SIGCONT)
+
+
+@pytest.mark.soak
+def test_no_count_is_lost_or_doubled_whatever_happens_to_one_task_at_a_time(
+    tmp_path: Path,
+) -> None:
+    draw = random.Random(SEED)
+    job = CountingJob(tmp_path, PS, chief_counts=False)
+    done: list[str] = []
+    try:
+        for _ in range(FAULTS):
+            job.until_whole()
+            job.go_on()
+            # One that was just started has nothing yet, and is none of the job's.
+            serving = {task.short for s in job.shares() for task in (s.leader, *s.followers)}
+            task = draw.choice(["chief:0", *sorted(serving)])
+            fault = kill if task == "chief:0" else draw.choice([kill, kill, leave, freeze])
+            done.append(f"{fault.__name__} {task}")
+            fault(job, task)
+        job.until_whole()
+        job.go_on()
+        job.end()
+    finally:
+        print(f"CHAOS_SEED={SEED}:", ", ".join(done))  # shown if the test fails
+        for process in job.running.values():
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
+            process.wait(10)

@@ -1,0 +1,150 @@
+"""A job with replicas of which a test ends any process: every task counts its own steps."""
+
+import json
+from pathlib import Path
+
+from windlass.client.chief.calls import ChiefClient
+from windlass.cluster.access.principal import Principal
+from windlass.cluster.replication.reports import ShareLeader
+from windlass.core.errors import WindlassError
+from windlass.core.settings import Settings
+
+from .clusters import HandStarted, tf_configs
+from .waiting import scaled, wait_until
+
+# Each task counts its own steps on all ps, until the test says that it is enough. A chief that is
+# to be killed counts nothing: nobody would know whether its last step was answered.
+PROGRAM = """
+import json, os, pathlib, sys, time
+import numpy as np
+import windlass as wl
+
+config = json.loads(os.environ["TF_CONFIG"])
+task, ps = config["task"], len(config["cluster"]["ps"])
+slot = 0 if task["type"] == "chief" else task["index"] + 1
+counts_steps = slot or "--chief-counts" in sys.argv
+strategy = wl.distribute.ParameterServerStrategy()
+with strategy.scope():
+    counts = [wl.Variable(np.zeros(3, np.int64), name=f"count{i}") for i in range(ps)]
+    table = wl.Variable(np.zeros((20_000, 32), np.float32), name="table")
+one = np.eye(3, dtype=np.int64)[slot]
+ones = np.ones(table.shape, np.float32)
+
+def step():
+    for count in counts:
+        count.assign_add(one)
+    table.assign_add(ones)
+
+def say(steps):
+    pathlib.Path(f"new-{slot}").write_text(str(steps))
+    os.replace(f"new-{slot}", f"steps-{slot}")
+
+steps = 0
+say(steps)
+while not pathlib.Path("enough").exists():
+    if not counts_steps:
+        time.sleep(0.05)
+        continue
+    strategy.run(step)
+    steps += 1
+    say(steps)
+    seen = [int(count.read_value()[slot]) for count in counts]
+    assert seen == [steps] * ps, (seen, steps)
+say(f"{steps} in all")
+if slot == 0:
+    while not all(pathlib.Path(f"steps-{i}").read_text().endswith("all") for i in range(3)):
+        time.sleep(0.05)
+    found = [count.read_value().tolist() for count in counts]
+    print(json.dumps({"counts": found, "table": table.read_value()[[0, -1], 0].tolist()}))
+"""
+
+
+class CountingJob(HandStarted):
+    """A chief, two workers and some ps with two replicas.
+
+    Args:
+        folder: Where they run.
+        ps: Number of ps.
+        chief_counts: The chief counts its steps, too.
+    """
+
+    def __init__(self, folder: Path, ps: int = 2, *, chief_counts: bool = True) -> None:
+        self.folder = folder
+        self.configs = tf_configs(chief=1, worker=2, ps=ps)
+        self.environment = {
+            "WINDLASS_PS_REPLICAS": "2",
+            "WINDLASS_MODEL_DIR": str(folder / "model"),
+        }
+        (folder / "program.py").write_text(PROGRAM)
+        arguments = ["--chief-counts"] if chief_counts else []
+        self.command = ["windlass", "run", "program.py", "--", *arguments]
+        self._counting = range(0 if chief_counts else 1, 3)
+        super().__init__(self.command, self.configs, folder, **self.environment)
+
+    def until_said(self, *words: str) -> None:
+        """Wait until the chief has said each of these, in this order."""
+
+        def has_said() -> bool:
+            text, start = self.said("chief:0"), 0
+            for each in words:
+                start = text.find(each, start) + 1
+                if not start:
+                    return False
+            return True
+
+        wait_until(has_said, 60, " … ".join(words))
+
+    def steps(self) -> list[int]:
+        """How many steps each task has made."""
+        files = [self.folder / f"steps-{slot}" for slot in range(3)]
+        return [int(file.read_text().split()[0]) if file.exists() else 0 for file in files]
+
+    def go_on(self) -> None:
+        """Wait until each task has made some more steps."""
+        before = self.steps()
+        wait_until(
+            lambda: all(self.steps()[slot] >= before[slot] + 5 for slot in self._counting),
+            30,
+            "steps of all tasks",
+        )
+
+    def shares(self) -> tuple[ShareLeader, ...]:
+        """Who leads and follows, as the chief says; nothing if it does not answer."""
+        address = json.loads(self.configs["chief:0"])["cluster"]["chief"][0]
+        chief = ChiefClient(address, Settings(), Principal("driver"))
+        try:
+            return chief.status(timeout_s=2).shares
+        except WindlassError:
+            return ()
+        finally:
+            chief.close()
+
+    def until_whole(self) -> None:
+        """Wait until every share has a follower."""
+        ps = sum(task.startswith("ps") for task in self.configs)
+        wait_until(
+            lambda: len(shares := self.shares()) == ps and all(each.followers for each in shares),
+            60,
+            "followers of all shares",
+        )
+
+    def start_again(self, task: str) -> None:
+        """Start a task again, as a cluster manager does."""
+        self.running[task].wait(scaled(10))
+        said = self.said(task)
+        again = HandStarted(
+            self.command, {task: self.configs[task]}, self.folder, **self.environment
+        )
+        (self.folder / f"before-{task.replace(':', '-')}.txt").write_text(said)
+        self.running[task] = again.running[task]
+
+    def end(self) -> None:
+        """Let the program end, and check every count."""
+        (self.folder / "enough").touch()
+        ended = self.wait()
+        assert {task: each.code for task, each in ended.items()} == dict.fromkeys(ended, 0), (
+            "\n".join(f"{task}: {each.text[-3000:]}" for task, each in ended.items())
+        )
+        [line] = [line for line in ended["chief:0"].text.splitlines() if line[:1] == "{"]
+        steps, ps = self.steps(), sum(task.startswith("ps") for task in self.configs)
+        assert json.loads(line) == {"counts": [steps] * ps, "table": [sum(steps)] * 2}
