@@ -140,7 +140,7 @@ class Settings(BaseModel):
     ps_replicas: int = Field(
         default=1,
         ge=1,
-        le=4,
+        le=2,
         description="How many ps have each variable, the one that serves it included; the same on "
         "the chief and all ps. With 2 a step is answered when two have it, and a ps that is lost "
         "takes nothing with it: the other goes on. Costs the memory and the work of as many ps.",

@@ -53,6 +53,8 @@ _SERVERS = "ps, chief"
 _CHIEF = "chief, or worker 0 in its place"
 _COORDINATOR = "chief, of a program with a coordinator"
 _CLUSTER = "a cluster that stands"
+_REPLICATED = "chief, of a job with replicas"
+_TABLES = "ps, of tables that grow"
 
 TASK_INFO = _metric(
     _EVERY,
@@ -103,27 +105,27 @@ PS_VARIABLES = _metric(_PS, "ps_variables", "Variables with a shard here.")
 PS_SHARDS = _metric(_PS, "ps_shards", "Shards held here.")
 PS_VALUES = _metric(_PS, "ps_value_bytes", "Memory of the shards' values.")
 PS_SLOTS = _metric(_PS, "ps_slot_bytes", "Memory of the optimizers' slot variables.")
-PS_TABLE_ROWS = _metric(_PS, "ps_table_rows", "Rows of a growing table here.", "table")
+PS_TABLE_ROWS = _metric(_TABLES, "ps_table_rows", "Rows of a growing table here.", "table")
 PS_TABLE_BYTES = _metric(
-    _PS, "ps_table_bytes", "Memory of a growing table's rows, slots and index here.", "table"
+    _TABLES, "ps_table_bytes", "Memory of a growing table's rows, slots and index here.", "table"
 )
 PS_TABLE_ADMITTED = _metric(
-    _PS, "ps_table_admitted_rows_total", "Rows that a growing table has made.", "table"
+    _TABLES, "ps_table_admitted_rows_total", "Rows that a growing table has made.", "table"
 )
 PS_TABLE_REFUSED = _metric(
-    _PS,
+    _TABLES,
     "ps_table_refused_keys_total",
     "Sightings of keys that a growing table did not admit; their gradients were dropped.",
     "table",
 )
 PS_TABLE_FULL = _metric(
-    _PS,
+    _TABLES,
     "ps_table_full_keys_total",
     "Sightings of keys for which a growing table had no room; their gradients were dropped.",
     "table",
 )
 PS_TABLE_EVICTED = _metric(
-    _PS, "ps_table_evicted_rows_total", "Rows that a growing table has evicted.", "table"
+    _TABLES, "ps_table_evicted_rows_total", "Rows that a growing table has evicted.", "table"
 )
 PS_LIMIT = _metric(
     _PS, "ps_limit_bytes", "Most that values and slots may have together (max_ps_bytes)."
@@ -158,17 +160,18 @@ JOB_GOAL = _metric(
     _CHIEF, "job_goal_steps", "Global step that the program works towards; 0: not said."
 )
 JOB_REPLICAS = _metric(
-    _CHIEF,
+    _REPLICATED,
     "job_share_replicas",
-    "Ps that have a share of the variables, the one that leads it included; of a job with "
-    "ps_replicas.",
+    "Ps that have a share of the variables, the one that leads it included.",
     "share",
 )
 JOB_MISSING_REPLICAS = _metric(
-    _CHIEF, "job_missing_replicas", "Replicas that ps_replicas asks for and that are not there."
+    _REPLICATED,
+    "job_missing_replicas",
+    "Replicas that ps_replicas asks for and that are not there.",
 )
 JOB_FAILOVERS = _metric(
-    _CHIEF, "job_failovers_total", "Times that another ps has come to lead a share."
+    _REPLICATED, "job_failovers_total", "Times that another ps has come to lead a share."
 )
 JOB_AGE = _metric(_CHIEF, "job_age_seconds", "Since this chief has begun to lead the job.")
 SAVES = _metric(_CHIEF, "checkpoints_total", "Checkpoints written since this chief's start.")

@@ -42,6 +42,7 @@ class JobOnPs:
         shards: Number of shards held there.
         global_step: Global step as far as this ps knows.
         gives_way: Whether worker 0 leads it, and a chief that comes leads instead.
+        has_shares: Whether this process leads or follows shares of it.
     """
 
     job: str
@@ -51,6 +52,7 @@ class JobOnPs:
     shards: int = 0
     global_step: int = 0
     gives_way: bool = False
+    has_shares: bool = False
 
 
 class PsControl:
@@ -131,6 +133,7 @@ class PsControl:
             response.shards,
             response.global_step,
             response.gives_way,
+            response.has_shares,
         )
 
     def try_model_dir(self, probe: str, *, timeout_s: float) -> str:
@@ -306,6 +309,7 @@ def _state_from_wire(message: ps_pb2.ShareState) -> ShareState:
             codec.task_from_wire(each.task),
             has_joined=each.has_joined,
             is_lost=each.is_lost,
+            is_needed=each.is_needed,
             position=each.position,
             acknowledged=each.acknowledged,
         )

@@ -113,6 +113,15 @@ def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfigu
     return _change(replace(now, epoch=now.epoch + 1, followers=(*now.followers, follower)))
 
 
+def anew(now: Configuration) -> Reconfiguration:
+    """The same in the next epoch: a leader forgets by it whom the chief does not count on.
+
+    Needed where a new follower is lost after its leader has begun to wait for it, and before the
+    chief has heard that it had joined.
+    """
+    return _change(replace(now, epoch=now.epoch + 1))
+
+
 def copied(now: Configuration, wanted: int, candidates: Iterable[TaskId]) -> Reconfiguration:
     """Have the share copied if it has fewer replicas than wanted.
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from ...core.task import TaskId
 from .configuration import CopyTo, Lead
 
-GRANT_S = 1.0
+GRANT_S = 0.5
 """How long a follower that has heard of its leader lets it answer reads alone. Unit: seconds.
 
 A leader that was cut off does not know that another one has taken its place, and what it reads

@@ -14,6 +14,7 @@ class FollowerState:
         task: The follower.
         has_joined: Answers wait for it, and it has acknowledged everything before that.
         is_lost: The link to it broke.
+        is_needed: Answers wait for it.
         position: Position of the last record sent to it.
         acknowledged: Position of the last record that it has.
     """
@@ -21,6 +22,7 @@ class FollowerState:
     task: TaskId
     has_joined: bool = False
     is_lost: bool = False
+    is_needed: bool = False
     position: int = 0
     acknowledged: int = 0
 

@@ -15,6 +15,7 @@ from .configuration import (
     Lead,
     Order,
     Reconfiguration,
+    anew,
     copied,
     first,
     orders,
@@ -88,7 +89,13 @@ class Shares:
                 if follower.task in now.followers:
                     yield from self._leave_out(now, follower.task)
                     return
+                if follower.is_needed and state.epoch == now.epoch:
+                    yield self._keep(anew(now))
+                    return
             elif follower.has_joined and follower.task not in now.replicas:
+                if follower.task not in self._alive:
+                    yield self._keep(anew(now))
+                    return
                 yield self._keep(with_follower(now, state.epoch, follower.task))
                 return
             elif not follower.has_joined and follower.task not in now.replicas:

@@ -233,7 +233,7 @@ class GetJobRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetJobResponse(_message.Message):
-    __slots__ = ("chief_address", "phase", "job", "chief_silent_s", "last_generation", "shards", "global_step", "gives_way")
+    __slots__ = ("chief_address", "phase", "job", "chief_silent_s", "last_generation", "shards", "global_step", "gives_way", "has_shares")
     CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class GetJobResponse(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     GIVES_WAY_FIELD_NUMBER: _ClassVar[int]
+    HAS_SHARES_FIELD_NUMBER: _ClassVar[int]
     chief_address: str
     phase: _common_pb2.JobPhase
     job: str
@@ -250,7 +251,8 @@ class GetJobResponse(_message.Message):
     shards: int
     global_step: int
     gives_way: bool
-    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ...) -> None: ...
+    has_shares: bool
+    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ..., has_shares: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
     __slots__ = ("checkpoint", "probe", "share")
@@ -428,15 +430,17 @@ class ShareState(_message.Message):
     def __init__(self, share: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., is_whole: bool = ..., followers: _Optional[_Iterable[_Union[FollowerState, _Mapping]]] = ...) -> None: ...
 
 class FollowerState(_message.Message):
-    __slots__ = ("task", "has_joined", "is_lost", "position", "acknowledged")
+    __slots__ = ("task", "has_joined", "is_lost", "position", "acknowledged", "is_needed")
     TASK_FIELD_NUMBER: _ClassVar[int]
     HAS_JOINED_FIELD_NUMBER: _ClassVar[int]
     IS_LOST_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    IS_NEEDED_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.Task
     has_joined: bool
     is_lost: bool
     position: int
     acknowledged: int
-    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ...) -> None: ...
+    is_needed: bool
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ...) -> None: ...

@@ -95,15 +95,16 @@ class ParameterServerServicer:
     ) -> ps_pb2.GetJobResponse:
         """Where the chief is."""
         leader = self._lease.leader
-        counters = self._shares.counters()
+        shards, global_step, takes_part = self._shares.held()
         return ps_pb2.GetJobResponse(
             chief_address=self._lease.chief_address,
             phase=common_pb2.JOB_PHASE_RUNNING,
             job=self._lease.job,
             chief_silent_s=self._lease.silent_s,
             last_generation=self._lease.chief_generation,
-            shards=counters.shards,
-            global_step=counters.global_step,
+            shards=shards,
+            global_step=global_step,
+            has_shares=takes_part,
             gives_way=leader is not None and leader.type != CHIEF,
         )
 
@@ -179,6 +180,7 @@ def _state_to_wire(state: ShareState) -> ps_pb2.ShareState:
             task=codec.task_to_wire(each.task),
             has_joined=each.has_joined,
             is_lost=each.is_lost,
+            is_needed=each.is_needed,
             position=each.position,
             acknowledged=each.acknowledged,
         )

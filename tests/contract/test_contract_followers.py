@@ -79,7 +79,7 @@ class Pair:
     def follow(self) -> RemoteLink:
         """Copy the share, and need the follower."""
         link = self.link()
-        copy_store(self.leader.store, FOLLOWER, link)
+        copy_store(self.leader.store, Follower(FOLLOWER, link))
         self.leader.store.records.need([FOLLOWER])
         return link
 

@@ -20,6 +20,7 @@ from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
 from windlass.server.ps.replication.records import Record
 from windlass.server.ps.replication.replaying import Replayer
+from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.store import PushRequest, Store
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
@@ -63,7 +64,7 @@ class Link:
                 data, payload = item
                 message = replication_pb2.Record.FromString(data)
                 self._replayer.take(self._decoder.decode(message, memoryview(payload)))
-                self._leader.records.acknowledge(FOLLOWER, message.position)
+                self._leader.records.acknowledge(self, message.position)
         except BaseException as error:
             self.failure = error
             raise
@@ -170,7 +171,7 @@ def follow(leader: Store) -> tuple[Store, Link]:
     """A store that has everything of the leader's, and follows it."""
     follower = make_store(index=1)
     link = Link(leader, follower)
-    copy_store(leader, FOLLOWER, link)
+    copy_store(leader, Follower(FOLLOWER, link))
     return follower, link
 
 

@@ -37,12 +37,14 @@ class KnownJob:
         last_generation: Generation of the last chief that a ps knows; 0: none.
         shards: Number of shards of variables on all ps; 0: the variables are to be made.
         global_step: Number of steps applied.
+        has_shares: Whether a ps leads or follows shares of variables.
     """
 
     job: str
     last_generation: int = 0
     shards: int = 0
     global_step: int = 0
+    has_shares: bool = False
 
 
 def find_job(
@@ -150,6 +152,7 @@ def _known(answers: _Answers, settings: Settings) -> KnownJob:
         last_generation=max((each.last_generation for each in known), default=0),
         shards=sum(each.shards for each in known),
         global_step=max((each.global_step for each in known), default=0),
+        has_shares=any(each.has_shares for each in known),
     )
 
 

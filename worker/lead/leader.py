@@ -151,7 +151,7 @@ class JobLeader:
                 "more, or lower WINDLASS_PS_REPLICAS"
             )
         record = self._record
-        goes_on = record is not None and record.job == self._known.job and self._known.shards > 0
+        goes_on = record is not None and record.job == self._known.job and self._known.has_shares
         return ShareKeeper(
             self.locked_job,
             who,

@@ -10,7 +10,6 @@ look at whole shards.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from ....core.errors import MovedError, PeerLostError
 from ....core.rules.update_rules import UpdateRule
@@ -30,8 +29,11 @@ def copy_to_all(stream: RecordStream, blocks: Sequence[Block], held: Sequence[He
         for block in blocks:
             if stream.claim(follower, block.number):
                 own = [each for each in held if each.block is block]
-                with suppress(PeerLostError):  # answers wait for it, if it is needed
+                try:
                     copy_block(stream, block, own, follower)
+                except PeerLostError as error:
+                    # It has half of the block. If it is needed, answers wait for the chief's word.
+                    stream.give_up(follower, error)
 
 
 def copy_block(

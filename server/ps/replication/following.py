@@ -54,17 +54,17 @@ class FollowService:
         said = codec.incarnation_from_wire(getattr(greeting.hello, "from"))
         if said.task != leader:
             raise RefusedError(f"{said.task} cannot lead in the name of {leader}")
-        share.follow(leader, first.epoch, connection.cancel)
+        following = share.follow(leader, first.epoch, connection.cancel)
         try:
             self._follow(connection, share, leader)
-            share.leader_ended(leader)
+            share.leader_ended(following)
         except FencedError:
             raise  # this ps follows it no more: what is here stays
         except OSError:
-            share.leader_ended(leader)
+            share.leader_ended(following)
             raise
         except BaseException as error:
-            share.stopped_following(leader, error)
+            share.stopped_following(following, error)
             raise
         return False
 

@@ -1,27 +1,35 @@
 """A new follower: everything that a store holds is copied to it while pushes go on."""
 
+from collections.abc import Callable
+
 from ....core.errors import RefusedError
-from ....core.task import TaskId
 from ..store import Store
 from .copying import copy_block
 from .records import CopyCompleted
-from .stream import Follower, FollowerLink
+from .stream import Follower
 
 
-def copy_store(store: Store, task: TaskId, link: FollowerLink) -> Follower:
+def copy_store(store: Store, follower: Follower, attach: Callable[[], None] | None = None) -> None:
     """Copy all of a store to a follower, which has everything when this returns.
 
     Answers do not wait for it yet: see :meth:`RecordStream.need`.
+
+    Args:
+        store: The leader's.
+        follower: It has nothing yet.
+        attach: Attaches it to the store, or raises; None: nobody else attaches followers.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
         RefusedError: The store has growing tables, which cannot be copied yet.
     """
-    stream = store.records
-    follower = Follower(task, link)
-    store.attach(follower)
+    stream, task = store.records, follower.task
+    if attach is None:
+        store.attach(follower)
+    else:
+        attach()
     if tables := store.table.tables():
-        stream.detach(task)
+        stream.remove(follower)
         raise RefusedError(
             f"{store.task} has {len(tables)} growing tables, from {tables[0].shards[0].label!r} "
             f"on, and {task} cannot follow it: tables cannot be copied yet",
@@ -35,4 +43,3 @@ def copy_store(store: Store, task: TaskId, link: FollowerLink) -> Follower:
                 copy_block(stream, block, store.table.held_of(block), follower)
     stream.send(follower, CopyCompleted())
     stream.wait_for(follower, follower.position)
-    return follower

@@ -104,11 +104,11 @@ class RemoteLink:
                 self._connection.deadline = time.monotonic() + self._timeout_s
                 with suppress(TimeoutError):  # nothing was sent to it for so long
                     said = receive_message(self._connection).acknowledged
-                    self._stream.acknowledge(self._follower, said.position)
+                    self._stream.acknowledge(self, said.position)
         except (OSError, WindlassError) as error:
             self._ended(error)
         self._connection.close()
 
     def _ended(self, error: BaseException) -> None:
         self._failure = error
-        self._stream.link_ended(self._follower, error)
+        self._stream.link_ended(self, error)

@@ -85,6 +85,8 @@ class RecordEncoder:
     def _encode_update(self, message: pb.BlockUpdate, record: BlockUpdated) -> list[Array]:
         message.block = record.block
         _step_to_wire(message.step, record.info)
+        if len(self._rules) + len(record.parts) > _MAX_RULES:
+            self._rules.clear()  # hyperparameters change in every step
         arrays: list[Array] = []
         for part in record.parts:
             where, gradient = part.where, part.gradient
@@ -108,8 +110,6 @@ class RecordEncoder:
         known = self._rules.get(id(rule))
         if known is not None:
             return known[1]
-        if len(self._rules) >= _MAX_RULES:  # hyperparameters that change in every step
-            self._rules.clear()
         number = len(self._rules) + 1
         self._rules[id(rule)] = rule, number
         message.rules.add(number=number, rule=codec.rule_to_wire(rule))

@@ -65,6 +65,7 @@ class ReplicatedShare:
         self._joined: frozenset[TaskId] = frozenset()
         self._heard = 0.0  # of the leader, by the clock of time.monotonic
         self._leader_ended = False
+        self._following: object = None
         self._sessions: set[Callable[[], None]] = set()
         self._renew(contents)
 
@@ -88,7 +89,7 @@ class ReplicatedShare:
         Raises:
             FencedError: This ps may not: it has heard of a later epoch, or has not everything.
         """
-        self._outlast_grant()
+        self._outlast_grant(order)
         with self._lock:
             after = replica.ordered(self.replica, order)
             if after is None:
@@ -108,11 +109,16 @@ class ReplicatedShare:
         log.info("leads share %d in epoch %d", self.number, order.epoch)
         self._changed()
 
-    def _outlast_grant(self) -> None:
-        """As follower: wait until the leader before answers no reads any more."""
+    def _outlast_grant(self, order: Lead) -> None:
+        """As follower: take no more records, and wait until the leader answers no reads either."""
         with self._lock:
-            follows = self.replica.role is ReplicaRole.FOLLOWING and not self._leader_ended
-            until = self._heard + replica.GRANT_S if follows else 0.0
+            follows = self.replica.role is ReplicaRole.FOLLOWING
+            if not follows or replica.ordered(self.replica, order) is None or self._leader_ended:
+                return
+            until = self._heard + replica.GRANT_S
+            self._break_link()
+            self._break_link = lambda: None
+            self.replica = replace(self.replica, leader=None)
         left_s = until - time.monotonic()
         if left_s > 0:
             threading.Event().wait(left_s)
@@ -141,8 +147,12 @@ class ReplicatedShare:
     @property
     def leads(self) -> bool:
         """Whether this ps leads the share."""
-        with self._lock:
-            return self.replica.role is ReplicaRole.LEADING
+        return self.replica.role is ReplicaRole.LEADING
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this ps leads or follows the share, and has all of it."""
+        return self.replica.is_whole
 
     def led(self) -> Store:
         """The share's store, for a call.
@@ -183,19 +193,21 @@ class ReplicatedShare:
             self.replica = after
             store = self.store
 
+        follower: Follower | None = None
+
         def copy() -> None:
+            nonlocal follower
             try:
-                follower = copy_store(
-                    store, order.follower, open_link(order, address, store.records)
-                )
+                follower = Follower(order.follower, open_link(order, address, store.records))
+                copy_store(store, follower, lambda: self._attach(store, order, follower))
                 self._count(store, follower)
             except (OSError, WindlassError) as error:
                 log.warning("share %d was not copied to %s: %s", self.number, order.follower, error)
-                self._give_up(store, order.follower)
+                self._give_up(store, order, follower)
 
         def failed(error: BaseException) -> None:
             log.error("share %d was not copied to %s: %r", self.number, order.follower, error)
-            self._give_up(store, order.follower)
+            self._give_up(store, order, follower)
 
         new_thread(f"copy-{order.follower.short}", copy, failed=failed).start()
 
@@ -214,16 +226,34 @@ class ReplicatedShare:
         log.info("%s follows share %d", follower.task, self.number)
         self._changed()
 
-    def _give_up(self, store: Store, follower: TaskId) -> None:
+    def _attach(self, store: Store, order: CopyTo, follower: Follower) -> None:
+        """Begin to send records to a follower, if the chief has ordered nothing else meanwhile."""
         with self._lock:
-            if self.store is store and self.replica.copies_to == follower:
+            now = self.replica
+            if self.store is not store or (now.copies_to, now.epoch) != (
+                order.follower,
+                order.epoch,
+            ):
+                raise FencedError(f"the chief has changed who follows share {self.number}")
+            store.attach(follower)
+
+    def _give_up(self, store: Store, order: CopyTo, follower: Follower | None) -> None:
+        if follower is not None:
+            follower.cancel()
+        with self._lock:
+            is_current = self.store is store and self.replica.epoch == order.epoch
+            if is_current and self.replica.copies_to == order.follower:
                 self.replica = replica.copy_broken(self.replica)
-                store.records.detach(follower)
+            if follower is not None and not follower.is_needed:
+                store.records.remove(
+                    follower
+                )  # a needed one stays: the chief hears that it is lost
         self._changed()
 
     def _link_lost(self, store: Store, task: TaskId, error: BaseException) -> None:
         """A link broke. Its end, or a record that found it broken, says so; any thread."""
-        if isinstance(error, FencedError):
+        needs = any(each.task == task and each.is_needed for each in store.records.followers)
+        if isinstance(error, FencedError) and needs:
             # The follower knows of a later epoch: this ps leads no more.
             store.records.close(MovedError(f"share {self.number} is led elsewhere: {error}"))
         log.warning("the link of share %d to %s broke: %s", self.number, task, error)
@@ -231,13 +261,17 @@ class ReplicatedShare:
 
     # -- following -----------------------------------------------------------------------------
 
-    def follow(self, leader: TaskId, epoch: int, break_link: Callable[[], None]) -> None:
+    def follow(self, leader: TaskId, epoch: int, break_link: Callable[[], None]) -> object:
         """Follow a leader from now on; everything that is here is thrown away.
 
         Args:
             leader: That copies its share here.
             epoch: In which it leads.
             break_link: Ends its link. From any thread.
+
+        Returns:
+            What this following is called in :meth:`leader_ended` and :meth:`stopped_following`: a
+            leader may come again on another link.
 
         Raises:
             FencedError: This ps leads the share, or knows of a later epoch.
@@ -251,6 +285,7 @@ class ReplicatedShare:
             self._break_link()
             self._break_link = break_link
             self._leader_ended = False
+            self._following = following = object()
             self.replica = after
             before, sessions = self.store.records, list(self._sessions)
             moved = MovedError(f"{leader} leads share {self.number} in epoch {epoch}")
@@ -261,6 +296,7 @@ class ReplicatedShare:
         for cancel in sessions:
             cancel()
         self._changed()
+        return following
 
     def take(self, leader: TaskId, epoch: int, position: int, record: Record) -> None:
         """Carry out a record of the leader.
@@ -290,17 +326,19 @@ class ReplicatedShare:
         if became_whole:
             self._changed()
 
-    def leader_ended(self, leader: TaskId) -> None:
+    def leader_ended(self, following: object) -> None:
         """The leader has ended the link: without this ps it answers nothing any more."""
         with self._lock:
-            if self.replica.leader == leader:
+            if self._following is following and self.replica.leader is not None:
                 self._leader_ended = True
 
-    def stopped_following(self, leader: TaskId, error: BaseException) -> None:
+    def stopped_following(self, following: object, error: BaseException) -> None:
         """A leader's record could not be carried out: this ps has not what the leader has."""
         with self._lock:
-            if self.replica.leader == leader and self.replica.role is ReplicaRole.FOLLOWING:
-                self.replica = replace(self.replica, is_whole=False)
+            leader = self.replica.leader
+            if self._following is not following or self.replica.role is not ReplicaRole.FOLLOWING:
+                return
+            self.replica = replace(self.replica, is_whole=False)
         log.error("does not follow %s in share %d any more: %s", leader, self.number, error)
         self._changed()
 
@@ -309,9 +347,9 @@ class ReplicatedShare:
     @property
     def state(self) -> ShareState:
         """What this ps is to the share."""
-        with self._lock:
-            now, joined, records = self.replica, self._joined, self.store.records
-            followers = records.followers
+        # Without the lock, which a record that is carried out may hold for long.
+        now, joined, records = self.replica, self._joined, self.store.records
+        followers = records.followers
         return ShareState(
             self.number,
             now.role,
@@ -322,6 +360,7 @@ class ReplicatedShare:
                     each.task,
                     has_joined=each.task in joined,
                     is_lost=each.broken is not None,
+                    is_needed=each.is_needed,
                     position=each.position,
                     acknowledged=each.acknowledged,
                 )

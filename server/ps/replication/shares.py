@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from ....cluster.replication.configuration import CopyTo, Lead
-from ....cluster.replication.replica import GRANT_S
+from ....cluster.replication.replica import GRANT_S, ReplicaRole
 from ....cluster.replication.reports import PsReport
 from ....core.errors import FencedError, MovedError, RefusedError
 from ....core.process.memory import memory_bytes
@@ -106,6 +106,18 @@ class PsShares:
         """
         led = (share.store.counters() for share in self._all() if share.leads)
         return total_counters(led, sessions)
+
+    def held(self) -> tuple[int, int, bool]:
+        """What a restarted chief asks for.
+
+        Returns:
+            (shards, global step) of the shares that this ps has whole, led or followed; and whether
+            it has any part in a share.
+        """
+        shares = [share for share in self._all() if share.is_held]
+        counters = total_counters((share.store.counters() for share in shares), 0)
+        takes_part = any(share.replica.role is not ReplicaRole.NONE for share in self._all())
+        return counters.shards, counters.global_step, takes_part
 
     @property
     def max_bytes(self) -> int:

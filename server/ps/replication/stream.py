@@ -16,6 +16,8 @@ from ....core.errors import PeerLostError, WindlassError
 from ....core.task import TaskId
 from .records import BLOCK_RECORDS, BlockCopyBegun, Checked, Record
 
+_SILENCE_S = 10.0  # one that loads a kernel may be silent for some seconds
+
 
 class FollowerLink(Protocol):
     """Carries records to one follower. One thread at a time calls it."""
@@ -46,6 +48,7 @@ class Follower:
         link: Connection to it.
 
     Attributes:
+        link: The same.
         position: Position of the last record that was sent to it.
         acknowledged: The last position that it has acknowledged.
         blocks: Numbers of the blocks whose copy has begun; it gets all records of these.
@@ -66,15 +69,15 @@ class Follower:
         self.granted_until = 0.0  # by the clock of time.monotonic
         self.checked: tuple[int, float] | None = None  # position, and when it was sent
         self.broken: BaseException | None = None
-        self._link = link
+        self.link = link
 
     def cancel(self) -> None:
         """Break the link. From any thread."""
-        self._link.cancel()
+        self.link.cancel()
 
     def lead_in(self, epoch: int) -> None:
         """Later records are of this epoch."""
-        self._link.lead_in(epoch)
+        self.link.lead_in(epoch)
 
     def send(self, record: Record) -> None:
         """Send a record, if it is for this follower. The caller holds the stream's lock."""
@@ -86,7 +89,7 @@ class Follower:
         if self.broken is not None:
             return
         try:
-            self._link.send(self.position, record)
+            self.link.send(self.position, record)
         except (OSError, WindlassError) as error:
             self.broken = error
 
@@ -108,6 +111,7 @@ class RecordStream:
         self.lost: Callable[[TaskId, BaseException], None] = lambda task, error: None  # noqa: ARG005
         self.closed: Callable[[], None] = lambda: None
         self._timeout_s = timeout_s
+        self._silence_s = min(timeout_s, _SILENCE_S)
         self._lock = threading.Lock()
         self._changed = threading.Condition()  # acknowledgements, and who is needed
         self._missing: set[TaskId] = set()  # needed, and without a link
@@ -122,12 +126,17 @@ class RecordStream:
         """Send nothing more to a ps. If it is needed, answers wait until it is not any more."""
         for follower in self.followers:
             if follower.task == task:
-                follower.cancel()  # a thread may wait for room on the link, and hold the lock
+                self.remove(follower)
+
+    def remove(self, follower: Follower) -> None:
+        """As :meth:`detach`, for one of two links to the same ps."""
+        follower.cancel()  # a thread may wait for room on the link, and hold the lock
+        with self._changed:  # first: no answer may leave in between
+            if follower.is_needed and follower in self.followers:
+                self._missing.add(follower.task)
         with self._lock:
-            gone = [each for each in self.followers if each.task == task]
-            self.followers = tuple(each for each in self.followers if each.task != task)
+            self.followers = tuple(each for each in self.followers if each is not follower)
         with self._changed:
-            self._missing.update(each.task for each in gone if each.is_needed)
             self._changed.notify_all()
 
     def post(self, record: Record) -> None:
@@ -173,24 +182,33 @@ class RecordStream:
             self._missing = needed - {follower.task for follower in self.followers}
             self._changed.notify_all()
 
-    def acknowledge(self, task: TaskId, position: int) -> None:
-        """A follower has all records up to a position."""
+    def acknowledge(self, link: FollowerLink, position: int) -> None:
+        """A follower has all records up to a position, says its link."""
         with self._changed:
             for follower in self.followers:
-                if follower.task == task:
+                if follower.link is link:
                     follower.acknowledged = max(follower.acknowledged, position)
                     if follower.checked is not None and position >= follower.checked[0]:
                         follower.granted_until = follower.checked[1] + GRANT_S
                         follower.checked = None
             self._changed.notify_all()
 
-    def link_ended(self, task: TaskId, error: BaseException) -> None:
-        """A follower's acknowledgements have ended: its link is broken."""
+    def link_ended(self, link: FollowerLink, error: BaseException) -> None:
+        """The acknowledgements on a link have ended: it is broken."""
+        for follower in self.followers:
+            if follower.link is link:
+                self.give_up(follower, error)
+
+    def give_up(self, follower: Follower, error: BaseException) -> None:
+        """Send nothing more to a follower, and say that it is lost.
+
+        If it is needed, answers wait until the chief says that it is not any more.
+        """
+        follower.cancel()
         with self._lock:
-            for follower in self.followers:
-                if follower.task == task and follower.broken is None:
-                    follower.broken = error
-                    self.lost(task, error)
+            if follower.broken is None:
+                follower.broken = error
+                self.lost(follower.task, error)
         with self._changed:
             self._changed.notify_all()
 
@@ -217,9 +235,16 @@ class RecordStream:
             self._wait([(each, each.position) for each in self.followers if each.is_needed])
 
     def check(self) -> None:
-        """Ask all followers whether they follow still, without waiting for the answers."""
+        """Ask all followers whether they follow still, without waiting for the answers.
+
+        One that has not answered for long is lost, whatever the connection says.
+        """
+        now = time.monotonic()
+        for follower in self.followers:
+            asked = follower.checked
+            if asked is not None and follower.broken is None and now - asked[1] > self._silence_s:
+                self.give_up(follower, TimeoutError(f"no acknowledgement for {_SILENCE_S:g} s"))
         with self._lock:
-            now = time.monotonic()
             for follower in self.followers:
                 self._send((follower,), Checked())
                 if follower.checked is None:

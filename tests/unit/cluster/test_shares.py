@@ -80,6 +80,21 @@ def test_a_lost_follower_is_left_out_and_copied_to_again() -> None:
     assert shares.copies() == [CopyTo(0, 3, PS[0], PS[1])]
 
 
+def test_a_joiner_that_is_lost_before_it_is_counted_on_is_forgotten() -> None:
+    """Its leader waits for it, and would for ever."""
+    shares = new_job(2)
+    shares.copies()
+    lost = leads(0, 1, FollowerState(PS[1], is_lost=True, is_needed=True))
+    [decided] = shares.reported(PS[0], PsReport(1, shares=(lost,)))
+    assert lead_orders([decided]) == [Lead(0, 2, PS[0])]
+    assert shares.reported(PS[0], PsReport(1, shares=(lost,))) == [], "it has obeyed not yet"
+    gone = new_job(2)
+    gone.copies()
+    gone.gone(PS[1])
+    late = leads(0, 1, FollowerState(PS[1], has_joined=True, is_needed=True))
+    assert lead_orders(gone.reported(PS[0], PsReport(1, shares=(late,)))) == [Lead(0, 2, PS[0])]
+
+
 def test_a_copy_that_breaks_off_is_made_again() -> None:
     shares = new_job(2)
     first = shares.copies()

@@ -187,7 +187,7 @@ def test_a_link_that_breaks_during_the_copy_ends_it_and_no_push(most: int) -> No
     leader = make_store(Adam(learning_rate=0.1), timeout_s=0.5)
     worker = Worker(leader, 0)
     with pytest.raises(PeerLostError, match="task:1"):
-        copy_store(leader, FOLLOWER, BrokenLink(most))
+        copy_store(leader, Follower(FOLLOWER, BrokenLink(most)))
     assert not worker.push().duplicate
     leader.records.confirm()  # nobody needs it
     leader.records.detach(FOLLOWER)
@@ -213,9 +213,9 @@ def test_answers_wait_for_those_that_are_needed_alone() -> None:
     thread = threading.Thread(target=confirm)
     thread.start()
     assert not confirmed.wait(0.05)
-    leader.records.acknowledge(FOLLOWER, len(silent.records) - 1)
+    leader.records.acknowledge(silent, len(silent.records) - 1)
     assert not confirmed.wait(0.05)
-    leader.records.acknowledge(FOLLOWER, len(silent.records))
+    leader.records.acknowledge(silent, len(silent.records))
     thread.join(10)
     assert confirmed.is_set()
     worker = Worker(leader, 0)
@@ -302,11 +302,11 @@ def test_a_read_asks_followers_that_have_said_nothing_for_a_while() -> None:
     follower = Follower(FOLLOWER, link)
     leader.attach(follower)
     leader.records.need([FOLLOWER])
-    leader.records.acknowledge(FOLLOWER, follower.position)
+    leader.records.acknowledge(link, follower.position)
     leader.records.confirm()
     with pytest.raises(PeerLostError):
         leader.records.confirm_read()
-    leader.records.acknowledge(FOLLOWER, follower.position)
+    leader.records.acknowledge(link, follower.position)
     sent = len(link.records)
     leader.records.confirm_read()
     assert len(link.records) == sent, "it has just been asked"

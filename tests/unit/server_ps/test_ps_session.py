@@ -294,7 +294,7 @@ class Silent:
         pass
 
     def acknowledge(self) -> None:
-        self._store.records.acknowledge(FOLLOWER, self._position)
+        self._store.records.acknowledge(self, self._position)
 
 
 @pytest.mark.parametrize(
