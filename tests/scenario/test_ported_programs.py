@@ -66,7 +66,9 @@ def start_with_python(name: str, folder: Path) -> None:
         [sys.executable, FOLDER / f"{name}.py"], timeout_s=scaled(90), cwd=folder
     )
     assert code == 0, errors
-    assert errors == ""
+    # It may say that it waits for another test, which compiles into the same cache.
+    said = [line for line in errors.splitlines() if "compiles kernels into" not in line]
+    assert said == []
     check(name, output)
 
 
