@@ -7,7 +7,7 @@ from importlib import metadata
 from .errors import ProtocolMismatchError
 
 # Increased when the wire contract changes incompatibly; see proto/README.md.
-PROTOCOL = 4
+PROTOCOL = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from ...cluster.replication.reports import ShareLeader
+from ...core.backoff import attempts
 from ...core.errors import PeerLostError, WindlassError
 from ...core.process.threads import new_thread
 from ..chief.calls import ChiefClient
@@ -13,6 +14,7 @@ log = logging.getLogger(__name__)
 
 _ANSWER_S = 2.0  # a call waits for a change for half a second
 _PAUSE_S = 0.1
+_REFUSED_S = 5.0  # e.g. a token that is about to be renewed
 
 
 def _failed(error: BaseException) -> None:
@@ -35,13 +37,20 @@ class LeaderWatch:
         self._closing = threading.Event()
         self._changes = 0
 
-    def begin(self) -> bool:
+    def begin(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bool:
         """Ask once, and go on asking if the job has replicas; returns whether it has.
+
+        Args:
+            timeout_s: How long a chief that does not answer is asked again. Unit: seconds.
+            check: Called before each attempt; raises to give up.
 
         Raises:
             PeerLostError: The chief does not answer.
         """
-        self._ask()
+        for attempt in attempts(timeout_s=timeout_s, stop=self._closing):
+            with attempt:
+                check()
+                self._ask()
         if self._changes:
             new_thread("leaders", self._watch, failed=_failed).start()
         return bool(self._changes)
@@ -64,7 +73,8 @@ class LeaderWatch:
         self._changes, leaders = self._chief.watch_leaders(before, timeout_s=_ANSWER_S)
         if self._changes == before:
             return
-        self._leaders = {each.share: each for each in leaders}
+        # A restarted chief says one after the other; what was heard before stays until then.
+        self._leaders = self._leaders | {each.share: each for each in leaders}
         for moved in self._told:
             moved()
 
@@ -78,4 +88,4 @@ class LeaderWatch:
                 self._closing.wait(_PAUSE_S)
             except WindlassError as error:
                 log.warning("the chief does not say which ps lead: %s", error)
-                return
+                self._closing.wait(_REFUSED_S)

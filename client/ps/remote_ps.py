@@ -99,12 +99,15 @@ class RemotePs:
 
     def moved(self) -> None:
         """The chief has said who leads: end what waits for another ps. From any thread."""
-        leader = self._locate(self._share)
-        if leader is not None and leader.address != self._address:
-            session = self._session
-            if session is not None:
-                session.cancel()
+        session = self._session
+        if session is not None and self._is_elsewhere():
+            session.cancel()
         self._wake.set()
+
+    def _is_elsewhere(self) -> bool:
+        """Whether the share is led by another ps than this turns to."""
+        leader = self._locate(self._share)
+        return leader is not None and leader.address != self._address
 
     @property
     def task(self) -> TaskId:
@@ -149,6 +152,9 @@ class RemotePs:
         if self._closing.is_set():  # meanwhile
             self._drop_session()
             self._raise_if_aborted()
+        elif self._is_elsewhere():  # so `moved` found no session to end
+            self._drop_session()
+            raise PeerLostError(f"{self._peer} leads share {self._share} no more", peer=self._peer)
 
     def abort(self, error: WindlassError) -> None:
         """Make a running and every later call raise ``error``."""

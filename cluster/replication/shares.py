@@ -180,13 +180,6 @@ class Shares:
         others = self._alive - self._draining
         return task in self._draining and not self.may_leave(task) and not others
 
-    @property
-    def missing(self) -> int:
-        """Replicas that are wanted and not there."""
-        return sum(
-            max(0, self._replicas - len(each.replicas)) for each in self.configurations.values()
-        )
-
 
 def lead_orders(decided: Iterable[Reconfiguration]) -> list[Lead]:
     """The orders to lead in some decisions, the last one of each share."""

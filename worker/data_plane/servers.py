@@ -106,7 +106,7 @@ class ServersPlane(DataPlane):
         ]
         for peer in peers:
             leaders.tell(peer.moved)
-        leaders.begin()
+        leaders.begin(settings.join_timeout_s, check)
         self.session = ParameterSession(peers, who, settings)
         self.session.connect(still_wanted=check)
 

@@ -244,10 +244,9 @@ class ReplicatedShare:
             is_current = self.store is store and self.replica.epoch == order.epoch
             if is_current and self.replica.copies_to == order.follower:
                 self.replica = replica.copy_broken(self.replica)
+            # One that is needed stays: the chief hears that it is lost.
             if follower is not None and not follower.is_needed:
-                store.records.remove(
-                    follower
-                )  # a needed one stays: the chief hears that it is lost
+                store.records.remove(follower)
         self._changed()
 
     def _link_lost(self, store: Store, task: TaskId, error: BaseException) -> None:

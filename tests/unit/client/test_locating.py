@@ -1,0 +1,61 @@
+"""Where the leaders of shares are, as a chief says that comes late, restarts or refuses."""
+
+from typing import cast
+
+import pytest
+
+from helpers.waiting import wait_until
+from windlass.client.chief.calls import ChiefClient
+from windlass.client.ps import locating
+from windlass.client.ps.locating import LeaderWatch
+from windlass.cluster.replication.reports import ShareLeader
+from windlass.core.errors import PeerLostError, PermissionDeniedError, WindlassError
+from windlass.core.task import TaskId
+
+Answer = tuple[int, list[ShareLeader]]
+
+
+def leads(share: int, index: int) -> ShareLeader:
+    return ShareLeader(share, 1, TaskId("ps", index), f"ps{index}:1")
+
+
+class FakeChief:
+    """Gives some answers one after the other, and then is silent."""
+
+    def __init__(self, *answers: Answer | WindlassError) -> None:
+        self.answers = list(answers)
+
+    def watch_leaders(self, _: int, *, timeout_s: float) -> Answer:
+        assert timeout_s > 0
+        answer = self.answers.pop(0) if self.answers else PeerLostError("silent")
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
+
+    def end_watch(self) -> None:
+        pass
+
+
+def watch(*answers: Answer | WindlassError) -> LeaderWatch:
+    return LeaderWatch(cast(ChiefClient, FakeChief(*answers)))
+
+
+def test_a_chief_that_answers_late_is_asked_again() -> None:
+    leaders = watch(PeerLostError("busy"), (0, []))
+    assert not leaders.begin(10)
+    with pytest.raises(PeerLostError, match="silent"):
+        watch().begin(0.2)
+
+
+def test_what_a_restarted_chief_has_not_said_yet_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locating, "_REFUSED_S", 0.01)
+    refused = PermissionDeniedError("the token is over")
+    leaders = watch((2, [leads(0, 0), leads(1, 1)]), refused, (3, [leads(0, 1)]))
+    told: list[ShareLeader | None] = []
+    leaders.tell(lambda: told.append(leaders.leader_of(0)))
+    assert leaders.begin(10)
+    wait_until(lambda: len(told) == 2, 10)
+    leaders.close()
+    assert told == [leads(0, 0), leads(0, 1)]
+    assert leaders.leader_of(1) == leads(1, 1)
+    assert leaders.leader_of(2) is None
