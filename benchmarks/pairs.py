@@ -42,16 +42,30 @@ class Pair:
 
 
 def measure_pair(
-    case: str, plain: Callable[[], object], other: Callable[[], object], budget_s: float
+    case: str,
+    plain: Callable[[], object],
+    other: Callable[[], object],
+    budget_s: float,
+    in_a_row: int = 1,
 ) -> Pair:
-    """Both ways by turns, at least ten times each, as often as the budget allows."""
+    """Both ways by turns, at least ten times each, as often as the budget allows.
+
+    Args:
+        case: What is done.
+        plain: The way that is the measure.
+        other: The other way.
+        budget_s: For both. Unit: seconds.
+        in_a_row: How often one way is done before the other: processes that wait for longer than
+            a small step takes go to sleep, and a step that wakes them takes longer.
+    """
     taken_ms: tuple[list[float], list[float]] = ([], [])
     until = time.perf_counter() + budget_s
     while len(taken_ms[0]) < 2 * WARM_UP or time.perf_counter() < until:
         for call, found in zip((plain, other), taken_ms, strict=True):
             began = time.perf_counter()
-            call()
-            found.append((time.perf_counter() - began) * 1000)
+            for _ in range(in_a_row):
+                call()
+            found.append((time.perf_counter() - began) * 1000 / in_a_row)
     one, two = (each[WARM_UP:] for each in taken_ms)
     return Pair(
         case, statistics.median(one), statistics.median(two), min(two) / min(one), len(taken_ms[0])
@@ -59,7 +73,12 @@ def measure_pair(
 
 
 def compare(
-    measure: Callable[[float], Sequence[Pair]], title: str, plain: str, other: str, help_text: str
+    measure: Callable[[float], Sequence[Pair]],
+    title: str,
+    plain: str,
+    other: str,
+    help_text: str | None,
+    arguments: Sequence[str] | None = None,
 ) -> None:
     """The command of a benchmark of pairs: measure, print the table, optionally write the figures.
 
@@ -69,12 +88,13 @@ def compare(
         plain: The way that is the measure.
         other: The other way.
         help_text: The command's help.
+        arguments: What the command was given, but for options of its own; None: all of it.
     """
     parser = argparse.ArgumentParser(description=help_text)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--budget-s", type=float, default=4.0, help="for each case")
-    arguments = parser.parse_args()
-    pairs = measure(arguments.budget_s)
+    chosen = parser.parse_args(arguments)
+    pairs = measure(chosen.budget_s)
     table = Table(title=title, title_justify="left")
     for column in ("case", plain, other, "ratio", "of minima", "later by", "times"):
         table.add_column(column, justify="left" if column == "case" else "right")
@@ -85,6 +105,6 @@ def compare(
     console = Console(width=max(100, Console().width))
     console.print(table)
     console.print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
-    if arguments.json is not None:
+    if chosen.json is not None:
         rows = [{**asdict(pair), "ratio": pair.ratio} for pair in pairs]
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        chosen.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -36,15 +36,20 @@ def opened(case: SparseCase, transport: str) -> Iterator[ParameterSession]:
     """A session with the case's table, all ones, cut over the ps."""
     rows.prepare()
     with parameter_servers(case.ps) as addresses, connected(addresses, transport) as session:
-        definition = VariableDefinition(TABLE, (case.rows, case.width), np.dtype(np.float32))
-        session.define(
-            [definition],
-            {TABLE: np.ones(definition.shape, np.float32)},
-            create=True,
-            partitioner=FixedShardsPartitioner(case.ps),
-        )
-        session.bind([TABLE], RULE)
+        define(session, case)
         yield session
+
+
+def define(session: ParameterSession, case: SparseCase) -> None:
+    """Create the case's table, all ones, cut over the ps of the session."""
+    definition = VariableDefinition(TABLE, (case.rows, case.width), np.dtype(np.float32))
+    session.define(
+        [definition],
+        {TABLE: np.ones(definition.shape, np.float32)},
+        create=True,
+        partitioner=FixedShardsPartitioner(len(session.peers)),
+    )
+    session.bind([TABLE], RULE)
 
 
 def push(session: ParameterSession, ids: Array, gradient: Array) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ..core.arrays.dtypes import Array, DType
-from ..core.wire.steps import MemoryLocation
+from ..core.wire.memory import MemoryLocation
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
 from ..core.task import Incarnation, TaskId
 from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
-from ..core.wire.steps import MemoryLocation, Operation
+from ..core.wire.memory import MemoryLocation
+from ..core.wire.steps import Operation
 
 
 @dataclass(frozen=True, slots=True)

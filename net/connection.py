@@ -53,6 +53,8 @@ class Connection:
 
     Attributes:
         deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
+        receive_deadline: The same of receiving, for one thread that receives while another sends;
+            None: ``deadline``.
         unread_bytes: How many bytes of the last frame's payload are still to be read.
     """
 
@@ -67,6 +69,7 @@ class Connection:
         self.max_message_bytes = max_message_bytes
         self.peer = peer
         self.deadline = NEVER
+        self.receive_deadline: float | None = None
         self.unread_bytes = 0
         self._outbox = Outbox(stream, _WAITING_FRAMES)
         self._cancelled = False
@@ -316,8 +319,9 @@ class Connection:
 
     def _fill_buffer(self, count: int) -> bool:
         """Have ``count`` bytes in the buffer; False: the stream ended where a frame may begin."""
+        late = self.receive_deadline
         while len(self._buffer) - self._at < count:
-            more = self.stream.receive(self.deadline)
+            more = self.stream.receive(self.deadline if late is None else late)
             if not more:
                 if self._at < len(self._buffer):
                     raise ConnectionError("the connection ended inside a frame")

@@ -7,35 +7,12 @@ from functools import partial
 import numpy as np
 
 from ...core.arrays.copying import copy_into
-from ...core.arrays.dtypes import Array, DType
+from ...core.arrays.dtypes import Array
 from ...core.rules.definitions import ShardKey
-from ...core.wire.steps import MemoryLocation, PullTarget, StepRequest, WireLayout
+from ...core.wire.memory import MemoryRegion
+from ...core.wire.steps import PullTarget, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
 from .reading import Copy, MemoryReading
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRegion:
-    """A shard's values in the memory of its ps."""
-
-    memory: MemoryLocation
-    num_bytes: int
-    dtype: DType
-    row_bytes: int = 0
-
-    @property
-    def block(self) -> tuple[int, int]:
-        """Names the block: shards of one block are changed together."""
-        return self.memory.slab, self.memory.sequence_offset
-
-    def values(self, slab: Array) -> Array:
-        """The bytes of the values."""
-        return slab[self.memory.offset : self.memory.offset + self.num_bytes]
-
-    def sequence(self, slab: Array) -> Array:
-        """The block's sequence, one int64."""
-        start = self.memory.sequence_offset
-        return slab[start : start + 8].view(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.rules.definitions import ShardKey
+from ...core.wire.memory import MemoryRegion
 from ...core.wire.steps import PullTarget, StepRequest, WireLayout
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
-from .direct_pull import MemoryRegion
 from .reading import Copy, MemoryReading
 
 

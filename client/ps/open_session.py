@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
 from ...core.process.waiting import WaitLog
-from ...core.rules.definitions import ShardKey
 from ...core.task import TaskId
 from ...core.wire import codec
 from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
@@ -23,7 +22,7 @@ from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment
 from ...net.stream import LONGEST_WAIT_S, NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
-from .direct_pull import DirectPull, MemoryRegion
+from .direct_pull import DirectPull
 from .direct_rows import DirectRows
 from .shared_payloads import (
     OVERLAPPED_BYTES,
@@ -47,7 +46,6 @@ class OpenSession:
     Args:
         reached: The connection.
         who: This worker.
-        regions: Where shards are in the ps's shared memory; grows while we hold it.
         request_timeout_s: Deadline of a step.
     """
 
@@ -55,7 +53,6 @@ class OpenSession:
         self,
         reached: Reached,
         who: TaskId,
-        regions: Mapping[ShardKey, MemoryRegion],
         request_timeout_s: float,
     ) -> None:
         self._connection: Connection = reached.connection
@@ -64,7 +61,8 @@ class OpenSession:
         self.choice: ConnectionChoice = reached.choice
         self._shared: SharedPayloads | None = None
         if reached.choice.kind is ConnectionKind.SHARED_MEMORY:
-            self._shared = SharedPayloads(self._connection, regions)
+            self._shared = SharedPayloads(self._connection)
+        self._confirms_reads = reached.welcome.confirms_reads
         self._layouts: dict[int, WireLayout] = {}
         self._pulls: dict[int, int] = {}  # pull layout → the request that brought it last
         # The step under way: as it is repeated, as it is sent, and its payload if that travels.
@@ -73,6 +71,7 @@ class OpenSession:
         self._parts: list[memoryview] | None = None
         self._direct: DirectPull | DirectRows | None = None
         self._overlapped = False  # the ps applies what we write while we write and read
+        self._is_deferred = False  # it is sent when the values have been read
         self._who = who
         self._waits: WaitLog | None = None  # made when a step has waited for a second
         self._waits_lock = threading.Lock()  # a payload may be sent by another thread
@@ -105,12 +104,14 @@ class OpenSession:
         self._connection.deadline = time.monotonic() + self._timeout_s
         self._request, self._request_id = request, request_id
         self._sent, self._parts, self._direct, self._overlapped = request, None, None, False
+        self._is_deferred = False
         try:
             if request.pull is not None:
                 self._direct = self._plan_direct(request.pull, request.pull_rows)
             if self._direct is not None:
                 direct_bytes = self._direct.num_bytes
                 self._sent = replace(request, pull=None, pull_rows=(), direct_bytes=direct_bytes)
+                self._is_deferred = self._confirms_reads and request.push is None
             segment = self._segment(self._sent.payload_bytes)
             if segment is None:
                 self._parts = _gather(self._sent)
@@ -128,6 +129,8 @@ class OpenSession:
             The step as it is to be repeated: the caller may change what its values were made of if
             it is detached.
         """
+        if self._is_deferred:
+            return self._request
         try:
             if self._parts is None:
                 return self._send_segment()
@@ -254,16 +257,29 @@ class OpenSession:
         """The same with values read from the ps's memory, while it applies the push if it does."""
         reading = direct.begin(target)
         bounds = direct.ready(self._sent) if self._overlapped or not self._sent.push else None
+        was_read, is_open = False, self._connection.is_silent
         if bounds is not None:
-            reading.go_on(lambda index: self._is_applied(bounds[index]))
+            was_read = reading.go_on(lambda index: self._is_applied(bounds[index]), is_open)
+        if self._is_deferred:
+            self._send_parts(self._sent, ())
         result = self._receive_step(NO_TARGET)
-        if reading.go_on():
+        if reading.go_on(is_open=is_open):
+            if self._confirms_reads and not (self._is_deferred and was_read):
+                self._confirm()
             return replace(result, pulled_bytes=reading.finish())
         # A block that is always being written is asked for in the step's own way.
         pull = StepRequest(pull=direct.layout, pull_rows=direct.rows)
         self._send_parts(pull, _gather(pull))
         again = self._read_reply(pull, PullTarget(target.into))
         return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
+
+    def _confirm(self) -> None:
+        """Ask whether what was read is there to stay.
+
+        A ps that others follow answers when they have all that it had.
+        """
+        self._send_parts(StepRequest(), ())
+        self._read_reply(StepRequest(), NO_TARGET)
 
     def _is_applied(self, payload_bytes: int) -> bool:
         """Wait until so much of the push is applied; False if the answer came first."""

@@ -40,11 +40,16 @@ class MemoryReading:
         self._seen: list[int] = []
         self._moved = 0
 
-    def go_on(self, may_read: Callable[[int], bool] = lambda _: True) -> bool:
+    def go_on(
+        self,
+        may_read: Callable[[int], bool] = lambda _: True,
+        is_open: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Read on, to the end or to the first copy that may not be read.
 
         Args:
             may_read: Given the number of a copy; may wait.
+            is_open: Asked while somebody writes: whether to wait on.
 
         Returns:
             Whether all was read; False also if a block was being written all the time.
@@ -54,7 +59,7 @@ class MemoryReading:
                 return False
             copy = self._copies[index]
             last = self._last[index] if self._last is not None else -1
-            sequence = _read(copy, last)
+            sequence = _read(copy, last, is_open)
             if sequence is None:
                 return False
             self._moved += copy.num_bytes if sequence != last else 0
@@ -71,7 +76,7 @@ class MemoryReading:
         return self._moved
 
 
-def _read(copy: Copy, last: int) -> int | None:
+def _read(copy: Copy, last: int, is_open: Callable[[], bool]) -> int | None:
     """One copy under a sequence lock: repeated while somebody writes, for a while.
 
     Returns:
@@ -86,6 +91,6 @@ def _read(copy: Copy, last: int) -> int | None:
             copy.run()
             if int(copy.sequence[0]) == before:
                 return before
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or not is_open():
             return None
         time.sleep(0)  # let the writer on

@@ -9,11 +9,10 @@ from tenacity import AttemptManager
 
 from ...cluster.access.principal import principal_of_task
 from ...cluster.replication.reports import ShareLeader
-from ...core.arrays.dtypes import row_shape, size_of
 from ...core.backoff import attempts
 from ...core.errors import LimitExceededError, PeerLostError, WindlassError
 from ...core.process.waiting import WaitLog
-from ...core.rules.definitions import ShardDefinition, ShardKey
+from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
@@ -24,7 +23,6 @@ from ...net.connection_choice import ConnectionKind
 from ...net.dial import Dialer, WrapStream
 from ...net.reach import reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
-from .direct_pull import MemoryRegion
 from .open_session import OpenSession, detach
 from .shared_payloads import SMALL_BYTES
 
@@ -64,7 +62,6 @@ class RemotePs:
         self._contents = 0  # what the session began with; 0: not known yet
         self._turn_to(task, address)
         self._session: OpenSession | None = None
-        self._regions: dict[ShardKey, MemoryRegion] = {}
         self._description = str(ConnectionKind.GRPC)
         self._shares_memory = settings.shared_memory
         self._max_step_bytes = settings.max_step_bytes
@@ -143,9 +140,7 @@ class RemotePs:
         welcome = reached.welcome
         self._contents = self._dialer.hello.expected_ps_generation = welcome.ps_generation
         self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)
-        session = OpenSession(
-            reached, self._who.task, self._regions, self._settings.request_timeout_s
-        )
+        session = OpenSession(reached, self._who.task, self._settings.request_timeout_s)
         self._session = session
         self._shares_memory = session.shares_memory
         self._description = reached.choice.description
@@ -187,7 +182,7 @@ class RemotePs:
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
     ) -> list[HeldShard]:
-        """Create shards, or look them up; learn where their memory is."""
+        """Create shards, or look them up."""
         held: list[HeldShard] = []
         for start in range(0, len(shards), _DEFINE_BATCH):
             request = ps_pb2.DefineRequest(
@@ -197,13 +192,6 @@ class RemotePs:
             )
             response = self._define(request, "define variables")
             held += [codec.held_from_wire(item) for item in response.held]
-        for item in held:
-            if item.memory is not None:
-                shard = item.shard
-                dtype = shard.variable.dtype
-                row_bytes = size_of(row_shape(shard.shape)) * dtype.itemsize
-                region = MemoryRegion(item.memory, shard.num_bytes, dtype, row_bytes)
-                self._regions[shard.key] = region
         return held
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:

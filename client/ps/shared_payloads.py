@@ -5,7 +5,7 @@ copied straight out of the ps's memory, under the sequence lock of each block, b
 did not change. Small ones travel behind the message, which is faster than both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,17 +14,20 @@ from ...core.arrays.dtypes import Array, as_bytes
 from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import RefusedError
 from ...core.rules.definitions import ShardKey
+from ...core.wire import codec
+from ...core.wire.memory import MemoryRegion
 from ...core.wire.steps import Encoding, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, WRITTEN, SharedSegment
 from ...proto.v1 import session_pb2
-from .direct_pull import DirectPull, MemoryRegion
+from .direct_pull import DirectPull
 from .direct_rows import DirectRows
 
 SMALL_BYTES = 64 * 1024  # up to this the payload travels behind its message
 # From here on the ps begins while we still write, and we read what it is done with: both sides at
 # work gain more than they lose by looking at each other's counters.
+_FIND_BATCH = 4096  # shards that a message names
 OVERLAPPED_BYTES = 2 * 1024 * 1024
 
 
@@ -33,12 +36,11 @@ class SharedPayloads:
 
     Args:
         connection: Passes files.
-        regions: Where shards are in the ps's slabs; grows while we hold it.
     """
 
-    def __init__(self, connection: Connection, regions: Mapping[ShardKey, MemoryRegion]) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._regions = regions
+        self._regions: dict[ShardKey, MemoryRegion | None] = {}  # None: in no memory of ours
         self._slabs: dict[int, SharedSegment] = {}
         self._pulls: dict[int, tuple[WireLayout, DirectPull | None]] = {}
         self.segment: SharedSegment | None = None
@@ -73,7 +75,7 @@ class SharedPayloads:
         """How to read a pull from here, if it is large and all of it can be read.
 
         Raises:
-            OSError: The connection broke while slabs were asked for.
+            OSError: The connection broke while the ps was asked where it is.
             RefusedError: A slab cannot be mapped.
         """
         known = self._pulls.get(layout.layout_id)
@@ -86,38 +88,57 @@ class SharedPayloads:
         """How to read a pull of rows from here, if it is large and all of it can be read.
 
         Raises:
-            OSError: The connection broke while slabs were asked for.
+            OSError: The connection broke while the ps was asked where it is.
             RefusedError: A slab cannot be mapped.
         """
-        whole = self._readable(layout, Encoding.ROWS)
-        direct = DirectRows(layout, rows, self._regions, self._slabs) if whole else None
+        regions = self._readable(layout, Encoding.ROWS)
+        direct = DirectRows(layout, rows, regions, self._slabs) if regions else None
         if direct is None or direct.num_bytes <= SMALL_BYTES:
             return None
-        self._map_slabs(layout)
+        self._map_slabs(regions.values())
         return direct
 
     def _plan(self, layout: WireLayout) -> DirectPull | None:
-        total = self._readable(layout, Encoding.DENSE)
-        if total <= SMALL_BYTES:
+        if int(layout.sizes.sum()) <= SMALL_BYTES:
             return None
-        self._map_slabs(layout)
-        return DirectPull(layout, total, self._regions, self._slabs)
+        regions = self._readable(layout, Encoding.DENSE)
+        if not regions:
+            return None
+        total = sum(region.num_bytes for region in regions.values())
+        self._map_slabs(regions.values())
+        return DirectPull(layout, total, regions, self._slabs)
 
-    def _readable(self, layout: WireLayout, encoding: Encoding) -> int:
-        """Bytes of the shards of a layout; 0 if one cannot be read, or not as it is asked for."""
-        total = 0
-        for entry in layout.entries:
-            region = self._regions.get((entry.variable, entry.part))
+    def _readable(self, layout: WireLayout, encoding: Encoding) -> dict[ShardKey, MemoryRegion]:
+        """Regions of a layout's shards; none if one cannot be read, or not as it is asked for."""
+        if any(entry.encoding is not encoding for entry in layout.entries):
+            return {}
+        keys = [(entry.variable, entry.part) for entry in layout.entries]
+        self._find([key for key in keys if key not in self._regions])
+        found = {}
+        for entry, key in zip(layout.entries, keys, strict=True):
+            region = self._regions[key]
             if region is None or entry.dtype not in (None, region.dtype):
-                return 0
-            if entry.encoding is not encoding:
-                return 0
-            total += region.num_bytes
-        return total
+                return {}
+            found[key] = region
+        return found
 
-    def _map_slabs(self, layout: WireLayout) -> None:
-        for entry in layout.entries:
-            self._map(self._regions[entry.variable, entry.part].memory.slab)
+    def _find(self, keys: Sequence[ShardKey]) -> None:
+        """Ask the ps where some shards are."""
+        for start in range(0, len(keys), _FIND_BATCH):
+            batch = keys[start : start + _FIND_BATCH]
+            names = [session_pb2.ShardName(variable=name, part=part) for name, part in batch]
+            asked = session_pb2.FindMemory(shards=names)
+            ask = session_pb2.ClientMessage(find_memory=asked)
+            self._connection.send([ask.SerializeToString()])
+            found = receive_message(self._connection).found_memory
+            regions = [codec.region_from_wire(each) for each in found.regions]
+            if len(regions) != len(batch):
+                raise RefusedError(f"asked where {len(batch)} shards are, {len(regions)} came")
+            self._regions.update(zip(batch, regions, strict=True))
+
+    def _map_slabs(self, regions: Iterable[MemoryRegion]) -> None:
+        for region in regions:
+            self._map(region.memory.slab)
 
     def _map(self, number: int) -> None:
         if number in self._slabs:

@@ -26,11 +26,11 @@ from ..versions import Versions
 from . import bounds, error_table, tables
 from .bounds import check_count, check_number, check_text
 from .closure_pushes import ClosureRun
+from .memory import MemoryLocation, MemoryRegion
 from .steps import (
     Encoding,
     HeldShard,
     LayoutEntry,
-    MemoryLocation,
     Operation,
     StepHeader,
     StepReply,
@@ -237,23 +237,42 @@ def _table_from_wire(message: ps_pb2.TableOptions) -> TableOptions:
 
 def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:
     """A shard and its state as a message."""
-    message = ps_pb2.HeldShard(
+    return ps_pb2.HeldShard(
         shard=shard_to_wire(held.shard), initialized=held.initialized, restored=held.restored
     )
-    if held.memory is not None:
-        message.memory.slab = held.memory.slab
-        message.memory.offset = held.memory.offset
-        message.memory.sequence_offset = held.memory.sequence_offset
-    return message
 
 
 def held_from_wire(message: ps_pb2.HeldShard) -> HeldShard:
     """The shard and state a message stands for."""
-    memory = None
-    if message.HasField("memory"):
-        at = message.memory
-        memory = MemoryLocation(at.slab, at.offset, at.sequence_offset)
-    return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored, memory)
+    return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored)
+
+
+def region_to_wire(region: MemoryRegion | None) -> session_pb2.MemoryRegion:
+    """A region as a message; None: an empty one."""
+    if region is None:
+        return session_pb2.MemoryRegion()
+    at = region.memory
+    return session_pb2.MemoryRegion(
+        slab=at.slab,
+        offset=at.offset,
+        sequence_offset=at.sequence_offset,
+        num_bytes=region.num_bytes,
+        row_bytes=region.row_bytes,
+        dtype=dtype_to_wire(region.dtype),
+    )
+
+
+def region_from_wire(message: session_pb2.MemoryRegion) -> MemoryRegion | None:
+    """The region that a message stands for; None: the values are in no shared memory.
+
+    Raises:
+        RefusedError: It has a dtype that does not exist.
+    """
+    if not message.dtype:
+        return None
+    location = MemoryLocation(message.slab, message.offset, message.sequence_offset)
+    dtype = dtype_from_wire(message.dtype)
+    return MemoryRegion(location, message.num_bytes, dtype, message.row_bytes)
 
 
 def layout_to_wire(layout: WireLayout) -> session_pb2.Layout:

@@ -181,28 +181,12 @@ class PushResult:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryLocation:
-    """Where a shard's values are in memory that a ps shares with workers of its machine.
-
-    Attributes:
-        slab: Number of the ps's segment that holds them.
-        offset: Offset of the first value. Unit: bytes.
-        sequence_offset: Offset of the int64 that is odd during a write of the values. Unit: bytes.
-    """
-
-    slab: int
-    offset: int
-    sequence_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class HeldShard:
     """A shard on a ps, and its state."""
 
     shard: ShardDefinition
     initialized: bool
     restored: bool
-    memory: MemoryLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)

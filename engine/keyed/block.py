@@ -9,7 +9,7 @@ from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array
 from ...core.report import TableCounters
 from ...core.rules.definitions import ShardDefinition
-from ...core.wire.steps import MemoryLocation
+from ...core.wire.memory import MemoryLocation
 from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
 from .definition import definition_of
 from .row_rules import warm_up

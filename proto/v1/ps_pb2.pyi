@@ -126,27 +126,15 @@ class DefineRequest(_message.Message):
     share: int
     def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., share: _Optional[int] = ..., **kwargs) -> None: ...
 
-class MemoryLocation(_message.Message):
-    __slots__ = ("slab", "offset", "sequence_offset")
-    SLAB_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    slab: int
-    offset: int
-    sequence_offset: int
-    def __init__(self, slab: _Optional[int] = ..., offset: _Optional[int] = ..., sequence_offset: _Optional[int] = ...) -> None: ...
-
 class HeldShard(_message.Message):
-    __slots__ = ("shard", "initialized", "restored", "memory")
+    __slots__ = ("shard", "initialized", "restored")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
     RESTORED_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_FIELD_NUMBER: _ClassVar[int]
     shard: ShardDefinition
     initialized: bool
     restored: bool
-    memory: MemoryLocation
-    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., initialized: bool = ..., restored: bool = ..., memory: _Optional[_Union[MemoryLocation, _Mapping]] = ...) -> None: ...
+    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., initialized: bool = ..., restored: bool = ...) -> None: ...
 
 class DefineResponse(_message.Message):
     __slots__ = ("held", "held_bytes")

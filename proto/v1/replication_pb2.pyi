@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Record(_message.Message):
-    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "values", "checked", "epoch")
+    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "values", "checked", "segment", "epoch", "gone_segments")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -24,7 +24,9 @@ class Record(_message.Message):
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     CHECKED_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GONE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     position: int
     update: BlockUpdate
     complete: PushComplete
@@ -38,8 +40,10 @@ class Record(_message.Message):
     begin: FollowBegin
     values: BlockValues
     checked: bool
+    segment: SegmentHandedOn
     epoch: int
-    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., epoch: _Optional[int] = ...) -> None: ...
+    gone_segments: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., segment: _Optional[_Union[SegmentHandedOn, _Mapping]] = ..., epoch: _Optional[int] = ..., gone_segments: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FollowBegin(_message.Message):
     __slots__ = ("share", "leader")
@@ -48,6 +52,14 @@ class FollowBegin(_message.Message):
     share: int
     leader: _common_pb2.Task
     def __init__(self, share: _Optional[int] = ..., leader: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
+
+class SegmentHandedOn(_message.Message):
+    __slots__ = ("number", "num_bytes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    num_bytes: int
+    def __init__(self, number: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
 class StepIdentity(_message.Message):
     __slots__ = ("sequence", "global_step", "gradient_scale", "closure")
@@ -63,16 +75,18 @@ class StepIdentity(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., global_step: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., closure: _Optional[_Union[_session_pb2.ClosureRun, _Mapping]] = ..., **kwargs) -> None: ...
 
 class BlockUpdate(_message.Message):
-    __slots__ = ("block", "step", "parts", "rules")
+    __slots__ = ("block", "step", "parts", "rules", "completes")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETES_FIELD_NUMBER: _ClassVar[int]
     block: int
     step: StepIdentity
     parts: _containers.RepeatedCompositeFieldContainer[UpdatePart]
     rules: _containers.RepeatedCompositeFieldContainer[NumberedRule]
-    def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[UpdatePart, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[NumberedRule, _Mapping]]] = ...) -> None: ...
+    completes: int
+    def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[UpdatePart, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[NumberedRule, _Mapping]]] = ..., completes: _Optional[int] = ...) -> None: ...
 
 class NumberedRule(_message.Message):
     __slots__ = ("number", "rule")
@@ -83,7 +97,7 @@ class NumberedRule(_message.Message):
     def __init__(self, number: _Optional[int] = ..., rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class UpdatePart(_message.Message):
-    __slots__ = ("first", "last", "start", "stop", "operation", "rule", "decay", "by_rows", "num_rows", "num_values")
+    __slots__ = ("first", "last", "start", "stop", "operation", "rule", "decay", "by_rows", "num_rows", "num_values", "segment", "offset")
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +108,8 @@ class UpdatePart(_message.Message):
     BY_ROWS_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
     NUM_VALUES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     first: int
     last: int
     start: int
@@ -104,7 +120,9 @@ class UpdatePart(_message.Message):
     by_rows: bool
     num_rows: int
     num_values: int
-    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., operation: _Optional[_Union[_session_pb2.Operation, str]] = ..., rule: _Optional[int] = ..., decay: _Optional[float] = ..., by_rows: bool = ..., num_rows: _Optional[int] = ..., num_values: _Optional[int] = ...) -> None: ...
+    segment: int
+    offset: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., operation: _Optional[_Union[_session_pb2.Operation, str]] = ..., rule: _Optional[int] = ..., decay: _Optional[float] = ..., by_rows: bool = ..., num_rows: _Optional[int] = ..., num_values: _Optional[int] = ..., segment: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class PushComplete(_message.Message):
     __slots__ = ("step", "step_increment")
@@ -197,20 +215,22 @@ class Tile(_message.Message):
     def __init__(self, block: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., slots: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BlockValues(_message.Message):
-    __slots__ = ("block", "step", "tiles", "versions", "updates", "initialized")
+    __slots__ = ("block", "step", "tiles", "versions", "updates", "initialized", "completes")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     TILES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETES_FIELD_NUMBER: _ClassVar[int]
     block: int
     step: StepIdentity
     tiles: _containers.RepeatedCompositeFieldContainer[Tile]
     versions: _containers.RepeatedScalarFieldContainer[int]
     updates: _containers.RepeatedScalarFieldContainer[int]
     initialized: _containers.RepeatedScalarFieldContainer[bool]
-    def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., tiles: _Optional[_Iterable[_Union[Tile, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., updates: _Optional[_Iterable[int]] = ..., initialized: _Optional[_Iterable[bool]] = ...) -> None: ...
+    completes: int
+    def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., tiles: _Optional[_Iterable[_Union[Tile, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., updates: _Optional[_Iterable[int]] = ..., initialized: _Optional[_Iterable[bool]] = ..., completes: _Optional[int] = ...) -> None: ...
 
 class RuleBinding(_message.Message):
     __slots__ = ("block", "entry", "rule", "updates")

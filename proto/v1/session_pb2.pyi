@@ -44,7 +44,7 @@ ENCODING_ELEMENTS: Encoding
 ENCODING_KEYS: Encoding
 
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure", "change_optimizer", "forget")
+    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure", "change_optimizer", "forget", "find_memory")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class ClientMessage(_message.Message):
     RUN_CLOSURE_FIELD_NUMBER: _ClassVar[int]
     CHANGE_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    FIND_MEMORY_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     layout: Layout
     step: Step
@@ -67,23 +68,26 @@ class ClientMessage(_message.Message):
     run_closure: RunClosure
     change_optimizer: ChangeOptimizer
     forget: ForgetThings
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ..., change_optimizer: _Optional[_Union[ChangeOptimizer, _Mapping]] = ..., forget: _Optional[_Union[ForgetThings, _Mapping]] = ...) -> None: ...
+    find_memory: FindMemory
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ..., change_optimizer: _Optional[_Union[ChangeOptimizer, _Mapping]] = ..., forget: _Optional[_Union[ForgetThings, _Mapping]] = ..., find_memory: _Optional[_Union[FindMemory, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "step", "failure", "slab", "closure", "acknowledged")
+    __slots__ = ("welcome", "step", "failure", "slab", "closure", "acknowledged", "found_memory")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     SLAB_FIELD_NUMBER: _ClassVar[int]
     CLOSURE_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    FOUND_MEMORY_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step: StepReply
     failure: _errors_pb2.ErrorDetail
     slab: Segment
     closure: ClosureAnswer
     acknowledged: Acknowledged
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ..., closure: _Optional[_Union[ClosureAnswer, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ...) -> None: ...
+    found_memory: FoundMemory
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ..., closure: _Optional[_Union[ClosureAnswer, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., found_memory: _Optional[_Union[FoundMemory, _Mapping]] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ("position",)
@@ -113,7 +117,7 @@ class Hello(_message.Message):
     def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., share: _Optional[int] = ..., **kwargs) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization", "unix_ticket", "task", "replicas")
+    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization", "unix_ticket", "task", "replicas", "confirms_reads")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNIX_SOCKETS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +128,7 @@ class Welcome(_message.Message):
     UNIX_TICKET_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMS_READS_FIELD_NUMBER: _ClassVar[int]
     versions: _common_pb2.Versions
     max_message_bytes: int
     unix_sockets: _containers.RepeatedScalarFieldContainer[str]
@@ -134,7 +139,8 @@ class Welcome(_message.Message):
     unix_ticket: bytes
     task: _common_pb2.Task
     replicas: int
-    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., replicas: _Optional[int] = ...) -> None: ...
+    confirms_reads: bool
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., replicas: _Optional[int] = ..., confirms_reads: bool = ...) -> None: ...
 
 class RingMember(_message.Message):
     __slots__ = ("ring", "rank", "size")
@@ -159,6 +165,42 @@ class BeginLink(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     segment_bytes: int
     def __init__(self, segment_bytes: _Optional[int] = ...) -> None: ...
+
+class FindMemory(_message.Message):
+    __slots__ = ("shards",)
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shards: _containers.RepeatedCompositeFieldContainer[ShardName]
+    def __init__(self, shards: _Optional[_Iterable[_Union[ShardName, _Mapping]]] = ...) -> None: ...
+
+class ShardName(_message.Message):
+    __slots__ = ("variable", "part")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    part: int
+    def __init__(self, variable: _Optional[str] = ..., part: _Optional[int] = ...) -> None: ...
+
+class FoundMemory(_message.Message):
+    __slots__ = ("regions",)
+    REGIONS_FIELD_NUMBER: _ClassVar[int]
+    regions: _containers.RepeatedCompositeFieldContainer[MemoryRegion]
+    def __init__(self, regions: _Optional[_Iterable[_Union[MemoryRegion, _Mapping]]] = ...) -> None: ...
+
+class MemoryRegion(_message.Message):
+    __slots__ = ("dtype", "slab", "offset", "sequence_offset", "num_bytes", "row_bytes")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SLAB_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    dtype: _common_pb2.DType
+    slab: int
+    offset: int
+    sequence_offset: int
+    num_bytes: int
+    row_bytes: int
+    def __init__(self, dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., slab: _Optional[int] = ..., offset: _Optional[int] = ..., sequence_offset: _Optional[int] = ..., num_bytes: _Optional[int] = ..., row_bytes: _Optional[int] = ...) -> None: ...
 
 class MapSlab(_message.Message):
     __slots__ = ("number",)

@@ -12,7 +12,14 @@ from ...net.wait import wait_for_counter
 
 
 class Payload(Protocol):
-    """Hands out a payload part by part. Used by one thread."""
+    """Hands out a payload part by part. Used by one thread.
+
+    Attributes:
+        segment: Shared memory that the parts are in, until the step is answered; None: they are
+            in memory of this process.
+    """
+
+    segment: SharedSegment | None
 
     def take(self, count: int) -> memoryview:
         """The next ``count`` bytes, uint8; valid until the next call.
@@ -43,6 +50,8 @@ class ConnectionPayload:
         connection: Whose last frame it belongs to.
         lend: Memory for large parts.
     """
+
+    segment: SharedSegment | None = None
 
     def __init__(self, connection: Connection, lend: Lender) -> None:
         self._connection = connection
@@ -75,6 +84,7 @@ class SegmentPayload:
     def __init__(self, segment: SharedSegment, total: int, is_open: Callable[[], bool]) -> None:
         if HEADER_BYTES + total > segment.num_bytes:
             raise RefusedError(f"a payload of {total} bytes in a segment of {segment.num_bytes}")
+        self.segment: SharedSegment | None = segment
         self._counters = segment.counters
         self._is_open = is_open
         self._taken = 0
@@ -105,6 +115,8 @@ class BufferPayload:
     Args:
         buffers: uint8 each.
     """
+
+    segment: SharedSegment | None = None
 
     def __init__(self, buffers: Iterable[memoryview]) -> None:
         self._buffers = iter(buffers)

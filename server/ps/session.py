@@ -297,7 +297,9 @@ class Session:
             self._who, step.sequence, step.global_step, step.gradient_scale, step.closure
         )
         changed = self._changed(push_layout, step.hyperparameters)
-        push = PushRequest(push_layout, push_rows, info, step.step_increment, changed)
+        push = PushRequest(
+            push_layout, push_rows, info, step.step_increment, changed, payload.segment
+        )
         return push, pull_layout, pull_rows
 
     def _changed(

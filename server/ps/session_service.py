@@ -15,17 +15,17 @@ from ...net.connection import Connection, FrameWriter, Lender
 from ...net.dial import parse
 from ...net.endpoint import Greeting
 from ...net.memory_pool import Lease, MemoryPool
-from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, SharedSegment
+from ...net.shared_memory import SharedSegment
 from ...net.stream import READ_BYTES
 from ...proto.v1 import session_pb2
 from .payload import ConnectionPayload, Payload, SegmentPayload
+from .replication.segments import most_segment_bytes
 from .replication.shares import PsShares
 from .session import Session
 from .session_limiter import SessionLimiter
 from .store import Store
 
 SERVICE = "ps"
-_PAGE_BYTES = 4096
 
 
 class SessionService:
@@ -72,7 +72,9 @@ class SessionService:
                 )
             store.register_incarnation(who)
             greeting.welcome(
-                ps_generation=store.contents, max_step_bytes=self._settings.max_step_bytes
+                ps_generation=store.contents,
+                max_step_bytes=self._settings.max_step_bytes,
+                confirms_reads=self._settings.ps_replicas > 1,
             )
             self._serve(connection, store, Session(store, who, greeting.visitor.check))
         return False
@@ -108,6 +110,8 @@ class _Messages:
             )
         elif kind == "segment":
             self._take_segment(message.segment)
+        elif kind == "find_memory":
+            self._find_memory(message.find_memory)
         elif kind == "map_slab":
             self._hand_over_slab(message.map_slab.number)
         else:
@@ -137,14 +141,20 @@ class _Messages:
         """Map the worker's segment. If that fails, the steps that need it say why."""
         self._segment = None
         descriptor = self._connection.stream.take_descriptor()
-        # A worker's first segment is larger than it may need.
-        most = max(self._settings.max_step_bytes, FIRST_SEGMENT_BYTES) + HEADER_BYTES + _PAGE_BYTES
+        most = most_segment_bytes(self._settings.max_step_bytes)
         try:
             segment = SharedSegment.receive(descriptor, message.num_bytes, most=most)
-            segment.close()  # the mapping stays
+            if self._settings.ps_replicas < 2:  # else it is handed on to followers
+                segment.close()  # the mapping stays
             self._segment = segment
         except RefusedError as error:
             self._why_no_segment = error.message
+
+    def _find_memory(self, asked: session_pb2.FindMemory) -> None:
+        regions = [self._store.table.region((each.variable, each.part)) for each in asked.shards]
+        found = session_pb2.FoundMemory(regions=map(codec.region_to_wire, regions))
+        answer = session_pb2.ServerMessage(found_memory=found)
+        self._connection.send([answer.SerializeToString()])
 
     def _hand_over_slab(self, number: int) -> None:
         slab = self._store.table.slab(number)

@@ -23,6 +23,7 @@ from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire.bounds import check_number
+from ...core.wire.memory import MemoryRegion
 from ...core.wire.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
 from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
@@ -76,10 +77,8 @@ class ShardTable:
         self._blocks: list[PushTarget] = []
         self._num_blocks = 0
         library.use_folder(settings.kernel_cache)
-        # What a worker reads by itself waits for no follower: it might see what is lost a moment
-        # later.
         self._has_followers = settings.ps_replicas > 1
-        shares = settings.shared_memory and not unavailable() and not self._has_followers
+        shares = settings.shared_memory and not unavailable()
         self._arena = Arena(_create_slab if shares else None)
         self._limits = MemoryLimits(task, settings, beside)
 
@@ -432,8 +431,7 @@ class ShardTable:
     def _describe(held: Held) -> HeldShard:
         block, entry = held.block, held.entry
         shard = replace(block.shards[entry], rule=block.rules[entry])
-        memory = block.location(entry)
-        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from), memory)
+        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from))
 
     def compile(self, entries: Sequence[LayoutEntry]) -> Layout:
         """Turn a layout into ranges of memory; adjacent ones are joined.
@@ -510,6 +508,17 @@ class ShardTable:
                 task=self.task,
                 variable=item.variable,
             )
+
+    def region(self, key: ShardKey) -> MemoryRegion | None:
+        """Where a shard's values are in shared memory; None: they are not, or there is no such."""
+        with self._definitions:
+            held = self._held.get(key)
+        location = held.block.location(held.entry) if held is not None else None
+        if held is None or location is None:
+            return None
+        shard, dtype = held.block.shards[held.entry], held.block.dtype
+        row_bytes = size_of(row_shape(shard.shape)) * dtype.itemsize
+        return MemoryRegion(location, shard.num_bytes, dtype, row_bytes)
 
     def slab(self, number: int) -> Slab:
         """The slab of shared memory with this number.

@@ -21,13 +21,16 @@ from ...core.wire.bounds import MAX_STEP_LEAD
 from ...core.wire.steps import Encoding, Operation, PushResult
 from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, UpdatePart
 from ...engine.rows import gather_rows
+from ...net.shared_memory import SharedSegment
 from .closure_log import ClosurePushLog
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
 from .replication.copying import run_and_post
 from .replication.records import (
+    BlockUpdated,
     LogCopied,
     PushCompleted,
+    Record,
     StepRaised,
     TaskRegistered,
 )
@@ -42,6 +45,7 @@ class PushRequest:
     Attributes:
         rows: Per numbered range its rows or elements, strictly ascending int64; or keys.
         changed: Id of a bound update rule -> the one to run instead.
+        segment: Shared memory that the values are in, if they are.
     """
 
     layout: Layout
@@ -49,6 +53,7 @@ class PushRequest:
     info: StepInfo
     step_increment: int = 0
     changed: Mapping[int, UpdateRule] = field(default_factory=dict)
+    segment: SharedSegment | None = None
 
 
 @dataclass(slots=True)
@@ -199,7 +204,10 @@ class Store:
                 info = replace(info, global_step=self._global_step)
         rows = iter(push.rows)
         waiting: dict[int, list[UpdatePart]] = {}
-        for part, pending in zip(push.layout.ranges, push.layout.pending, strict=True):
+        result: PushResult | None = None
+        last = len(push.layout.ranges) - 1
+        ranges = zip(push.layout.ranges, push.layout.pending, strict=True)
+        for index, (part, pending) in enumerate(ranges):
             numbers = next(rows) if part.encoding is not Encoding.DENSE else None
             size = part.num_bytes if numbers is None else part.numbered_bytes(numbers.size)
             data = fetch(size)
@@ -213,10 +221,10 @@ class Store:
             rule = push.changed.get(id(part.rule), part.rule) if push.changed else part.rule
             work.append(UpdatePart(part.where, part.operation, rule, gradient, part.decay))
             if not pending:
-                self._apply(part.block, work, info)
+                result = self._apply(part.block, work, info, push, is_last=index == last)
                 del waiting[id(part.block)]
                 yield part.block
-        return self._finish(push, fresh)
+        return self._finish(push, fresh) if result is None else result
 
     def _is_new(self, info: StepInfo) -> bool:
         """Whether to apply a push, or it is a duplicate; the caller holds the lock."""
@@ -235,30 +243,58 @@ class Store:
             limit=most,
         )
 
-    def _apply(self, block: PushTarget, work: list[UpdatePart], info: StepInfo) -> None:
+    def _apply(
+        self,
+        block: PushTarget,
+        work: list[UpdatePart],
+        info: StepInfo,
+        push: PushRequest,
+        *,
+        is_last: bool,
+    ) -> PushResult | None:
+        """Update a block; returns the push's result if it is complete with it."""
         with block.writing():
             if block.has_applied(info):
-                return
-            if self.records.followers:
-                run_and_post(self.records, block, work, info)
-            else:
+                return None
+            if not self.records.followers:
                 block.run(work, info)
+                return None
+            result: PushResult | None = None
+
+            def post(record: Record) -> None:
+                nonlocal result
+                if not is_last:
+                    self.records.post(record)
+                    return
+                # Pushes are complete in the order of their last records, on every replica.
+                with self._log_lock:
+                    result = self._counted(push)
+                    self.records.post(record)
+
+            completes = push.step_increment if is_last else None
+            update = BlockUpdated(block.number, info, tuple(work), push.segment, completes)
+            run_and_post(block, update, post, self.records)
+            return result
 
     def _finish(self, push: PushRequest, fresh: bool) -> PushResult:
-        seen = push.info.global_step
+        """The result of a push all of whose blocks are updated."""
         with self._log_lock:
-            # The same push may have been counted already, through a session that broke off.
-            before = self._global_step
-            fresh = fresh and self._complete(push.info, push.step_increment)
-            # A repeated push is already counted in the global step.
-            staleness = before - seen - (0 if fresh else push.step_increment)
-            step = self._global_step
-            if fresh and self.records.followers:
+            result = self._counted(push, fresh)
+            if not result.duplicate and self.records.followers:
                 self.records.post(PushCompleted(push.info, push.step_increment))
+        return result
+
+    def _counted(self, push: PushRequest, fresh: bool = True) -> PushResult:
+        """Count a push; the caller holds the lock."""
+        # The same push may have been counted already, through a session that broke off.
+        before = self._global_step
+        fresh = fresh and self._complete(push.info, push.step_increment)
+        # A repeated push is already counted in the global step.
+        staleness = before - push.info.global_step - (0 if fresh else push.step_increment)
         with self._tally.lock:
             self._tally.pushes += fresh
             self._tally.duplicates += not fresh
-        return PushResult(step, max(0, staleness), not fresh)
+        return PushResult(self._global_step, max(0, staleness), not fresh)
 
     def _complete(self, info: StepInfo, step_increment: int) -> bool:
         """Count a push that was applied completely, once, and its steps; the caller locks."""

@@ -1,6 +1,7 @@
 """A store that is followed by another in the same process, and workers that push to it."""
 
 import threading
+import time
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -50,6 +51,13 @@ class Link:
         message, arrays = self._encoder.encode(position, record)
         payload = b"".join(array.tobytes() for array in arrays)
         self._sent.put((message.SerializeToString(), payload))
+
+    def read(self, timeout_s: float) -> None:
+        """Another thread acknowledges."""
+        time.sleep(min(timeout_s, 0.001))
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def cancel(self) -> None:
         """Nothing waits here for long."""

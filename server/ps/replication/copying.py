@@ -9,14 +9,14 @@ What cannot be cut is one tile: small shards that share a block, and rules witho
 look at whole shards.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ....core.errors import MovedError, PeerLostError
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
-from ....engine.push_target import PushTarget, StepInfo, UpdatePart
+from ....engine.push_target import PushTarget
 from ..first_values import Held
-from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile
+from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile, Record
 from .stream import Follower, RecordStream
 
 _TILE_BYTES = 512 * 1024  # copied under a block's lock: 0.1 ms
@@ -74,19 +74,26 @@ def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
 
 
 def run_and_post(
-    stream: RecordStream, block: PushTarget, parts: Sequence[UpdatePart], info: StepInfo
+    block: PushTarget, update: BlockUpdated, post: Callable[[Record], None], stream: RecordStream
 ) -> None:
     """Run a push on a block that others follow. The caller holds the block's lock.
 
     The record goes first, so that followers work at the same time. An update that another
     processor may compute otherwise is sent as the values that it leaves.
 
+    Args:
+        block: The block.
+        update: What the push does to it.
+        post: Posts the record, and counts the push if it is complete with it.
+        stream: Record stream of the store.
+
     Raises:
         Exception: What a rule without a kernel raises; followers have what it left.
         MovedError: A kernel failed after its record was sent: this ps leads no more.
     """
+    parts, info = update.parts, update.info
     if not isinstance(block, Block) or all(_has_kernel(part.rule) for part in parts):
-        stream.post(BlockUpdated(block.number, info, tuple(parts)))
+        post(update)
         try:
             block.run(parts, info)
         except BaseException as error:
@@ -94,26 +101,27 @@ def run_and_post(
             stream.close(failure)
             raise failure from error
         return
-    ran = False
     try:
         block.run(parts, info)
-        ran = True
-    finally:
-        stream.post(_values_of(block, parts, info if ran else None))
+    except BaseException:
+        stream.post(_values_of(block, update, has_run=False))
+        raise
+    post(_values_of(block, update, has_run=True))
 
 
-def _values_of(block: Block, parts: Sequence[UpdatePart], info: StepInfo | None) -> BlockSet:
+def _values_of(block: Block, update: BlockUpdated, *, has_run: bool) -> BlockSet:
     tiles = []
-    for start, stop in sorted({(part.where.start, part.where.stop) for part in parts}):
+    for start, stop in sorted({(part.where.start, part.where.stop) for part in update.parts}):
         slots = {name: slot[start:stop] for name, slot in block.slots.items()}
         tiles.append(CopiedTile(block.number, start, stop, block.value[start:stop], slots))
     return BlockSet(
         block.number,
-        info,
+        update.info if has_run else None,
         tuple(tiles),
         tuple(block.versions.tolist()),
         tuple(block.updates.tolist()),
         tuple(block.initialized.tolist()),
+        update.completes if has_run else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ....core.errors import FencedError, RefusedError
 from ....core.task import TaskId
@@ -13,10 +14,13 @@ from ....net.listener import GREETING_TIMEOUT_S
 from ....net.memory_pool import Lease, MemoryPool
 from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
-from .record_codec import RecordDecoder
+from .record_codec import RecordDecoder, refers_to_segment
+from .records import PUSH_RECORDS
+from .segments import SegmentsReceived, most_segment_bytes
 from .share import ReplicatedShare
 
 SERVICE = "follow"
+_ACKNOWLEDGE_S = 1.0
 
 
 class FollowService:
@@ -24,7 +28,7 @@ class FollowService:
 
     Args:
         share: The share of a number.
-        max_record_bytes: Most arrays of a record.
+        max_record_bytes: Most bytes of arrays of a record.
     """
 
     def __init__(self, share: Callable[[int], ReplicatedShare], max_record_bytes: int) -> None:
@@ -69,9 +73,15 @@ class FollowService:
         return False
 
     def _follow(self, connection: Connection, share: ReplicatedShare, leader: TaskId) -> None:
-        decoder = RecordDecoder()
+        segments = SegmentsReceived(most_segment_bytes(self._max_record_bytes))
+        decoder = RecordDecoder(segments)
         while (data := connection.receive()) is not None:
             message = parse(replication_pb2.Record, data)
+            segments.drop(message.gone_segments)
+            if message.WhichOneof("kind") == "segment":
+                handed_on, descriptor = message.segment, connection.stream.take_descriptor()
+                segments.take(handed_on.number, descriptor, handed_on.num_bytes)
+                continue
             size = connection.unread_bytes
             if size > self._max_record_bytes:
                 raise RefusedError(
@@ -83,8 +93,26 @@ class FollowService:
             with Lease(self._pool) as lease:
                 payload = connection.read(size, lease.lend) if size else memoryview(b"")
                 record = decoder.decode(message, payload)
-                share.take(leader, message.epoch, message.position, record)
-            if not connection.has_begun_another:  # one acknowledgement will do for both
-                said = session_pb2.Acknowledged(position=message.position)
-                answer = session_pb2.ServerMessage(acknowledged=said)
-                connection.send([answer.SerializeToString()])
+                position = message.position
+                # A push whose values have come may be acknowledged before it is applied: this ps
+                # leads only after that. What is in a worker's segment may change from then on.
+                is_here = isinstance(record, PUSH_RECORDS) and not refers_to_segment(message)
+                early = partial(_acknowledge, connection, position) if is_here else _nothing
+                share.take(leader, message.epoch, position, record, early)
+            if not is_here:
+                _acknowledge(connection, position)
+
+
+def _acknowledge(connection: Connection, position: int) -> None:
+    if connection.has_begun_another:  # one acknowledgement will do for both
+        return
+    said = session_pb2.Acknowledged(position=position)
+    answer = session_pb2.ServerMessage(acknowledged=said)
+    # The share is locked meanwhile, and must not be for long: this ps may have to lead.
+    connection.deadline = time.monotonic() + _ACKNOWLEDGE_S
+    connection.send([answer.SerializeToString()])
+    connection.deadline = NEVER
+
+
+def _nothing() -> None:
+    """Acknowledge later."""

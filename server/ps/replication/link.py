@@ -2,26 +2,27 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from ....core.arrays.dtypes import Array, as_bytes
 from ....core.errors import WindlassError
-from ....core.process.threads import new_thread
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
 from ....core.wire import codec
 from ....net.connection import Connection
+from ....net.connection_choice import ConnectionKind
 from ....net.dial import Dialer, WrapStream, receive_message
 from ....net.reach import reach
+from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2, session_pb2
 from .following import SERVICE
 from .record_codec import RecordEncoder
-from .records import Record
+from .records import BlockUpdated, Record
+from .segments import SegmentsSent
 from .stream import RecordStream
 
 
 class RemoteLink:
-    """Sends records to a follower, and reads its acknowledgements.
+    """Sends records to a follower, and reads its acknowledgements when it is told to.
 
     See :class:`~windlass.server.ps.replication.stream.FollowerLink`.
 
@@ -61,7 +62,9 @@ class RemoteLink:
         dialer = Dialer(address, peer, hello, leader, settings, wrap, follower)
         reached = reach(dialer, settings, settings.reconnect_timeout_s, peer=peer)
         self._connection: Connection = reached.connection
-        self._encoder = RecordEncoder(epoch)
+        passes_files = reached.choice.kind is ConnectionKind.SHARED_MEMORY
+        self._segments = SegmentsSent() if passes_files else None
+        self._encoder = RecordEncoder(epoch, self._segments)
         begin = replication_pb2.Record(epoch=epoch)
         begin.begin.share = share
         begin.begin.leader.CopyFrom(codec.task_to_wire(leader.task))
@@ -70,7 +73,6 @@ class RemoteLink:
         except OSError as error:
             self._connection.close()
             raise dialer.lost("follow", error) from error
-        new_thread(f"{follower.short}-follows", self._read, failed=self._ended).start()
 
     def send(self, position: int, record: Record) -> None:
         """Send a record. One thread at a time.
@@ -81,11 +83,31 @@ class RemoteLink:
         """
         if self._failure is not None:
             raise self._failure
-        self._send(*self._encoder.encode(position, record))
+        segments = self._segments
+        if segments is not None and isinstance(record, BlockUpdated):
+            self._hand_on(record.segment, segments)
+        message, arrays = self._encoder.encode(position, record)
+        if segments is not None:
+            message.gone_segments.extend(segments.take_gone())
+        self._send(message, arrays)
+
+    def _hand_on(self, segment: SharedSegment | None, segments: SegmentsSent) -> None:
+        """Pass a worker's segment to the follower, if it has not got it yet."""
+        if segment is None or segment.descriptor < 0 or segments.number_of(segment):
+            return
+        message = replication_pb2.Record()
+        message.segment.number = segments.add(segment)
+        message.segment.num_bytes = segment.num_bytes
+        self._connection.deadline = time.monotonic() + self._timeout_s
+        self._connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
 
     def cancel(self) -> None:
         """Break the link. From any thread."""
         self._connection.cancel()
+
+    def close(self) -> None:
+        """Close the connection; no call runs any more."""
+        self._connection.close()
 
     def lead_in(self, epoch: int) -> None:
         """See :meth:`~windlass.server.ps.replication.stream.FollowerLink.lead_in`."""
@@ -98,17 +120,17 @@ class RemoteLink:
         self._connection.deadline = time.monotonic() + self._timeout_s
         self._connection.send([message.SerializeToString()], parts, size)
 
-    def _read(self) -> None:
+    def read(self, timeout_s: float) -> None:
+        """See :meth:`~windlass.server.ps.replication.stream.FollowerLink.read`."""
+        connection, last = self._connection, 0
+        connection.receive_deadline = time.monotonic() + timeout_s
         try:
-            while True:
-                self._connection.deadline = time.monotonic() + self._timeout_s
-                with suppress(TimeoutError):  # nothing was sent to it for so long
-                    said = receive_message(self._connection).acknowledged
-                    self._stream.acknowledge(self, said.position)
+            while not last or connection.has_begun_another:
+                last = receive_message(connection).acknowledged.position
+        except TimeoutError:
+            pass
         except (OSError, WindlassError) as error:
-            self._ended(error)
-        self._connection.close()
-
-    def _ended(self, error: BaseException) -> None:
-        self._failure = error
-        self._stream.link_ended(self, error)
+            self._failure = error
+            self._stream.link_ended(self, error)
+        if last:
+            self._stream.acknowledge(self, last)

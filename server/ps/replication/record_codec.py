@@ -11,6 +11,7 @@ from ....core.task import TaskId
 from ....core.wire import codec
 from ....core.wire.closure_pushes import ClosureMarks
 from ....engine.push_target import Gradient, Range, StepInfo, UpdatePart
+from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2 as pb
 from .records import (
     BlockCopyBegun,
@@ -26,6 +27,7 @@ from .records import (
     StepRaised,
     TaskRegistered,
 )
+from .segments import SegmentsReceived, SegmentsSent
 
 _MAX_RULES = 4096  # named by numbers at a time
 _Marks = Mapping[TaskId, tuple[int, int]]
@@ -34,12 +36,17 @@ _Marks = Mapping[TaskId, tuple[int, int]]
 class RecordEncoder:
     """Encodes the records of one link.
 
-    Attributes:
+    Args:
         epoch: In which the leader leads.
+        segments: Segments that the follower has; None: it can have none.
+
+    Attributes:
+        epoch: The same.
     """
 
-    def __init__(self, epoch: int = 1) -> None:
+    def __init__(self, epoch: int = 1, segments: SegmentsSent | None = None) -> None:
         self.epoch = epoch
+        self._segments = segments
         # By identity, which is quick; the rules are kept, so that none is another one's number.
         self._rules: dict[int, tuple[UpdateRule, int]] = {}
 
@@ -85,9 +92,14 @@ class RecordEncoder:
     def _encode_update(self, message: pb.BlockUpdate, record: BlockUpdated) -> list[Array]:
         message.block = record.block
         _step_to_wire(message.step, record.info)
+        if record.completes is not None:
+            message.completes = record.completes
         if len(self._rules) + len(record.parts) > _MAX_RULES:
             self._rules.clear()  # hyperparameters change in every step
         arrays: list[Array] = []
+        segment, number = record.segment, 0
+        if segment is not None and self._segments is not None:
+            number = self._segments.number_of(segment)
         for part in record.parts:
             where, gradient = part.where, part.gradient
             added = message.parts.add(
@@ -103,7 +115,11 @@ class RecordEncoder:
             if gradient.rows is not None:
                 added.by_rows, added.num_rows = True, gradient.rows.size
                 arrays.append(gradient.rows)
-            arrays.append(gradient.values)
+            offset = _offset_in(segment, gradient.values) if segment and number else None
+            if offset is None:
+                arrays.append(gradient.values)
+            else:
+                added.segment, added.offset = number, offset
         return arrays
 
     def _number(self, rule: UpdateRule, message: pb.BlockUpdate) -> int:
@@ -116,14 +132,24 @@ class RecordEncoder:
         return number
 
 
+def refers_to_segment(message: pb.Record) -> bool:
+    """Whether a record has values in a segment of a worker."""
+    is_update = message.WhichOneof("kind") == "update"
+    return is_update and any(part.segment for part in message.update.parts)
+
+
 class RecordDecoder:
     """Decodes the records of one link.
+
+    Args:
+        segments: Segments that the leader has handed on.
 
     Attributes:
         dtypes: Per block that of its values, and that of its slots.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, segments: SegmentsReceived | None = None) -> None:
+        self._segments = segments or SegmentsReceived(0)
         self._rules: dict[int, UpdateRule] = {}
         self.dtypes: dict[int, tuple[DType, DType]] = {}
 
@@ -186,7 +212,12 @@ class RecordDecoder:
         parts = []
         for part in message.parts:
             rows = payload.take(part.num_rows, np.dtype(np.int64)) if part.by_rows else None
-            values = payload.take(part.num_values, dtype)
+            if part.segment:
+                size = part.num_values * dtype.itemsize
+                data = self._segments.part(part.segment, part.offset, size)
+                values = np.frombuffer(data, dtype)
+            else:
+                values = payload.take(part.num_values, dtype)
             parts.append(
                 UpdatePart(
                     Range(part.first, part.last, part.start, part.stop),
@@ -196,7 +227,9 @@ class RecordDecoder:
                     part.decay,
                 )
             )
-        return BlockUpdated(message.block, _step_from_wire(message.step), tuple(parts))
+        completes = message.completes if message.HasField("completes") else None
+        info = _step_from_wire(message.step)
+        return BlockUpdated(message.block, info, tuple(parts), completes=completes)
 
     def _decode_block(self, message: pb.BlockCopy) -> BlockCopyBegun:
         shards = [codec.shard_from_wire(each.shard) for each in message.shards]
@@ -233,6 +266,7 @@ class RecordDecoder:
             tuple(message.versions),
             tuple(message.updates),
             tuple(message.initialized),
+            message.completes if message.HasField("completes") else None,
         )
 
     def _decode_tile(self, message: pb.Tile, payload: "_Payload") -> CopiedTile:
@@ -266,6 +300,13 @@ class _Payload:
         return taken
 
 
+def _offset_in(segment: SharedSegment, values: Array) -> int | None:
+    """Where some values are in a segment; None: they are elsewhere."""
+    offset = values.ctypes.data - segment.memory.ctypes.data
+    is_there = offset >= 0 and offset + values.nbytes <= segment.num_bytes
+    return offset if is_there and values.flags.c_contiguous else None
+
+
 def _encode_tile(message: pb.Tile, tile: CopiedTile) -> list[Array]:
     message.block, message.start, message.stop = tile.block, tile.start, tile.stop
     message.slots.extend(tile.slots)
@@ -279,6 +320,8 @@ def _encode_values(message: pb.BlockValues, record: BlockSet) -> list[Array]:
     message.versions.extend(record.versions)
     message.updates.extend(record.updates)
     message.initialized.extend(record.initialized)
+    if record.completes is not None:
+        message.completes = record.completes
     return [array for tile in record.tiles for array in _encode_tile(message.tiles.add(), tile)]
 
 

@@ -13,6 +13,7 @@ from ....core.rules.update_rules import UpdateRule
 from ....core.task import Incarnation, TaskId
 from ....core.wire.closure_pushes import ClosureMarks
 from ....engine.push_target import StepInfo, UpdatePart
+from ....net.shared_memory import SharedSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,17 @@ class BlockUpdated:
     Attributes:
         block: Its number.
         info: With the global step that the leader has resolved.
+        segment: Segment of the worker in which values of gradients are; None: in memory of this
+            process. It may be read until the push is answered.
+        completes: Increment of the global step, if this is the last block of the push, which is
+            complete with it; None: others follow.
     """
 
     block: int
     info: StepInfo
     parts: tuple[UpdatePart, ...]
+    segment: SharedSegment | None = None
+    completes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class BlockSet:
         versions: Of all shards of the block.
         updates: The same.
         initialized: The same.
+        completes: See :class:`BlockUpdated`.
     """
 
     block: int
@@ -51,11 +59,12 @@ class BlockSet:
     versions: tuple[int, ...]
     updates: tuple[int, ...]
     initialized: tuple[bool, ...]
+    completes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PushCompleted:
-    """All blocks of a push are updated.
+    """All blocks of a push are updated: of one that has none, or whose last one had it already.
 
     Attributes:
         info: The push's step, with the global step at which the worker computed it.
@@ -167,6 +176,9 @@ Record = (
     | Checked
     | CopyCompleted
 )
+
+PUSH_RECORDS = (BlockUpdated, BlockSet, PushCompleted)
+"""What pushes do."""
 
 BLOCK_RECORDS = (BlockUpdated, BlockSet, CopiedTile, RuleBound)
 """Those about a block that a follower has begun to copy; it is sent no others of that block."""

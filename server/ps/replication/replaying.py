@@ -67,6 +67,8 @@ class Replayer:
         block = self._blocks[record.block]
         with block.writing():
             block.run(record.parts, record.info)
+        if record.completes is not None:
+            self._store.complete(record.info, record.completes)
 
     def _set(self, record: BlockSet) -> None:
         block = self._blocks[record.block]
@@ -78,6 +80,8 @@ class Replayer:
             block.initialized[:] = record.initialized
             if record.info is not None:
                 block.mark_applied(record.info)
+        if record.info is not None and record.completes is not None:
+            self._store.complete(record.info, record.completes)
 
     def _take_tile(self, tile: CopiedTile) -> None:
         block = self._blocks[tile.block]

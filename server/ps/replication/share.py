@@ -297,8 +297,23 @@ class ReplicatedShare:
         self._changed()
         return following
 
-    def take(self, leader: TaskId, epoch: int, position: int, record: Record) -> None:
+    def take(
+        self,
+        leader: TaskId,
+        epoch: int,
+        position: int,
+        record: Record,
+        accepted: Callable[[], None] = lambda: None,
+    ) -> None:
         """Carry out a record of the leader.
+
+        Args:
+            leader: That has sent it.
+            epoch: In which it leads.
+            position: Of the record, on its link.
+            record: The record.
+            accepted: Called before the record is carried out, when it is sure that it will be
+                before this ps leads. Briefly: the share is locked.
 
         Raises:
             FencedError: This ps follows another leader, or none, by now.
@@ -316,6 +331,7 @@ class ReplicatedShare:
                     f"does not follow {leader} in epoch {epoch} of share {self.number} any more"
                 )
             self._heard = time.monotonic()
+            accepted()
             self._replayer.take(record)
             self._position = position
             self.replica = replica.took_record(self.replica, epoch)
@@ -382,4 +398,4 @@ class ReplicatedShare:
         self._break_link()
         for follower in self.store.records.followers:
             with suppress(OSError):
-                follower.cancel()
+                self.store.records.remove(follower)

@@ -9,18 +9,20 @@ under way.
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from ....cluster.replication.replica import GRANT_S, may_answer
 from ....core.errors import PeerLostError, WindlassError
 from ....core.task import TaskId
-from .records import BLOCK_RECORDS, BlockCopyBegun, Checked, Record
+from .records import BLOCK_RECORDS, BlockCopyBegun, BlockUpdated, Checked, Record
 
 _SILENCE_S = 10.0  # one that loads a kernel may be silent for some seconds
+_LONGEST_READ_S = 0.25  # then whoever reads looks whether it still has to wait
 
 
 class FollowerLink(Protocol):
-    """Carries records to one follower. One thread at a time calls it."""
+    """Carries records to one follower. One thread at a time sends, and one reads."""
 
     def send(self, position: int, record: Record) -> None:
         """Send a record, and be done with its arrays.
@@ -31,8 +33,20 @@ class FollowerLink(Protocol):
         """
         ...
 
+    def read(self, timeout_s: float) -> None:
+        """Wait for acknowledgements, and tell the stream: them, or that the link broke.
+
+        Args:
+            timeout_s: Return after this if none has come. Unit: seconds.
+        """
+        ...
+
     def cancel(self) -> None:
-        """Make a running and every later :meth:`send` fail. From any thread."""
+        """Make running and later calls fail. From any thread."""
+        ...
+
+    def close(self) -> None:
+        """Close it, when no call runs any more."""
         ...
 
     def lead_in(self, epoch: int) -> None:
@@ -57,6 +71,8 @@ class Follower:
         granted_until: Until when it makes no other ps lead: see ``replica.GRANT_S``.
         checked: The record whose acknowledgement extends that, and when it was sent.
         broken: Why nothing can be sent to it any more.
+        is_read: Whether a thread waits for its acknowledgements.
+        is_removed: Whether nothing is sent to it any more; its link is closed when no thread reads.
     """
 
     def __init__(self, task: TaskId, link: FollowerLink) -> None:
@@ -69,7 +85,14 @@ class Follower:
         self.granted_until = 0.0  # by the clock of time.monotonic
         self.checked: tuple[int, float] | None = None  # position, and when it was sent
         self.broken: BaseException | None = None
+        self.is_read = False
+        self.is_removed = False
         self.link = link
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether acknowledgements may come, and no thread reads them."""
+        return self.broken is None and not self.is_read and not self.is_removed
 
     def cancel(self) -> None:
         """Break the link. From any thread."""
@@ -88,6 +111,8 @@ class Follower:
         self.position += 1  # also of what it will never get: no answer may leave that out
         if self.broken is not None:
             return
+        if isinstance(record, BlockUpdated) and record.segment is not None and not self.is_needed:
+            record = replace(record, segment=None)  # no answer waits until it has read that
         try:
             self.link.send(self.position, record)
         except (OSError, WindlassError) as error:
@@ -137,6 +162,9 @@ class RecordStream:
         with self._lock:
             self.followers = tuple(each for each in self.followers if each is not follower)
         with self._changed:
+            follower.is_removed = True
+            if not follower.is_read:
+                follower.link.close()
             self._changed.notify_all()
 
     def post(self, record: Record) -> None:
@@ -244,6 +272,12 @@ class RecordStream:
             asked = follower.checked
             if asked is not None and follower.broken is None and now - asked[1] > self._silence_s:
                 self.give_up(follower, TimeoutError(f"no acknowledgement for {_SILENCE_S:g} s"))
+        for follower in self.followers:
+            with self._changed:
+                is_free = follower.may_be_read
+                follower.is_read |= is_free
+            if is_free:  # no thread waits: what has come since the last time
+                self._read(follower, 0.0)
         with self._lock:
             for follower in self.followers:
                 self._send((follower,), Checked())
@@ -280,37 +314,66 @@ class RecordStream:
         self, awaited: list[tuple[Follower, int]], also_copied: Follower | None = None
     ) -> None:
         deadline = time.monotonic() + self._timeout_s
-        with self._changed:
-            while True:
-                if self._closed is not None:
-                    raise self._closed
-                if also_copied is not None and also_copied.broken is not None:
-                    raise PeerLostError(
-                        f"the link to {also_copied.task} broke: {also_copied.broken}",
-                        peer=str(also_copied.task),
-                    )
-                late = [
-                    (each, position)
-                    for each, position in awaited
-                    if (each.is_needed or each is also_copied)
-                    and each in self.followers
-                    and not may_answer(position, (each.acknowledged,))
-                ]
+        while True:
+            with self._changed:
+                late = self._late(awaited, also_copied)
                 missing = self._missing if also_copied is None else set()
                 if not late and not missing:
                     return
-                if not self._changed.wait(deadline - time.monotonic()):
-                    if not late:
-                        task = min(missing)
-                        raise PeerLostError(
-                            f"{task} follows this ps, has no link to it, and was not given up by "
-                            f"the chief in {self._timeout_s:.0f} s (request_timeout_s)",
-                            peer=str(task),
-                        )
-                    follower, position = late[0]
-                    raise PeerLostError(
-                        f"{follower.task} follows this ps and has acknowledged "
-                        f"{follower.acknowledged} of {position} records in "
-                        f"{self._timeout_s:.0f} s (request_timeout_s)",
-                        peer=str(follower.task),
-                    )
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise self._too_late(late, missing)
+                # One of those that wait reads, which wakes one thread less than if another did.
+                reader = next((each for each, _ in late if each.may_be_read), None)
+                if reader is None:
+                    self._changed.wait(left_s)
+                    continue
+                reader.is_read = True
+            self._read(reader, min(left_s, _LONGEST_READ_S))
+
+    def _read(self, follower: Follower, timeout_s: float) -> None:
+        """Read acknowledgements; the caller has set ``is_read``."""
+        try:
+            follower.link.read(timeout_s)
+        finally:
+            with self._changed:
+                follower.is_read = False
+                if follower.is_removed:
+                    follower.link.close()
+                self._changed.notify_all()
+
+    def _late(
+        self, awaited: list[tuple[Follower, int]], also_copied: Follower | None
+    ) -> list[tuple[Follower, int]]:
+        """Those that have not acknowledged what is awaited of them. The caller holds the lock."""
+        if self._closed is not None:
+            raise self._closed
+        if also_copied is not None and also_copied.broken is not None:
+            raise PeerLostError(
+                f"the link to {also_copied.task} broke: {also_copied.broken}",
+                peer=str(also_copied.task),
+            )
+        return [
+            (each, position)
+            for each, position in awaited
+            if (each.is_needed or each is also_copied)
+            and each in self.followers
+            and not may_answer(position, (each.acknowledged,))
+        ]
+
+    def _too_late(
+        self, late: list[tuple[Follower, int]], missing: Iterable[TaskId]
+    ) -> PeerLostError:
+        if not late:
+            task = min(missing)
+            return PeerLostError(
+                f"{task} follows this ps, has no link to it, and was not given up by the chief in "
+                f"{self._timeout_s:.0f} s (request_timeout_s)",
+                peer=str(task),
+            )
+        follower, position = late[0]
+        return PeerLostError(
+            f"{follower.task} follows this ps and has acknowledged {follower.acknowledged} of "
+            f"{position} records in {self._timeout_s:.0f} s (request_timeout_s)",
+            peer=str(follower.task),
+        )

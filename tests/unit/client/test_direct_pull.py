@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.client.ps import direct_pull
-from windlass.client.ps.direct_pull import DirectPull, MemoryRegion
+from windlass.client.ps.direct_pull import DirectPull
 from windlass.client.ps.reading import MemoryReading
 from windlass.core.arrays.copying import copy_into
 from windlass.core.arrays.dtypes import Array, DType
 from windlass.core.arrays.gather_buffer import GatherBuffer
 from windlass.core.rules.definitions import ShardKey
-from windlass.core.wire.steps import LayoutEntry, MemoryLocation, Operation, PullTarget, StepRequest
+from windlass.core.wire.memory import MemoryLocation, MemoryRegion
+from windlass.core.wire.steps import LayoutEntry, Operation, PullTarget, StepRequest
 from windlass.core.wire.steps import WireLayout as Layout
 from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
 

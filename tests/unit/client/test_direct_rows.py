@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from windlass.client.ps import direct_rows
-from windlass.client.ps.direct_pull import MemoryRegion
 from windlass.client.ps.direct_rows import DirectRows
 from windlass.client.ps.reading import MemoryReading
 from windlass.core.arrays.dtypes import Array
+from windlass.core.wire.memory import MemoryLocation, MemoryRegion
 from windlass.core.wire.steps import (
     Encoding,
     LayoutEntry,
-    MemoryLocation,
     Operation,
     PullTarget,
     WireLayout,

@@ -1,6 +1,7 @@
 """A store that follows another has the same bits, whatever is pushed while it is copied."""
 
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -162,6 +163,12 @@ class SilentLink:
 
     def send(self, position: int, record: Record) -> None:
         self.records.append(record)
+
+    def read(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, 0.001))
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def cancel(self) -> None:
         pass

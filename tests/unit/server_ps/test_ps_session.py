@@ -1,6 +1,7 @@
 """A session of a ps, driven by a payload and an answer that note what is asked of them."""
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -289,6 +290,12 @@ class Silent:
 
     def send(self, position: int, record: Record) -> None:
         self._position = position
+
+    def read(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, 0.001))
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def cancel(self) -> None:
         pass

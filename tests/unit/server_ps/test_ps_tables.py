@@ -301,6 +301,12 @@ class _Collecting:
         message, arrays = self._encoder.encode(position, record)
         self._sent.append((message, b"".join(array.tobytes() for array in arrays)))
 
+    def read(self, timeout_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        """Nothing is open."""
+
     def cancel(self) -> None:
         pass
 

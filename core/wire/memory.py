@@ -1,0 +1,51 @@
+"""Where values are in memory that a ps shares with workers of its machine."""
+
+from dataclasses import dataclass
+
+from ..arrays.dtypes import Array, DType
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLocation:
+    """Where a shard's values begin.
+
+    Attributes:
+        slab: Number of the ps's segment that holds them.
+        offset: Offset of the first value. Unit: bytes.
+        sequence_offset: Offset of the int64 that is odd during a write of the values. Unit: bytes.
+    """
+
+    slab: int
+    offset: int
+    sequence_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """A shard's values in shared memory.
+
+    Attributes:
+        memory: Where they begin.
+        num_bytes: Size of all of them. Unit: bytes.
+        dtype: Their dtype.
+        row_bytes: Size of one row. Unit: bytes.
+    """
+
+    memory: MemoryLocation
+    num_bytes: int
+    dtype: DType
+    row_bytes: int = 0
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Names the block: shards of one block are changed together."""
+        return self.memory.slab, self.memory.sequence_offset
+
+    def values(self, slab: Array) -> Array:
+        """The bytes of the values."""
+        return slab[self.memory.offset : self.memory.offset + self.num_bytes]
+
+    def sequence(self, slab: Array) -> Array:
+        """The block's sequence, one int64."""
+        start = self.memory.sequence_offset
+        return slab[start : start + 8].view("int64")

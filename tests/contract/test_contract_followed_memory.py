@@ -1,0 +1,255 @@
+"""A ps that another one follows, and a worker that shares memory with it."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.ps_peers import Ps, open_session, vector
+from helpers.waiting import wait_until
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.push_plans import PushPayload
+from windlass.client.ps.reading import MemoryReading
+from windlass.cluster.replication.configuration import CopyTo, Lead
+from windlass.core.arrays.dtypes import Array
+from windlass.core.rules.built_in.adam import Adam
+from windlass.core.task import TaskId
+from windlass.net.connection import Connection
+from windlass.net.shared_memory import unavailable
+from windlass.server.ps.replication.digests import digest_of
+from windlass.server.ps.replication.records import BlockUpdated, Record
+from windlass.server.ps.replication.replaying import Replayer
+from windlass.server.ps.replication.segments import SegmentsReceived
+from windlass.server.ps.replication.share import ReplicatedShare
+from windlass.server.ps.replication.stream import Follower
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+
+LEADER, FOLLOWER = TaskId("ps", 0), TaskId("ps", 1)
+SMALL, LARGE = (16, 16), (300, 1000)
+
+
+class Pair:
+    """A leader and an empty ps, and a worker's session with the leader."""
+
+    def __init__(self) -> None:
+        self.leader, self.follower = (Ps("shm", index, ps_replicas=2) for index in range(2))
+        self.share.lead(Lead(0, 1, LEADER))
+        self.session = open_session(self.leader)
+
+    @property
+    def share(self) -> ReplicatedShare:
+        """The share at the leader."""
+        return share_of(self.leader)
+
+    def define(self, **shapes: tuple[int, ...]) -> None:
+        """Variables of zeros, which Adam updates."""
+        start = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        variables = [vector(name, *shape) for name, shape in shapes.items()]
+        self.session.define(variables, start, create=True)
+        self.session.bind(list(shapes), Adam(learning_rate=0.1))
+
+    def follow(self) -> None:
+        """Copy the share, and count on the follower."""
+        assert self.leader.server is not None
+        self.leader.server.shares.copy(CopyTo(0, 1, LEADER, FOLLOWER), self.follower.address)
+        wait_until(lambda: any(each.has_joined for each in self.share.state.followers), 20)
+        self.share.lead(Lead(0, 2, LEADER, (FOLLOWER,)))
+
+    def are_equal(self) -> bool:
+        """Whether both have the same to the last bit."""
+        return digest_of(share_of(self.follower).store) == digest_of(self.share.store)
+
+    def close(self) -> None:
+        """End both."""
+        self.session.close()
+        self.leader.close()
+        self.follower.close()
+
+
+def share_of(ps: Ps) -> ReplicatedShare:
+    """Share 0 at a ps."""
+    assert ps.server is not None
+    return ps.server.shares.at(0)
+
+
+@pytest.fixture
+def slow_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It carries out pushes a moment after it has got them."""
+    take = Replayer.take
+
+    def take_late(replayer: Replayer, record: Record) -> None:
+        if isinstance(record, BlockUpdated):
+            time.sleep(0.02)
+        take(replayer, record)
+
+    monkeypatch.setattr(Replayer, "take", take_late)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    both = Pair()
+    yield both
+    both.close()
+
+
+def step(
+    session: ParameterSession, random: np.random.Generator, names: Mapping[str, tuple[int, ...]]
+) -> dict[str, Array]:
+    """Push other gradients in every step, and pull all."""
+    gradients = {name: random.standard_normal(shape, np.float32) for name, shape in names.items()}
+    return dict(session.step(PushPayload(gradients), list(names), step_increment=1).values)
+
+
+@pytest.mark.usefixtures("slow_follower")
+def test_large_pushes_are_read_where_the_worker_left_them(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = {"small": SMALL, "large": LARGE}
+    pair.define(**shapes)
+    pair.follow()
+    sent: list[int] = []
+    send = Connection.send
+
+    def note(
+        connection: Connection,
+        messages: Sequence[bytes],
+        parts: Sequence[memoryview] = (),
+        payload_bytes: int = 0,
+    ) -> None:
+        sent.append(payload_bytes)
+        send(connection, messages, parts, payload_bytes)
+
+    monkeypatch.setattr(Connection, "send", note)
+    random = np.random.default_rng(0)
+    for _ in range(10):
+        values = step(pair.session, random, shapes)
+    assert max(sent) < np.prod(LARGE) * 4
+    wait_until(pair.are_equal, 10)
+    held = share_of(pair.follower).store.table.blocks()
+    assert sum(block.value.size for block in held) == 256 + 300_000
+    np.testing.assert_array_equal(
+        values["large"], pair.session.step(None, ["large"]).values["large"]
+    )
+
+
+def test_a_larger_segment_replaces_the_one_before_at_the_follower_too(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[int] = []
+    drop = SegmentsReceived.drop
+
+    def note(segments: SegmentsReceived, numbers: Sequence[int]) -> None:
+        dropped.extend(numbers)
+        drop(segments, numbers)
+
+    monkeypatch.setattr(SegmentsReceived, "drop", note)
+    pair.define(large=LARGE)
+    pair.follow()
+    random = np.random.default_rng(1)
+    step(pair.session, random, {"large": LARGE})
+    pair.define(larger=(900, 1000))
+    step(pair.session, random, {"large": LARGE, "larger": (900, 1000)})
+    wait_until(pair.are_equal, 10)
+    # The second one brought the first values of "larger"; said with what is sent next.
+    wait_until(lambda: dropped == [1, 2], 10)
+
+
+@pytest.mark.usefixtures("slow_follower")
+def test_a_ps_that_is_being_copied_to_gets_values(pair: Pair) -> None:
+    """No answer waits for it, so the worker writes over what it has not read."""
+    pair.define(large=LARGE)
+    random, is_over = np.random.default_rng(2), threading.Event()
+
+    def train() -> None:
+        while not is_over.is_set():
+            step(pair.session, random, {"large": LARGE})
+
+    worker = threading.Thread(target=train)
+    worker.start()
+    try:
+        pair.follow()
+    finally:
+        is_over.set()
+        worker.join(30)
+    wait_until(pair.are_equal, 10)
+
+
+class Withholding:
+    """A link to a follower that acknowledges while it may."""
+
+    def __init__(self, share: ReplicatedShare) -> None:
+        self._records = share.store.records
+        self._position = 0
+        self.may_acknowledge = threading.Event()
+        self.may_acknowledge.set()
+        share.store.attach(Follower(FOLLOWER, self))
+        self._records.need([FOLLOWER])
+
+    def send(self, position: int, record: Record) -> None:
+        self._position = position
+
+    def read(self, timeout_s: float) -> None:
+        if self.may_acknowledge.wait(timeout_s):
+            self._records.acknowledge(self, self._position)
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def lead_in(self, epoch: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("pushes", [False, True], ids=["a pull", "a push and a pull"])
+def test_what_is_read_from_memory_counts_once_followers_have_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, pushes: bool
+) -> None:
+    """Another worker pushes as late as it can be: when the ps may have answered already."""
+    pair.define(large=LARGE)
+    random = np.random.default_rng(3)
+    step(pair.session, random, {"large": LARGE})
+    other = open_session(pair.leader, index=1)
+    other.define([vector("large", *LARGE)], {}, create=False)
+    link = Withholding(pair.share)
+    [block] = pair.share.store.table.blocks()
+    seen: list[Array] = []
+    go_on = MemoryReading.go_on
+
+    def push() -> None:
+        gradient = np.ones(LARGE, np.float32)
+        other.step(PushPayload({"large": gradient}), [], step_increment=1)
+
+    pushing = threading.Thread(target=push)
+
+    def read_late(reading: MemoryReading, *arguments: Any, **options: Any) -> bool:
+        if not pushing.ident:
+            assert not threading.Event().wait(0.1)
+            link.may_acknowledge.clear()
+            version = int(block.versions[0])
+            pushing.start()
+            wait_until(lambda: block.versions[0] > version and not block.lock.locked(), 10)
+        return go_on(reading, *arguments, **options)
+
+    def read() -> None:
+        if pushes:
+            seen.append(step(pair.session, random, {"large": LARGE})["large"])
+        else:
+            seen.append(pair.session.step(None, ["large"]).values["large"])
+
+    monkeypatch.setattr(MemoryReading, "go_on", read_late)
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_until(lambda: pushing.ident, 10)
+    reading.join(0.3)
+    assert not seen
+    link.may_acknowledge.set()
+    reading.join(20)
+    pushing.join(20)
+    np.testing.assert_array_equal(seen[0].reshape(-1), block.value)
+    other.close()
