@@ -1,7 +1,8 @@
 """Steps on embedding tables of two ps: one request for the rows of all tables, then one push.
 
 Ids are drawn before the clock starts, new ones for every step; a step has as many of them however
-many tables they are of.
+many tables they are of. Steps of one table and of 26 take turns, so that other processes disturb
+both alike.
 """
 
 import time
@@ -28,7 +29,8 @@ from windlass.engine.keyed.hashing import mixed
 BATCH, WIDTH, ROWS, FEATURES = 106_496, 16, 1_000_000, 26
 RULE = Adagrad(learning_rate=LEARNING_RATE["adagrad"])
 _INITIALIZER = Initializer("ones")
-_STEPS, _WARM_UP = 20, 5
+_STEPS, _WARM_UP = 40, 5
+_ROWS_MADE = 30  # steps until a growing table has 95 % of its rows
 Ids = dict[str, Array]
 
 
@@ -57,9 +59,8 @@ def draw(rng: np.random.Generator, tables: int, *, grows: bool) -> Ids:
     return {f"table {i}": ids for i, ids in enumerate(keys)}
 
 
-def step(session: ParameterSession, ids: Ids, gradient: Array) -> None:
-    """Look up all ids, and push a gradient of their rows."""
-    session.lookup_rows(ids)
+def push(session: ParameterSession, ids: Ids, gradient: Array) -> None:
+    """Push a gradient of the rows of all ids."""
     writes = [
         Write(table, Operation.APPLY, IndexedSlices(gradient[: own.size], own))
         for table, own in ids.items()
@@ -69,24 +70,42 @@ def step(session: ParameterSession, ids: Ids, gradient: Array) -> None:
 
 def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> None:
     """Medians of a step, by kind and number of tables, over each transport."""
-    rng = np.random.default_rng(3)
-    gradient = rng.standard_normal((BATCH, WIDTH), np.float32)
     for transport in transports:
         for grows in (False, True):
-            found = []
-            for tables in (1, FEATURES):
-                took = []
-                with opened(tables, transport, grows=grows) as session:
-                    for _ in range(_WARM_UP + _STEPS):
-                        ids = draw(rng, tables, grows=grows)
-                        began = time.perf_counter()
-                        step(session, ids, gradient)
-                        took.append(time.perf_counter() - began)
-                found.append(f"{np.median(took[_WARM_UP:]) * 1e3:.1f}")
-            kind = "growing" if grows else "dense"
+            with (
+                opened(1, transport, grows=grows) as one,
+                opened(FEATURES, transport, grows=grows) as many,
+            ):
+                lookup, update, both, of_many = _medians(one, many, grows=grows)
+            name = f"{'growing' if grows else 'dense'}, {transport}"
+            speeds = ", ".join(f"{BATCH / each / 1e6:.0f}" for each in (lookup, update))
             table.add_row(
-                f"step, {kind}, 1 and {FEATURES} tables, {transport}", ", ".join(found) + " ms"
+                f"{name}: lookup, push, both",
+                f"{lookup * 1e3:.1f}, {update * 1e3:.1f}, {both * 1e3:.1f} ms",
             )
+            table.add_row("  pull, push", f"{speeds} M rows/s")
+            table.add_row(f"  {FEATURES} tables with as many ids", f"{of_many / both:.2f} x one")
+
+
+def _medians(
+    one: ParameterSession, many: ParameterSession, *, grows: bool
+) -> tuple[float, float, float, float]:
+    """Seconds of a lookup, of a push and of both with one table, and of both with many."""
+    rng = np.random.default_rng(3)
+    gradient = rng.standard_normal((BATCH, WIDTH), np.float32)
+    took: list[tuple[float, ...]] = []
+    for _ in range((_ROWS_MADE if grows else 0) + _WARM_UP + _STEPS):
+        each: list[float] = []
+        for session, tables in ((one, 1), (many, FEATURES)):
+            ids = draw(rng, tables, grows=grows)
+            began = time.perf_counter()
+            session.lookup_rows(ids)
+            between = time.perf_counter()
+            push(session, ids, gradient)
+            each += [between - began, time.perf_counter() - between]
+        took.append((each[0], each[1], each[0] + each[1], each[2] + each[3]))
+    lookup, update, both, of_many = np.median(took[-_STEPS:], axis=0).tolist()
+    return lookup, update, both, of_many
 
 
 def check(steps: int = 3) -> int:
@@ -119,5 +138,5 @@ def check(steps: int = 3) -> int:
                     wanted -= np.float32(RULE.rate(0)) * sums / np.sqrt(after + RULE.epsilon)
                     own |= dict(zip(keys.tolist(), zip(wanted, after, strict=True), strict=True))
                     compared += 1
-                step(session, ids, gradient)
+                push(session, ids, gradient)
     return compared

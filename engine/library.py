@@ -42,6 +42,8 @@ KEYED_KERNELS: dict[str, tuple[DType, ...]] = {
     "remove_keys": (_INTEGERS,),
     "move_entries": (_INTEGERS,),
     "distinct_keys": (_INTEGERS,),
+    "divide_keys": (_INTEGERS,),
+    "mark_rows": (_WORDS,),
     "touch_rows": (_WORDS,),
     "kth_smallest": (_WORDS,),
     "draw_rows": _FLOATS,
@@ -158,11 +160,12 @@ class KernelLibrary:
             folder = self.folder.path
             # Not at the top: these import Numba.
             from . import jit, row_kernels
-            from .keyed import index_kernels, value_kernels
+            from .keyed import index_kernels, key_kernels, value_kernels
 
             began = time.perf_counter()
             if isinstance(wanted, str):
-                rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS | value_kernels.FUNCTIONS
+                rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS
+                rows |= key_kernels.FUNCTIONS | value_kernels.FUNCTIONS
                 function, arguments = rows[wanted]
                 kernel, from_cache = jit.compile_function(function, arguments(dtype), folder)
             else:

@@ -34,7 +34,8 @@ def gather(table, rows, out, width):  # type: ignore[no-untyped-def]
     for r in range(rows.size):
         if r + _AHEAD < rows.size:
             start = rows[r + _AHEAD] * width
-            for i in range(0, fetched, _LINE_BYTES):
+            prefetch(table, start)  # by itself: see ``jit.prefetch_row``
+            for i in range(_LINE_BYTES, fetched, _LINE_BYTES):
                 prefetch(table, start + i)
         copy_elements(out, r * width, table, rows[r] * width, width)
 
@@ -61,7 +62,8 @@ def sum_rows(values, inverse, first, out, seen, width):  # type: ignore[no-untyp
         for j in range(count):
             if j + _AHEAD < count:
                 ahead = (inverse[chosen[j + _AHEAD]] - first) * width
-                for i in range(0, fetched, step):
+                prefetch(out, ahead)
+                for i in range(step, fetched, step):
                     prefetch(out, ahead + i)
             r = chosen[j]
             row = inverse[r] - first

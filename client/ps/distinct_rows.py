@@ -224,22 +224,11 @@ def _distinct(ids: Array, num_rows: int, memory: BufferPools) -> DistinctRows:
 
 
 def _distinct_keys(table: str, keys: Array, num_parts: int, memory: BufferPools) -> DistinctRows:
-    from ...engine.keyed.distinct import distinct  # a worker without tables never loads it
-    from ...engine.keyed.hashing import ps_of_keys
+    from ...engine.keyed.distinct import distinct_by_ps  # a worker without tables never loads it
 
     own = memory.take_array(keys.shape, keys.dtype)
     own[:] = keys
-    unique, inverse = distinct(table, own, memory)
-    if num_parts == 1:
-        same = unique.size == own.size  # they stand in the order in which they came
-        return DistinctRows(own, unique, None if same else inverse, (0, unique.size))
-    part = ps_of_keys(unique, num_parts).astype(np.uint16 if num_parts < 1 << 16 else np.uint32)
-    order = np.argsort(part, kind="stable")
-    places = memory.take_array(order.shape, order.dtype)
-    places[order] = np.arange(order.size)
-    # In memory that is used again: fresh pages cost more than the copies.
-    sorted_keys, sorted_places = (memory.take_array(a.shape, a.dtype) for a in (unique, inverse))
-    np.take(unique, order, out=sorted_keys, mode="clip")
-    np.take(places, inverse, out=sorted_places, mode="clip")
-    ends = np.searchsorted(part[order], np.arange(num_parts + 1, dtype=part.dtype)).tolist()
-    return DistinctRows(own, sorted_keys, sorted_places, (*ends[:-1], unique.size))
+    unique, inverse, bounds = distinct_by_ps(table, own, num_parts, memory)
+    # Of one part they stand in the order in which they came.
+    same = num_parts == 1 and unique.size == own.size
+    return DistinctRows(own, unique, None if same else inverse, bounds)

@@ -19,7 +19,6 @@ from ..jit import (
     changed,
     inlined,
     load_word,
-    prefetch,
     prefetch_word,
     read,
     store_word,
@@ -27,7 +26,7 @@ from ..jit import (
 from ..row_kernels import Registry
 
 FUNCTIONS: Registry = {}
-_TILE = 256  # keys whose entries are asked for at once; what is noted of them stays in the caches
+TILE = 256  # keys whose entries are asked for at once; what is noted of them stays in the caches
 _ENTRY = 16  # bytes
 _PAGE = 4096  # bytes
 _NEXT = 32  # bytes: what is probed next may be in another cache line
@@ -79,14 +78,16 @@ def _hash(key, k0, k1):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _hash_tile(keys, start, count, secret, hashes):  # type: ignore[no-untyped-def]
+def hash_tile(keys, start, count, secret, hashes):  # type: ignore[no-untyped-def]
+    """``hashes[j]``: the hash of ``keys[start + j]``, for ``count`` of them."""
     k0, k1 = secret[0], secret[1]
     for j in range(count):
         hashes[j] = _hash(keys[start + j], k0, k1)
 
 
 @inlined
-def _segment(hashed, shift):  # type: ignore[no-untyped-def]
+def segment_of(hashed, shift):  # type: ignore[no-untyped-def]
+    """The upper ``63 - shift`` bits of a hash."""
     # In two steps: with one segment all 64 bits go.
     return np.int64((hashed >> _U1) >> shift)
 
@@ -100,7 +101,7 @@ def _home(hashed, size):  # type: ignore[no-untyped-def]
 def _locate_tile(hashes, count, addresses, sizes, shift, places, ends):  # type: ignore[no-untyped-def]
     """Where probing begins and where its segment ends; asks for the memory there."""
     for j in range(count):
-        segment = _segment(hashes[j], shift)
+        segment = segment_of(hashes[j], shift)
         first, size = addresses[segment], sizes[segment]
         places[j] = first + _ENTRY * _home(hashes[j], size)
         ends[j] = first + _ENTRY * size
@@ -115,11 +116,11 @@ _SEGMENTS = (read(np.int64), read(np.int64), read(np.uint64), INT64)
 def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[no-untyped-def]
     """``out[i]``: the value of ``keys[i]``, or -1."""
     shift = np.uint64(shift_bits)
-    hashes = np.empty(_TILE, np.uint64)
-    places, ends = np.empty(_TILE, np.int64), np.empty(_TILE, np.int64)
-    for start in range(0, keys.size, _TILE):
-        count = min(_TILE, keys.size - start)
-        _hash_tile(keys, start, count, secret, hashes)
+    hashes = np.empty(TILE, np.uint64)
+    places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+    for start in range(0, keys.size, TILE):
+        count = min(TILE, keys.size - start)
+        hash_tile(keys, start, count, secret, hashes)
         _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
         for j in range(count):
             key, at, end = keys[start + j], places[j], ends[j]
@@ -127,7 +128,7 @@ def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[
             while value != 0 and load_word(at) != key:
                 at += _ENTRY
                 if at == end:
-                    at -= _ENTRY * sizes[_segment(hashes[j], shift)]
+                    at -= _ENTRY * sizes[segment_of(hashes[j], shift)]
                 value = load_word(at + 8)
             out[start + j] = value - 1
 
@@ -136,12 +137,12 @@ def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[
 def count_segments(keys, secret, shift_bits, counts):  # type: ignore[no-untyped-def]
     """``counts[s]`` grows by how many of the keys belong to segment ``s``."""
     shift = np.uint64(shift_bits)
-    hashes = np.empty(_TILE, np.uint64)
-    for start in range(0, keys.size, _TILE):
-        count = min(_TILE, keys.size - start)
-        _hash_tile(keys, start, count, secret, hashes)
+    hashes = np.empty(TILE, np.uint64)
+    for start in range(0, keys.size, TILE):
+        count = min(TILE, keys.size - start)
+        hash_tile(keys, start, count, secret, hashes)
         for j in range(count):
-            counts[_segment(hashes[j], shift)] += 1
+            counts[segment_of(hashes[j], shift)] += 1
 
 
 @_kernel(lambda dtype: (read(dtype), read(dtype), *_SEGMENTS, changed(dtype)))
@@ -151,15 +152,15 @@ def insert_keys(keys, values, addresses, sizes, secret, shift_bits, counts):  # 
     ``counts[s]`` grows by the new keys of segment ``s``, which has room for them.
     """
     shift = np.uint64(shift_bits)
-    hashes = np.empty(_TILE, np.uint64)
-    places, ends = np.empty(_TILE, np.int64), np.empty(_TILE, np.int64)
-    for start in range(0, keys.size, _TILE):
-        count = min(_TILE, keys.size - start)
-        _hash_tile(keys, start, count, secret, hashes)
+    hashes = np.empty(TILE, np.uint64)
+    places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+    for start in range(0, keys.size, TILE):
+        count = min(TILE, keys.size - start)
+        hash_tile(keys, start, count, secret, hashes)
         _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
         for j in range(count):
             key, at, end = keys[start + j], places[j], ends[j]
-            segment = _segment(hashes[j], shift)
+            segment = segment_of(hashes[j], shift)
             value = load_word(at + 8)
             while value != 0 and load_word(at) != key:
                 at += _ENTRY
@@ -181,15 +182,15 @@ def remove_keys(keys, addresses, sizes, secret, shift_bits, counts, out):  # typ
     """
     shift = np.uint64(shift_bits)
     k0, k1 = secret[0], secret[1]
-    hashes = np.empty(_TILE, np.uint64)
-    places, ends = np.empty(_TILE, np.int64), np.empty(_TILE, np.int64)
-    for start in range(0, keys.size, _TILE):
-        count = min(_TILE, keys.size - start)
-        _hash_tile(keys, start, count, secret, hashes)
+    hashes = np.empty(TILE, np.uint64)
+    places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+    for start in range(0, keys.size, TILE):
+        count = min(TILE, keys.size - start)
+        hash_tile(keys, start, count, secret, hashes)
         _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
         for j in range(count):
             key, at, end = keys[start + j], places[j], ends[j]
-            segment = _segment(hashes[j], shift)
+            segment = segment_of(hashes[j], shift)
             size, first = sizes[segment], addresses[segment]
             value = load_word(at + 8)
             while value != 0 and load_word(at) != key:
@@ -237,7 +238,7 @@ def move_entries(old, old_sizes, new, new_sizes, secret, work):  # type: ignore[
     The two may be the same memory. ``work``: room for the largest of the old segments.
     """
     k0, k1 = secret[0], secret[1]
-    hashes = np.empty(_TILE, np.uint64)
+    hashes = np.empty(TILE, np.uint64)
     for s in range(old.size):
         count = 0
         for i in range(old_sizes[s]):
@@ -254,8 +255,8 @@ def move_entries(old, old_sizes, new, new_sizes, secret, work):  # type: ignore[
         fresh = first + _ENTRY * old_sizes[s] if new[s] == old[s] else first
         for at in range(fresh, end, _PAGE):
             store_word(at, 0)
-        for start in range(0, count, _TILE):
-            stop = min(start + _TILE, count)
+        for start in range(0, count, TILE):
+            stop = min(start + TILE, count)
             for i in range(start, stop):
                 hashes[i - start] = _hash(work[2 * i], k0, k1)
             for i in range(start, stop):
@@ -266,42 +267,3 @@ def move_entries(old, old_sizes, new, new_sizes, secret, work):  # type: ignore[
                         at = first
                 store_word(at, work[2 * i])
                 store_word(at + 8, work[2 * i + 1])
-
-
-@_kernel(
-    lambda dtype: (
-        read(dtype), read(np.uint64), INT64, changed(np.dtype(np.int32)), changed(dtype),
-        changed(dtype),
-    )
-)  # fmt: skip
-def distinct_keys(keys, secret, shift_bits, table, unique, inverse):  # type: ignore[no-untyped-def]
-    """Number the distinct keys in the order in which they first stand.
-
-    ``table``: zero, a power of two of them, at least twice the keys; ``shift_bits``: 63 less the
-    bits of its size.
-
-    Returns:
-        How many are distinct.
-    """
-    shift = np.uint64(shift_bits)
-    last = table.size - 1
-    hashes = np.empty(_TILE, np.uint64)
-    found = 0
-    for start in range(0, keys.size, _TILE):
-        count = min(_TILE, keys.size - start)
-        _hash_tile(keys, start, count, secret, hashes)
-        for j in range(count):
-            prefetch(table, _segment(hashes[j], shift))
-        for j in range(count):
-            key, at = keys[start + j], _segment(hashes[j], shift)
-            number = table[at]
-            while number != 0 and unique[number - 1] != key:
-                at = (at + 1) & last
-                number = table[at]
-            if number == 0:
-                unique[found] = key
-                found += 1
-                table[at] = found
-                number = found
-            inverse[start + j] = number - 1
-    return found

@@ -121,6 +121,16 @@ class RowStore:
         self.counts[rows] = counts + (counts != FREE)
         self.last[rows] = step
 
+    def mark(self, rows: Array) -> int | None:
+        """Mark rows as busy, until :meth:`touch`: no eviction takes them. -1 stands for no row.
+
+        Returns:
+            How many are no rows; -1: a row is there twice, and not all are marked; None: nothing
+            was looked at, the kernel is not loaded.
+        """
+        kernel = library.row_kernel_if_ready("mark_rows", UINT32)
+        return int(kernel(rows, self.last, BUSY)) if kernel is not None else None
+
     def in_use(self, start: int, stop: int) -> Array:
         """The rows of ``[start, stop)`` that are in use, ascending."""
         return np.flatnonzero(self.last[start : min(stop, self.used)] != FREE) + start

@@ -26,6 +26,7 @@ from .distinct import distinct
 from .draws import draws_of
 from .eviction import least_used, unseen_since
 from .index import INT64, KeyIndex, as_keys
+from .recent_rows import RecentRows
 from .removals import Removals
 from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
 from .row_store import BUSY, LAST_STEP, RowStore
@@ -64,6 +65,7 @@ class KeyedTable:
         self._next_check = 0
         # Of a push: fresh memory costs more than the work in it.
         self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
+        self._recent = RecentRows(self._memory)
         self.counts = TableCounts()
         self.step = 0
 
@@ -94,8 +96,10 @@ class KeyedTable:
         if out is not None:
             self._check_rows("out", out, keys.size)
         rows = self._index.find(keys)
+        self._recent.note(keys, rows)
         unknown = np.flatnonzero(rows < 0)
-        rows[unknown] = 0
+        if unknown.size:
+            rows = np.maximum(rows, 0)
         out = gather_rows(self._store.values, rows, out)
         if unknown.size and self.definition.unknown == "zeros":
             out[unknown] = 0
@@ -117,17 +121,18 @@ class KeyedTable:
             LimitExceededError: The step is beyond what a row can note. Nothing was changed.
         """
         gradients = self._checked(keys, gradients, step)
-        unique, inverse = distinct(self.definition.name, keys, self._memory)
-        if unique.size < keys.size:
-            shape = (unique.size, self.definition.dim)
+        rows = self._find_again(keys)
+        if self._repeat(keys, rows):
+            keys, inverse = distinct(self.definition.name, keys, self._memory)
+            shape = (keys.size, self.definition.dim)
             summed = self._memory.take_array(shape, self.definition.dtype)
             gradients = sum_duplicates(gradients, inverse, summed)
+            rows = self._index.find(keys)
         self.step = max(self.step, step)
         self.counts.pushes += 1
-        rows = self._index.find(unique)
         known = rows >= 0
         if not known.all():
-            rows[~known] = self._make(unique[~known], rows[known])
+            rows[~known] = self._make(keys[~known], rows[known])
             kept = np.flatnonzero(rows >= 0)
             if kept.size < rows.size:
                 rows, gradients = rows[kept], gradients[kept]
@@ -304,6 +309,24 @@ class KeyedTable:
                 table=name,
             )
 
+    def _find_again(self, keys: Array) -> Array:
+        """The rows of keys, which were mostly read just before; -1: there is none."""
+        rows = self._recent.take(keys)
+        if rows is None:
+            return self._index.find(keys)
+        unknown = np.flatnonzero(rows < 0)
+        if unknown.size:
+            rows[unknown] = self._index.find(keys[unknown])
+        return rows
+
+    def _repeat(self, keys: Array, rows: Array) -> bool:
+        """Whether a key is there twice. Rows may be marked as busy, until they are touched."""
+        missing = self._store.mark(rows)
+        if missing is None or missing > 0:
+            new = keys if missing is None else keys[rows < 0]
+            return distinct(self.definition.name, new, self._memory)[0].size < new.size
+        return missing < 0
+
     def _make(self, keys: Array, busy: Array) -> Array:
         """Rows for keys that have none, or -1 for those that get none."""
         rows = np.full(keys.size, -1, INT64)
@@ -345,6 +368,7 @@ class KeyedTable:
     def _remove(self, rows: Array) -> None:
         if not rows.size:
             return
+        self._recent.forget()
         keys = self._store.keys[rows]
         self._removals.note(keys, self.step)
         self._index.remove(keys)

@@ -106,6 +106,27 @@ def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-un
                     out[lo + j] = offset + factor * x
 
 
+@_kernel(lambda dtype: (read(np.int64), changed(dtype), INT64))
+def mark_rows(rows, last, mark):  # type: ignore[no-untyped-def]
+    """Write a mark over the step of each row, until one has it already; -1 is no row.
+
+    Returns:
+        How many are no rows; -1: a row is there twice.
+    """
+    missing = 0
+    for r in range(rows.size):
+        if r + AHEAD < rows.size:
+            prefetch(last, max(rows[r + AHEAD], 0))
+        row = rows[r]
+        if row < 0:
+            missing += 1
+        elif last[row] == np.uint32(mark):
+            return -1
+        else:
+            last[row] = np.uint32(mark)
+    return missing
+
+
 @_kernel(lambda dtype: (read(np.int64), changed(dtype), changed(dtype), INT64))
 def touch_rows(rows, counts, last, step):  # type: ignore[no-untyped-def]
     """Count one more push of each row, up to the largest number, and note the step."""

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windlass.core.arrays.buffers import BufferPools
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ShapeMismatchError
-from windlass.engine.keyed.distinct import distinct
+from windlass.engine.keyed.distinct import distinct, distinct_by_ps
 from windlass.engine.keyed.hashing import keyed_hash, mixed, ps_of_keys
 from windlass.engine.keyed.index import INT64, KeyIndex
 from windlass.engine.library import KEYED_KERNELS, library
@@ -283,6 +284,17 @@ def test_many_keys_are_made_distinct() -> None:
     unique, inverse = distinct("t", keys)
     np.testing.assert_array_equal(np.sort(unique), np.unique(keys))
     np.testing.assert_array_equal(unique[inverse], keys)
+
+
+@pytest.mark.parametrize("num_ps", [1, 2, 7])
+def test_distinct_keys_of_a_ps_stand_beside_each_other_in_order(num_ps: int) -> None:
+    keys = np.random.default_rng(1).integers(-3000, 3000, 10_000)
+    unique, inverse, bounds = distinct_by_ps("t", keys, num_ps, BufferPools())
+    np.testing.assert_array_equal(unique[inverse], keys)
+    expected = list(dict.fromkeys(keys.tolist()))
+    part = ps_of_keys(np.array(expected), num_ps)
+    assert unique.tolist() == [expected[i] for i in np.argsort(part, kind="stable")]
+    assert np.diff(bounds).tolist() == np.bincount(part, minlength=num_ps).tolist()
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from helpers.keyed import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
 from helpers.rules import SGD, Adagrad, Adam
+from windlass.core.arrays.buffers import BufferPools
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
 from windlass.core.rules.tables import NormClipping
 from windlass.engine.keyed import row_store
 from windlass.engine.keyed.definition import TableDefinition
+from windlass.engine.keyed.index import KeyIndex
+from windlass.engine.keyed.recent_rows import RecentRows
 from windlass.engine.keyed.row_store import LAST_STEP
 from windlass.engine.keyed.table import KeyedTable, prepare
 from windlass.engine.library import library
@@ -93,6 +96,56 @@ def test_rows_do_not_depend_on_the_order_or_the_table_they_are_made_in() -> None
         mine = keys[number::2][::-1].copy()
         part.push(mine, gradients[:200], 0)
         np.testing.assert_array_equal(part.read(mine), one.read(mine))
+
+
+@pytest.mark.parametrize("looks_up", [True, False], ids=["after a lookup", "without"])
+def test_a_push_finds_the_rows_as_they_are_then(looks_up: bool) -> None:
+    table, keys = a_table(max_rows=5000), np.arange(2000)
+    table.push(keys[:1500], ones(1500), 0)
+    for step in (1, 2):
+        if looks_up:
+            table.read(keys)
+        if step == 1:  # keys that had no row get one
+            table.push(keys[1700:1800], ones(100), step)
+        else:  # others get rows that were theirs
+            table.evict(keys[:10])
+            table.push(np.arange(9000, 9010), ones(10), step)
+        table.push(keys, ones(2000), step)
+    assert len(table) == 2010
+    (tile,) = table.tiles()
+    counts = dict(zip(tile.keys.tolist(), tile.counts.tolist(), strict=True))
+    assert [counts[key] for key in (0, 10, 1600, 1750, 9000)] == [1, 3, 2, 3, 1]
+    assert table.counts.admitted == 2020
+
+
+def test_a_push_finds_no_key_again_that_was_just_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, keys, asked = a_table(max_rows=5000), np.arange(2000), list[int]()
+    table.push(keys, ones(2000), 0)
+    table.read(keys)
+    find = KeyIndex.find
+
+    def counted(index: KeyIndex, keys: Array) -> Array:
+        asked.append(keys.size)
+        return find(index, keys)
+
+    monkeypatch.setattr(KeyIndex, "find", counted)
+    table.push(keys, ones(2000), 1)
+    assert asked == []
+    table.push(keys, ones(2000), 2)  # of another worker: it is not the push of that lookup
+    assert asked == [2000]
+
+
+def test_lookups_without_a_push_are_forgotten() -> None:
+    recent = RecentRows(BufferPools())
+    for start in range(20):
+        keys = np.arange(start, start + 2000)
+        recent.note(keys, keys)
+    assert recent.take(np.arange(2000)) is None
+    kept = recent.take(np.arange(19, 2019))
+    assert kept is not None
+    assert recent.take(np.arange(19, 2019)) is None
+    recent.note(np.arange(10), np.arange(10))
+    assert recent.take(np.arange(10)) is None  # the index is as fast
 
 
 def test_reading_into_an_array() -> None:

@@ -232,11 +232,12 @@ def test_an_error_in_the_background_is_logged(
 
 
 def test_every_row_kernel_is_named_in_the_list() -> None:
-    from windlass.engine.keyed import index_kernels, value_kernels
+    from windlass.engine.keyed import index_kernels, key_kernels, value_kernels
     from windlass.engine.row_kernels import ROW_FUNCTIONS
 
     assert set(ROW_KERNELS) == set(ROW_FUNCTIONS)
-    assert set(KEYED_KERNELS) == set(index_kernels.FUNCTIONS | value_kernels.FUNCTIONS)
+    kernels = index_kernels.FUNCTIONS | key_kernels.FUNCTIONS | value_kernels.FUNCTIONS
+    assert set(KEYED_KERNELS) == set(kernels)
 
 
 def test_blocks_are_made_without_the_compiler() -> None:
