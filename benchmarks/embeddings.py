@@ -30,6 +30,7 @@ from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from windlass.core.rules.tables import Sightings
 from windlass.core.rules.update_rules import UpdateRule
+from windlass.distribute.embedding.row_cache import ROW_BYTES, RowCache
 from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.distinct import distinct
 from windlass.engine.keyed.hashing import mixed
@@ -39,6 +40,7 @@ from windlass.engine.keyed.table import KeyedTable, prepare
 BATCH = 106_496  # ids of a step, as the sparse cases of benchmarks.step
 WIDTH = 16
 ROWS = 1_000_000
+ZIPF, ZIPF_IDS = 1.05, 10_000_000
 RULES: tuple[UpdateRule, ...] = (
     SGD(), SGD(momentum=0.9), Adagrad(), RowwiseAdagrad(), Adam(), Ftrl(), GroupFtrl(),
 )  # fmt: skip
@@ -144,6 +146,26 @@ def steps(rule: UpdateRule, table: Table) -> None:
     table.add_row(f"{name}: pull, push, push of new rows", f"{text} M/s")
 
 
+def cached(table: Table) -> None:
+    """A worker's cache at skewed ids: what it saves, and what it costs."""
+    rng, rows, staleness, steps = np.random.default_rng(0), 100_000, 100, 300
+    ranks = np.cumsum(np.arange(1, ZIPF_IDS + 1) ** -ZIPF)
+    cache = RowCache(
+        "table", WIDTH, np.dtype(np.float32), staleness, rows * (4 * WIDTH + ROW_BYTES)
+    )
+    took, saved = [], []
+    for _ in range(steps):
+        ids = np.searchsorted(ranks, rng.random(BATCH) * ranks[-1])
+        began = time.thread_time()
+        lookup = cache.begin(ids)
+        cache.finish(lookup, np.zeros((lookup.missing.size, WIDTH), np.float32))
+        took.append(time.thread_time() - began)
+        saved.append(1 - lookup.missing.size / lookup.keys.size)
+    name = f"cache of {rows} rows, {staleness} lookups, Zipf {ZIPF} of {ZIPF_IDS / 1e6:g} M ids"
+    table.add_row(name, f"{np.mean(saved[steps // 2 :]):.1%} fewer rows pulled")
+    table.add_row("  a lookup in it", f"{np.median(took[steps // 2 :]) * 1e3:.1f} ms")
+
+
 def others(table: Table) -> None:
     """What else a step does."""
     rng = np.random.default_rng(0)
@@ -240,6 +262,7 @@ def main() -> None:
     growth(int(arguments.keys), table)
     hostile(table)
     others(table)
+    cached(table)
     for rule in RULES:
         steps(rule, table)
     Console().print(table)

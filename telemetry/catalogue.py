@@ -55,6 +55,7 @@ _COORDINATOR = "chief, of a program with a coordinator"
 _CLUSTER = "a cluster that stands"
 _REPLICATED = "chief, of a job with replicas"
 _TABLES = "ps, of tables that grow"
+_CACHING = "workers, of tables with staleness_reads"
 
 TASK_INFO = _metric(
     _EVERY,
@@ -91,6 +92,18 @@ REPORTED = _metric(
     "reported_value",
     "Last value that the program reported under this name, e.g. loss.",
     "name",
+)
+CACHED_ROWS = _metric(
+    _CACHING,
+    "embedding_cached_rows_total",
+    "Distinct rows of lookups that were read from this worker's memory (staleness_reads).",
+    "table",
+)
+UNCACHED_ROWS = _metric(
+    _CACHING,
+    "embedding_pulled_rows_total",
+    "Distinct rows of lookups of such a table that were pulled.",
+    "table",
 )
 
 PS_PUSHES = _metric(_PS, "ps_pushes_total", "Pushes applied.")

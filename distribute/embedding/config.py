@@ -14,6 +14,7 @@ from ..optimizer import Optimizer
 from .bags import COMBINERS
 
 DEFAULT_MAX_ROWS = 1 << 20
+DEFAULT_CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,9 @@ class TableConfig:
             with, or ``"zeros"``.
         row_norm: Largest norm of a row's gradient, of a growing table; None: any.
         table_norm: Largest norm of a push's gradient, of a growing table; None: any.
+        staleness_reads: A row may be read from this worker's memory by so many lookups after the
+            one that has pulled it; 0: every lookup pulls all of its rows. Unit: lookups.
+        cache_bytes: Most memory of the rows that are kept for that, on each worker. Unit: bytes.
 
     Raises:
         ConfigurationError: Arguments that do not fit together.
@@ -68,10 +72,14 @@ class TableConfig:
     unknown: Literal["initial", "zeros"] = "initial"
     row_norm: float | None = None
     table_norm: float | None = None
+    staleness_reads: int = 0
+    cache_bytes: int = DEFAULT_CACHE_BYTES
 
     def __post_init__(self) -> None:
         self._check("dim", self.dim is not None and self.dim >= 1, "at least 1")
         self._check("combiner", self.combiner in COMBINERS, f"one of {', '.join(COMBINERS)}")
+        self._check("staleness_reads", self.staleness_reads >= 0, "at least 0")
+        self._check("cache_bytes", self.cache_bytes >= 1, "at least 1")
         for name in ("vocabulary_size", "max_rows", "max_bytes"):
             value = getattr(self, name)
             self._check(name, value is None or value >= 1, "at least 1, or None")

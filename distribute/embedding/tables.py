@@ -19,6 +19,7 @@ from ..variables.variable import Variable
 from .bags import Bag
 from .config import FeatureConfig, TableConfig
 from .inputs import bag_of
+from .row_cache import RowCache, cache_of, cache_samples, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class _Table:
     config: TableConfig
     optimizer: Optimizer
     storage: Variable | PsTable
+    cache: RowCache | None
 
 
 class Embeddings:
@@ -75,19 +77,26 @@ class Embeddings:
                 table=twice,
             )
         self._tables = {config: self._make(config, optimizer) for config in configs}
+        self._show_caches()
 
     def _make(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
         own = config.own_optimizer(optimizer)
+        cache = cache_of(config)
         if config.vocabulary_size is None:
             storage = self._strategy.extended.create_table(config.definition(optimizer))
-            return _Table(config, own, storage)
+            return _Table(config, own, storage, cache)
         variable = Variable(
             initializer=config.first_values,
             shape=(config.vocabulary_size, config.dim),
             dtype=config.dtype,
             name=config.name,
         )
-        return _Table(config, own, variable)
+        return _Table(config, own, variable, cache)
+
+    def _show_caches(self) -> None:
+        caches = {t.config.name: t.cache for t in self._tables.values() if t.cache is not None}
+        if caches:
+            self._strategy.extended.show_samples(lambda: cache_samples(caches))
 
     @property
     def features(self) -> tuple[FeatureConfig, ...]:
@@ -113,7 +122,8 @@ class Embeddings:
         """The rows of some features, combined for each example.
 
         A key that has no row reads as its row would begin (or as zeros: ``unknown``), and makes
-        none.
+        none. Rows are as they are now; of a table with ``staleness_reads`` as they were at most so
+        many lookups ago.
 
         Args:
             ids: By name of the feature: integers of shape ``(examples,)`` or ``(examples, n)``,
@@ -146,13 +156,27 @@ class Embeddings:
             _Use(self._tables[config], names, _joined([bags[name].ids for name in names]))
             for config, names in by_table.items()
         ]
-        wanted = [(use.table.storage, use.ids) for use in uses]
-        pulled = self._strategy.extended.lookup_rows(wanted) if wanted else []
+        pulled = self._pull([(use.table, use.ids) for use in uses])
         values = {}
         for use, (rows, inverse) in zip(uses, pulled, strict=True):
             for name, part in zip(use.features, _parts(bags, use), strict=True):
                 values[name] = self._combined(name, bags[name], rows, inverse, part)
         return Lookup(self._strategy, uses, bags, {name: values[name] for name in bags})
+
+    def _pull(self, wanted: Sequence[tuple[_Table, Array]]) -> list[tuple[Array, Array | None]]:
+        """The distinct rows of each table, and which of them belongs to each id."""
+        looked_up = [None if table.cache is None else table.cache.begin(i) for table, i in wanted]
+        asked = [
+            (table.storage, ids if cached is None else cached.wanted)
+            for (table, ids), cached in zip(wanted, looked_up, strict=True)
+        ]
+        pulled = self._strategy.extended.lookup_rows(asked) if asked else []
+        return [
+            (rows, inverse)
+            if table.cache is None or cached is None
+            else (table.cache.finish(cached, rows_of(rows, inverse)), cached.inverse)
+            for (table, _), cached, (rows, inverse) in zip(wanted, looked_up, pulled, strict=True)
+        ]
 
     def _combined(
         self, name: str, bag: Bag, rows: Array, inverse: Array | None, part: slice

@@ -1,6 +1,6 @@
 """StrategyExtended: a strategy's algorithms, with defaults for strategies of one worker."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.rules.definitions import VariableDefinition
+from ...telemetry.catalogue import Sample
 from ..base.arrays import to_host
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
@@ -191,6 +192,13 @@ class StrategyExtended(StepInterface):
             ConfigurationError: This strategy has no parameter servers.
         """
         raise self._has_no_servers(gradients[0][0].name)
+
+    def show_samples(self, collect: Callable[[], Iterable[Sample]]) -> None:
+        """Show samples among the task's metrics; nothing where no task shows any.
+
+        Args:
+            collect: Called at each request for metrics, from another thread.
+        """
 
     def unique_name(self, wished: str) -> str:
         """A name no variable of this strategy has; the same on every task that runs the program."""

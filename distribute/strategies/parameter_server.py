@@ -6,7 +6,7 @@ everything its optimizers were given, and the same round trip brings the values 
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,7 @@ from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Operation
+from ...telemetry.catalogue import Sample
 from ..base.arrays import to_host
 from ..base.contexts import is_running
 from ..base.devices import compute_devices, task_name
@@ -418,6 +419,10 @@ class ParameterServerExtended(StrategyExtended):
             self._step.add_writes(
                 [Write(table.name, Operation.APPLY, rows) for table, rows in gradients]
             )
+
+    def show_samples(self, collect: Callable[[], Iterable[Sample]]) -> None:
+        """Show samples among this task's metrics."""
+        self.runtime.measures.append(collect)
 
     def write(
         self, variable: PsVariable, operation: Operation, value: Array | IndexedSlices

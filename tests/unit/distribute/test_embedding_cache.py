@@ -1,0 +1,149 @@
+"""A worker's cache of rows: none is older than its bound, and what is read often stays."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windlass as wl
+from windlass.core.arrays.dtypes import Array
+from windlass.core.errors import ConfigurationError
+from windlass.distribute import ParameterServerStrategy
+from windlass.distribute.embedding.config import FeatureConfig, TableConfig
+from windlass.distribute.embedding.row_cache import ROW_BYTES, RowCache
+from windlass.distribute.embedding.tables import Embeddings
+
+F32 = np.dtype(np.float32)
+ROW = ROW_BYTES + 8
+
+
+def a_cache(staleness: int, rows: int) -> RowCache:
+    return RowCache("t", 2, F32, staleness, rows * ROW)
+
+
+def look_up(cache: RowCache, ids: Any, version: int) -> tuple[Array, int]:
+    """Rows of ids, (key, version of its pull) each; and how many were pulled."""
+    lookup = cache.begin(np.asarray(ids, np.int64))
+    pulled = np.stack([lookup.wanted, np.full(lookup.wanted.size, version)], 1).astype(np.float32)
+    return cache.finish(lookup, pulled)[lookup.inverse], lookup.missing.size
+
+
+keys = st.one_of(st.integers(-6, 6), st.integers(-1000, 1000))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lookups=st.lists(st.lists(keys, max_size=20), max_size=30),
+    staleness=st.integers(1, 5),
+    rows=st.integers(1, 12),
+)
+def test_no_row_is_older_than_the_bound(
+    lookups: list[list[int]], staleness: int, rows: int
+) -> None:
+    cache = a_cache(staleness, rows)
+    for version, ids in enumerate(lookups):
+        found, _ = look_up(cache, ids, version)
+        assert found[:, 0].tolist() == ids
+        assert (found[:, 1] >= version - staleness).all()
+        assert len(cache) <= rows
+        assert len(cache._index) == len(cache)
+
+
+def test_a_row_is_read_as_often_as_the_bound_says_and_no_oftener() -> None:
+    cache = a_cache(3, 10)
+    assert [look_up(cache, [7, 7], version)[1] for version in range(9)] == [1, 0, 0, 0] * 2 + [1]
+    assert (cache.hits, cache.misses) == (6, 3)
+
+
+def test_rows_that_are_looked_up_often_stay() -> None:
+    cache, rng = a_cache(1000, 20), np.random.default_rng(0)
+    for version in range(100):
+        look_up(cache, [*range(16), *rng.integers(1000, 10**6, 20)], version)
+    assert look_up(cache, range(16), 100)[1] == 0
+
+
+def test_rows_that_become_frequent_take_the_places_of_others() -> None:
+    cache = a_cache(1000, 20)
+    for version in range(10):
+        look_up(cache, range(20), version)
+    for version in range(10, 200):
+        look_up(cache, range(100, 120), version)
+    assert look_up(cache, range(100, 120), 200)[1] == 0
+    assert len(cache) == 20
+
+
+def test_a_lookup_that_began_earlier_does_not_bring_an_older_row() -> None:
+    cache = a_cache(2, 10)
+    early, late = cache.begin(np.array([1])), cache.begin(np.array([1]))
+    cache.finish(late, np.full((1, 2), 9, np.float32))
+    assert cache.finish(early, np.zeros((1, 2), np.float32)).tolist() == [[0, 0]]
+    lookup = cache.begin(np.array([1]))
+    assert cache.finish(lookup, np.empty((0, 2), np.float32)).tolist() == [[9, 9]]
+
+
+def test_threads_share_a_cache() -> None:
+    cache, wrong = a_cache(5, 50), list[int]()
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for version in range(50):
+            ids = rng.zipf(1.3, 100) % 500
+            found, _ = look_up(cache, ids, version)
+            wrong.append(int((found[:, 0] != ids).sum()))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wrong) == 150
+    assert sum(wrong) == 0
+
+
+def on_servers(table: TableConfig) -> tuple[Any, Embeddings]:
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        embeddings = Embeddings([FeatureConfig("f", table)], wl.optimizers.SGD(1.0))
+    return strategy, embeddings
+
+
+@pytest.mark.parametrize("vocabulary_size", [None, 50], ids=["growing", "dense"])
+def test_a_table_is_read_up_to_its_bound_of_lookups_ago(vocabulary_size: int | None) -> None:
+    table = TableConfig("t", 2, vocabulary_size, wl.Initializer("ones"), staleness_reads=2)
+    strategy, embeddings = on_servers(table)
+    ids = np.array([3, 4, 3])
+    seen = []
+    for _ in range(7):
+        rows = embeddings.lookup({"f": ids})
+        seen.append(rows["f"][:, 0].tolist())
+        rows.apply_gradients({"f": np.ones((3, 2), np.float32)})
+    # Rows of the first lookup are read three times; what was pushed meanwhile shows then.
+    assert [row[0] for row in seen] == [1, 1, 1, -5, -5, -5, -11]
+    assert [row[1] for row in seen] == [1, 1, 1, -2, -2, -2, -5]
+    pulls = strategy.extended.runtime.session.peers[0].store.counters().pulls
+    rows = embeddings.lookup({"f": ids})
+    assert strategy.extended.runtime.session.peers[0].store.counters().pulls == pulls
+    assert rows["f"].shape == (3, 2)
+    samples = [s for collect in strategy.extended.runtime.measures for s in collect()]
+    assert [(s.metric.name, s.value, s.labels) for s in samples] == [
+        ("windlass_embedding_cached_rows_total", 10, ("t",)),
+        ("windlass_embedding_pulled_rows_total", 6, ("t",)),
+    ]
+
+
+def test_without_a_bound_every_lookup_reads_rows_as_they_are() -> None:
+    strategy, embeddings = on_servers(TableConfig("t", 2, 10, wl.Initializer("ones")))
+    for step in range(3):
+        rows = embeddings.lookup({"f": np.array([1])})
+        assert rows["f"].tolist() == [[1 - step] * 2]
+        rows.apply_gradients({"f": np.ones((1, 2), np.float32)})
+    assert list(strategy.extended.runtime.measures) == []
+
+
+@pytest.mark.parametrize("wrong", [{"staleness_reads": -1}, {"cache_bytes": 0}], ids=str)
+def test_a_bound_that_is_none_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"table 't' has {next(iter(wrong))}="):
+        TableConfig("t", 2, **wrong)
