@@ -120,6 +120,11 @@ class ParameterSession:
         return self._fan_out.closure is None and self._feedback is None
 
     @property
+    def pushes_for_closure(self) -> bool:
+        """Whether a push now is a closure's."""
+        return self._fan_out.closure is not None
+
+    @property
     def wire_format(self) -> WireFormat:
         """How values travel over the network."""
         return self._plans.wire_format

@@ -51,7 +51,10 @@ class TableConfig:
         table_norm: Largest norm of a push's gradient, of a growing table; None: any.
         staleness_reads: A row may be read from this worker's memory by so many lookups after the
             one that has pulled it; 0: every lookup pulls all of its rows. Unit: lookups.
-        cache_bytes: Most memory of the rows that are kept for that, on each worker. Unit: bytes.
+        staleness_writes: Gradients of a growing table wait for so many of this worker's steps, and
+            then travel as one, added up; 0: with each step. Unit: steps.
+        cache_bytes: Most memory on each worker of the rows that are kept for that, and of gradients
+            that wait. Unit: bytes.
 
     Raises:
         ConfigurationError: Arguments that do not fit together.
@@ -73,12 +76,14 @@ class TableConfig:
     row_norm: float | None = None
     table_norm: float | None = None
     staleness_reads: int = 0
+    staleness_writes: int = 0
     cache_bytes: int = DEFAULT_CACHE_BYTES
 
     def __post_init__(self) -> None:
         self._check("dim", self.dim is not None and self.dim >= 1, "at least 1")
         self._check("combiner", self.combiner in COMBINERS, f"one of {', '.join(COMBINERS)}")
-        self._check("staleness_reads", self.staleness_reads >= 0, "at least 0")
+        for name in ("staleness_reads", "staleness_writes"):
+            self._check(name, getattr(self, name) >= 0, "at least 0")
         self._check("cache_bytes", self.cache_bytes >= 1, "at least 1")
         for name in ("vocabulary_size", "max_rows", "max_bytes"):
             value = getattr(self, name)
@@ -91,7 +96,7 @@ class TableConfig:
         if self.vocabulary_size is None:
             return
         for name in _GROWING_ALONE:
-            if getattr(self, name) is not None:
+            if getattr(self, name) not in (None, 0):
                 raise self._error(
                     f"has a vocabulary_size and {name}, which is for tables that grow; leave one "
                     "of them out"
@@ -159,6 +164,7 @@ class TableConfig:
 
 _GROWING_ALONE = (
     "max_rows", "max_bytes", "admission", "max_unseen_steps", "row_norm", "table_norm",
+    "staleness_writes",
 )  # fmt: skip
 
 

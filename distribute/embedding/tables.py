@@ -83,7 +83,10 @@ class Embeddings:
         own = config.own_optimizer(optimizer)
         cache = cache_of(config)
         if config.vocabulary_size is None:
-            storage = self._strategy.extended.create_table(config.definition(optimizer))
+            extended = self._strategy.extended
+            storage = extended.create_table(config.definition(optimizer))
+            if config.staleness_writes:
+                extended.delay_rows(storage, config.staleness_writes, config.cache_bytes)
             return _Table(config, own, storage, cache)
         variable = Variable(
             initializer=config.first_values,
@@ -117,6 +120,10 @@ class Embeddings:
         """Names of the tables that grow."""
         tables = self._tables.values()
         return tuple(each.config.name for each in tables if isinstance(each.storage, PsTable))
+
+    def flush(self) -> None:
+        """Push the gradients that wait in this worker (``staleness_writes``)."""
+        self._strategy.extended.push_delayed()
 
     def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> "Lookup":
         """The rows of some features, combined for each example.

@@ -193,6 +193,9 @@ class StrategyExtended(StepInterface):
         """
         raise self._has_no_servers(gradients[0][0].name)
 
+    def push_delayed(self) -> None:
+        """Push gradients of rows that wait for a later step; nothing where none do."""
+
     def show_samples(self, collect: Callable[[], Iterable[Sample]]) -> None:
         """Show samples among the task's metrics; nothing where no task shows any.
 

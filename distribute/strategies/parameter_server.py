@@ -19,6 +19,7 @@ from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.errors import WindlassError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Operation
@@ -164,6 +165,7 @@ class ParameterServerExtended(StrategyExtended):
             strategy, runtime, self._step, self._lock, define=self._define, bind=self._bind
         )
         self._refused = False  # the deltas of the step
+        self._delays = False  # gradients of some tables
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
     def shown(self) -> dict[str, Any]:
@@ -418,6 +420,36 @@ class ParameterServerExtended(StrategyExtended):
             self._define()
             self._step.add_writes(
                 [Write(table.name, Operation.APPLY, rows) for table, rows in gradients]
+            )
+
+    def delay_rows(self, table: PsTable, steps: int, max_bytes: int) -> None:
+        """Have gradients of a growing table wait for some steps, and travel summed.
+
+        Args:
+            table: Its gradients are then pushed by every so many steps of this worker, when more
+                waits than ``max_bytes``, in :meth:`barrier`, and at the end of the program.
+            steps: At least 1.
+            max_bytes: Unit: bytes.
+        """
+        with self._lock:
+            if not self._delays:
+                self.runtime.at_end.append(self._push_delayed_at_end)
+            self._delays = True
+            self._step.delayed.delay(table.name, steps, max_bytes)
+
+    def push_delayed(self) -> None:
+        """Push gradients of rows that wait for a later step."""
+        with self._lock:
+            self._step.push_delayed()
+
+    def _push_delayed_at_end(self) -> None:
+        try:
+            self.push_delayed()
+        except WindlassError as error:
+            log.warning(
+                "%s ends, and gradients of rows that waited (staleness_writes) are lost: %s",
+                self.runtime.task.task,
+                error,
             )
 
     def show_samples(self, collect: Callable[[], Iterable[Sample]]) -> None:

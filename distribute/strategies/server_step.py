@@ -23,6 +23,7 @@ from ...core.process import optimizer_steps
 from ...core.wire.steps import Operation
 from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
+from .delayed_rows import DelayedRows
 from .finite_updates import FiniteUpdates
 
 Gradients = dict[str, Array | IndexedSlices]
@@ -41,6 +42,9 @@ class ServerStep:
         runtime: Runtime of this task.
         prefetch: Do not wait for a step's push: the next step begins with the values that are
             there.
+
+    Attributes:
+        delayed: Gradients of rows that wait for a later step's push.
     """
 
     def __init__(self, runtime: ClusterRuntime, *, prefetch: bool) -> None:
@@ -71,6 +75,7 @@ class ServerStep:
         self._is_part = False  # of a step that holds others: see as_one
         self.joins = False  # it belongs to the step before, which they have counted
         self._finite = FiniteUpdates(runtime)
+        self.delayed = DelayedRows()
         self._prefetch = prefetch
         self._under_way: PendingStep | None = None
         self._waiter: ThreadPoolExecutor | None = None
@@ -240,8 +245,16 @@ class ServerStep:
         if not waits:
             self._flush([])
 
+    def push_delayed(self) -> None:
+        """Push the gradients that wait for a later step's push."""
+        writes = self.delayed.take()
+        if writes:
+            self._arrived()
+            self._session.step(PushPayload({}, writes=writes))
+
     def finish(self) -> None:
         """Wait until every push is applied; the next step pulls anew."""
+        self.push_delayed()
         self._arrived()
         self._session.finish()
         self._forget()
@@ -359,6 +372,9 @@ class ServerStep:
         self._counted = True
         progress.steps += increment
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
+        # A closure may be run again elsewhere, with its pushes.
+        if not self._session.pushes_for_closure:
+            beside = self.delayed.due(beside, is_new_step=bool(increment))
         arrived = self._arrived()
         pending = self._session.begin(
             PushPayload(pushes, assigned=assigned, writes=[*writes, *beside]),

@@ -64,8 +64,11 @@ def test_another_job_resumes_with_another_number_of_ps(
     np.testing.assert_array_equal(run(tmp_path / "cut", 5, ps=second), rows)
 
 
-def test_two_workers_train_the_same_rows_and_every_push_counts_once(tmp_path: Path) -> None:
-    table = emb.TableConfig("t", 2, combiner="sum")
+@pytest.mark.parametrize("waits", [0, 6], ids=["at once", "after six steps"])
+def test_two_workers_train_the_same_rows_and_every_gradient_counts_once(
+    tmp_path: Path, waits: int
+) -> None:
+    table = emb.TableConfig("t", 2, combiner="sum", staleness_writes=waits)
 
     def program() -> None:
         strategy = wl.distribute.ParameterServerStrategy()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import windlass as wl
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError
+from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.embedding.config import FeatureConfig, TableConfig
 from windlass.distribute.embedding.row_cache import ROW_BYTES, RowCache
@@ -147,3 +148,115 @@ def test_without_a_bound_every_lookup_reads_rows_as_they_are() -> None:
 def test_a_bound_that_is_none_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"table 't' has {next(iter(wrong))}="):
         TableConfig("t", 2, **wrong)
+
+
+# -- gradients that wait -----------------------------------------------------------------------
+
+
+def values_of(strategy: Any, key: int = 1) -> float:
+    """The first element of a key's row as it is on the ps."""
+    session = strategy.extended.runtime.session
+    rows, _ = session.lookup_rows({"t": np.array([key])})["t"]
+    return float(rows[0, 0])
+
+
+def waiting_table(steps: int, **options: Any) -> TableConfig:
+    return TableConfig("t", 2, None, wl.Initializer("zeros"), staleness_writes=steps, **options)
+
+
+def train(strategy: Any, embeddings: Embeddings, gradient: float = -1.0) -> None:
+    def step() -> None:
+        rows = embeddings.lookup({"f": np.array([1])})
+        rows.apply_gradients({"f": np.full((1, 2), gradient, np.float32)})
+
+    strategy.run(step)
+
+
+@pytest.mark.parametrize("in_run", [True, False], ids=["in run", "outside"])
+def test_gradients_wait_for_so_many_steps_and_travel_as_one(in_run: bool) -> None:
+    strategy, embeddings = on_servers(waiting_table(2))
+    seen = []
+    for _ in range(7):
+        if in_run:
+            train(strategy, embeddings)
+        else:
+            rows = embeddings.lookup({"f": np.array([1])})
+            rows.apply_gradients({"f": np.full((1, 2), -1, np.float32)})
+        seen.append(values_of(strategy))
+    assert seen == [0, 0, 3, 3, 3, 6, 6]
+    table = strategy.extended.runtime.session.peers[0].store.table.tables()[0].table
+    (tile,) = table.tiles()
+    assert tile.counts.tolist() == [2]  # pushes
+    assert strategy.global_step == 7
+    embeddings.flush()
+    assert values_of(strategy) == 7
+    embeddings.flush()
+    assert (values_of(strategy), strategy.global_step) == (7, 7)
+
+
+@pytest.mark.parametrize("how", ["barrier", "end"])
+def test_what_waits_is_pushed_before_others_rely_on_it(how: str) -> None:
+    strategy, embeddings = on_servers(waiting_table(100))
+    train(strategy, embeddings)
+    if how == "barrier":
+        strategy.extended.barrier(1)
+    else:
+        for leave in strategy.extended.runtime.at_end:
+            leave()
+    assert values_of(strategy) == 1
+
+
+def test_what_cannot_be_pushed_at_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    strategy, embeddings = on_servers(waiting_table(100))
+    train(strategy, embeddings)
+    strategy.extended.runtime.session.abort(ConfigurationError("the ps is gone"))
+    for leave in strategy.extended.runtime.at_end:
+        leave()
+    assert "staleness_writes) are lost: the ps is gone" in caplog.text
+
+
+def test_what_waits_is_bounded_in_bytes() -> None:
+    strategy, embeddings = on_servers(waiting_table(100, cache_bytes=40))
+    for _ in range(3):
+        train(strategy, embeddings)  # 16 bytes each
+    assert values_of(strategy) == 3
+
+
+def test_a_step_that_fails_or_is_refused_leaves_what_waits_as_it_was() -> None:
+    strategy, embeddings = on_servers(waiting_table(100))
+    train(strategy, embeddings)
+
+    def fails() -> None:
+        rows = embeddings.lookup({"f": np.array([1])})
+        rows.apply_gradients({"f": np.full((1, 2), -5, np.float32)})
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        strategy.run(fails)
+    train(strategy, embeddings, np.nan)
+    embeddings.flush()
+    assert values_of(strategy) == 1
+
+
+def test_gradients_of_a_closure_travel_with_it() -> None:
+    strategy, embeddings = on_servers(waiting_table(100))
+    train(strategy, embeddings)
+    with strategy.extended.runtime.session.in_closure(ClosureRun(1, 0, 1)):
+        train(strategy, embeddings, -5.0)
+    assert values_of(strategy) == 5
+    embeddings.flush()
+    assert values_of(strategy) == 6
+
+
+def test_a_program_may_change_a_gradient_that_waits() -> None:
+    strategy, embeddings = on_servers(waiting_table(100))
+    gradient = np.full((1, 2), -1, np.float32)
+    embeddings.lookup({"f": np.array([1])}).apply_gradients({"f": gradient})
+    gradient[:] = 9
+    embeddings.flush()
+    assert values_of(strategy) == 1
+
+
+def test_gradients_of_a_dense_table_do_not_wait() -> None:
+    with pytest.raises(ConfigurationError, match="staleness_writes, which is for tables that grow"):
+        TableConfig("t", 2, 10, staleness_writes=1)

@@ -1,0 +1,79 @@
+"""Gradients of rows of growing tables that wait for some steps, to travel as one. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...client.ps.push_plans import Write
+from ...core.arrays.indexed_slices import IndexedSlices
+
+
+@dataclass(slots=True)
+class _DelayedTable:
+    """What waits for one table. ``since``: the step of the oldest of it."""
+
+    steps: int
+    max_bytes: int
+    writes: list[Write] = field(default_factory=list)
+    num_bytes: int = 0
+    since: int = 0
+
+    def add(self, write: Write, step: int) -> None:
+        if not self.writes:
+            self.since = step
+        # The program may change its array.
+        self.writes.append(write._replace(value=write.value.copy()))
+        self.num_bytes += write.value.nbytes
+
+    def is_due(self, step: int) -> bool:
+        late = step - self.since >= self.steps or self.num_bytes > self.max_bytes
+        return bool(self.writes) and late
+
+    def take(self) -> Write:
+        """All of it as one gradient, in order: its rows are added up where it is sent."""
+        parts = [write.value for write in self.writes if isinstance(write.value, IndexedSlices)]
+        values = np.concatenate([part.values for part in parts])
+        rows = IndexedSlices(values, np.concatenate([part.indices for part in parts]))
+        first, self.writes, self.num_bytes = self.writes[0], [], 0
+        return first._replace(value=rows)
+
+
+class DelayedRows:
+    """Gradients of one worker that wait. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, _DelayedTable] = {}
+        self._step = 0
+
+    def delay(self, table: str, steps: int, max_bytes: int) -> None:
+        """Have gradients of a table wait.
+
+        Args:
+            table: Its name.
+            steps: For how many of this worker's steps, at least 1.
+            max_bytes: When more waits, all of it travels.
+        """
+        self._tables[table] = _DelayedTable(steps, max_bytes)
+
+    def due(self, writes: Sequence[Write], *, is_new_step: bool) -> list[Write]:
+        """What travels with a push: writes to other tables, and what has waited long enough.
+
+        Args:
+            writes: Those of the push.
+            is_new_step: Whether the push is the first one of a step.
+        """
+        self._step += is_new_step
+        now = []
+        for write in writes:
+            waiting = self._tables.get(write.variable)
+            if waiting is None:
+                now.append(write)
+            else:
+                waiting.add(write, self._step)
+        due = [each for each in self._tables.values() if each.is_due(self._step)]
+        return [*now, *(each.take() for each in due)]
+
+    def take(self) -> list[Write]:
+        """All that waits."""
+        return [each.take() for each in self._tables.values() if each.writes]
