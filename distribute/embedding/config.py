@@ -96,7 +96,7 @@ class TableConfig:
         if self.vocabulary_size is None:
             return
         for name in _GROWING_ALONE:
-            if getattr(self, name) not in (None, 0):
+            if getattr(self, name) != getattr(TableConfig, name):  # the default
                 raise self._error(
                     f"has a vocabulary_size and {name}, which is for tables that grow; leave one "
                     "of them out"

@@ -257,6 +257,7 @@ def test_a_program_may_change_a_gradient_that_waits() -> None:
     assert values_of(strategy) == 1
 
 
-def test_gradients_of_a_dense_table_do_not_wait() -> None:
-    with pytest.raises(ConfigurationError, match="staleness_writes, which is for tables that grow"):
-        TableConfig("t", 2, 10, staleness_writes=1)
+@pytest.mark.parametrize("option", [{"staleness_writes": 1}, {"row_norm": 0.0}], ids=str)
+def test_a_dense_table_has_no_options_of_growing_ones(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(option))}, which is for tables that"):
+        TableConfig("t", 2, 10, **option)
