@@ -7,7 +7,7 @@ other in one memory; ``keyed/block.py`` has one part of a table whose rows are f
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -171,6 +171,31 @@ class RowsByKey(PushTarget):
 
         Returns:
             Shape ``(n, elements of a row)``.
+        """
+
+    @abstractmethod
+    def digest(self) -> str:
+        """The same for parts with the same rows and state. For tests: it reads everything."""
+
+    @abstractmethod
+    def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:
+        """Remove rows, and write others as they were copied from another replica.
+
+        Args:
+            columns: By name as in ``engine.keyed.row_store.RowStore.columns``.
+            removed: int64: keys whose rows are removed first.
+
+        Raises:
+            ShapeMismatchError: The rows do not fit.
+            LimitExceededError: There is no room for them.
+        """
+
+    @abstractmethod
+    def take_state(self, state: Mapping[str, Array]) -> None:
+        """Go on as the replica whose state this is; its rows are here already.
+
+        Args:
+            state: What it remembers beside its rows, by name.
         """
 
     @property

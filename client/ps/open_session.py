@@ -261,6 +261,7 @@ class OpenSession:
         if bounds is not None:
             was_read = reading.go_on(lambda index: self._is_applied(bounds[index]), is_open)
         if self._is_deferred:
+            was_read = reading.go_on(is_open=is_open)
             self._send_parts(self._sent, ())
         result = self._receive_step(NO_TARGET)
         if reading.go_on(is_open=is_open):

@@ -1,6 +1,6 @@
 """One part of a growing table on a ps: rows by key, in the pushes that change arrays, too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,7 +11,7 @@ from ...core.report import TableCounters
 from ...core.rules.definitions import ShardDefinition
 from ...core.wire.memory import MemoryLocation
 from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
-from .definition import definition_of
+from .definition import TableCounts, definition_of
 from .row_rules import warm_up
 from .row_store import LAST_STEP
 from .table import KeyedTable
@@ -104,6 +104,21 @@ class KeyedBlock(RowsByKey):
         # Not used again before the last reader of the rows is done with them.
         shape = (keys.size, self.table.definition.dim)
         return self.table.read(keys, self._memory.take_array(shape, self.dtype))
+
+    def digest(self) -> str:
+        """The same for parts with the same rows and state."""
+        return self.table.digest()
+
+    def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:
+        """Remove rows, and write others as they were copied from another replica."""
+        self.table.evict(removed)
+        tile = self.table.tile(columns)
+        self.table.load(tile)
+
+    def take_state(self, state: Mapping[str, Array]) -> None:
+        """Go on as the replica whose state this is; its rows are here already."""
+        self.table.counts = TableCounts()  # of what copying the rows has made and evicted
+        self.table.load_state(state)
 
     def run(self, parts: Sequence[UpdatePart], info: StepInfo) -> None:
         """Apply gradients, and remember the push. The same on every replica."""

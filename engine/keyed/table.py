@@ -29,7 +29,7 @@ from .index import INT64, KeyIndex, as_keys
 from .recent_rows import RecentRows
 from .removals import Removals
 from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
-from .row_store import BUSY, LAST_STEP, RowStore
+from .row_store import BUSY, FREE, LAST_STEP, RowStore
 from .tiles import Tile, check_tile, tile_of
 
 _EVICTED_AT_ONCE = 64  # this part of a full table at least: choosing reads all rows
@@ -154,7 +154,9 @@ class KeyedTable:
 
     # -- copies --------------------------------------------------------------------------------
 
-    def copy(self, cursor: int, max_rows: int, since: int = 0) -> tuple[Tile, int]:
+    def copy(
+        self, cursor: int, max_rows: int, since: int = 0, before: int = FREE
+    ) -> tuple[Tile, int]:
         """Copy some rows.
 
         Rows keep their places while they live, so a sequence of copies has every row that is there
@@ -164,14 +166,16 @@ class KeyedTable:
             cursor: 0, and then what the last copy returned, until that is -1.
             max_rows: How many places are looked at, at least 1.
             since: Only rows that changed at this step or later: :meth:`mark`.
+            before: Only rows that did not change at this step or later.
 
         Returns:
             (the rows, where to go on; -1: that was all)
         """
         store = self._store
         rows = store.in_use(cursor, cursor + max_rows)
-        if since:
-            rows = rows[store.last[rows] >= since]
+        if since or before != FREE:
+            last = store.last[rows]
+            rows = rows[(last >= since) & (last < before)]
         slots = {name: slot[rows] for name, slot in store.slots.items()}
         values = gather_rows(store.values, rows)
         tile = Tile(store.keys[rows], values, slots, store.counts[rows], store.last[rows])

@@ -34,6 +34,13 @@ class Tile:
     counts: Array
     last: Array
 
+    @property
+    def columns(self) -> dict[str, Array]:
+        """Everything that the rows have, by name as in ``RowStore.columns``."""
+        slots = {f"{SLOT}{name}": slot for name, slot in self.slots.items()}
+        rest = {"keys": self.keys, "values": self.values, "counts": self.counts, "last": self.last}
+        return rest | slots
+
     def chosen(self, rows: Array) -> "Tile":
         """The rows at these positions, or where this is true."""
         slots = {name: slot[rows] for name, slot in self.slots.items()}

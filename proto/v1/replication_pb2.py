@@ -28,7 +28,7 @@ from . import ps_pb2 as windlass_dot_proto_dot_v1_dot_ps__pb2
 from . import session_pb2 as windlass_dot_proto_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#windlass/proto/v1/replication.proto\x12\x11windlass.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1awindlass/proto/v1/ps.proto\x1a\x1fwindlass/proto/v1/session.proto\"\xf8\x04\n\x06Record\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x30\n\x06update\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.BlockUpdateH\x00\x12\x33\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1f.windlass.proto.v1.PushCompleteH\x00\x12\x34\n\nregistered\x18\x04 \x01(\x0b\x32\x1e.windlass.proto.v1.IncarnationH\x00\x12\x15\n\x0bstep_raised\x18\x05 \x01(\x04H\x00\x12)\n\x03log\x18\x06 \x01(\x0b\x32\x1a.windlass.proto.v1.PushLogH\x00\x12-\n\x05\x62lock\x18\x07 \x01(\x0b\x32\x1c.windlass.proto.v1.BlockCopyH\x00\x12\'\n\x04tile\x18\x08 \x01(\x0b\x32\x17.windlass.proto.v1.TileH\x00\x12\x31\n\x07\x62inding\x18\t \x01(\x0b\x32\x1e.windlass.proto.v1.RuleBindingH\x00\x12\x17\n\rcopy_complete\x18\n \x01(\x08H\x00\x12/\n\x05\x62\x65gin\x18\x0b \x01(\x0b\x32\x1e.windlass.proto.v1.FollowBeginH\x00\x12\x30\n\x06values\x18\r \x01(\x0b\x32\x1e.windlass.proto.v1.BlockValuesH\x00\x12\x11\n\x07\x63hecked\x18\x0e \x01(\x08H\x00\x12\x35\n\x07segment\x18\x0f \x01(\x0b\x32\".windlass.proto.v1.SegmentHandedOnH\x00\x12\r\n\x05\x65poch\x18\x0c \x01(\x04\x12\x15\n\rgone_segments\x18\x10 \x03(\rB\x06\n\x04kind\"E\n\x0b\x46ollowBegin\x12\r\n\x05share\x18\x01 \x01(\r\x12\'\n\x06leader\x18\x02 \x01(\x0b\x32\x17.windlass.proto.v1.Task\"4\n\x0fSegmentHandedOn\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\"\xab\x01\n\x0cStepIdentity\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x04\x12\x16\n\x0egradient_scale\x18\x04 \x01(\x01\x12.\n\x07\x63losure\x18\x05 \x01(\x0b\x32\x1d.windlass.proto.v1.ClosureRun\"\xcf\x01\n\x0b\x42lockUpdate\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.windlass.proto.v1.StepIdentity\x12,\n\x05parts\x18\x03 \x03(\x0b\x32\x1d.windlass.proto.v1.UpdatePart\x12.\n\x05rules\x18\x04 \x03(\x0b\x32\x1f.windlass.proto.v1.NumberedRule\x12\x16\n\tcompletes\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"E\n\x0cNumberedRule\x12\x0e\n\x06number\x18\x01 \x01(\r\x12%\n\x04rule\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xec\x01\n\nUpdatePart\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\r\n\x05start\x18\x03 \x01(\x04\x12\x0c\n\x04stop\x18\x04 \x01(\x04\x12/\n\toperation\x18\x05 \x01(\x0e\x32\x1c.windlass.proto.v1.Operation\x12\x0c\n\x04rule\x18\x06 \x01(\r\x12\r\n\x05\x64\x65\x63\x61y\x18\x07 \x01(\x01\x12\x0f\n\x07\x62y_rows\x18\x08 \x01(\x08\x12\x10\n\x08num_rows\x18\t \x01(\x04\x12\x12\n\nnum_values\x18\n \x01(\x04\x12\x0f\n\x07segment\x18\x0b \x01(\r\x12\x0e\n\x06offset\x18\x0c \x01(\x04\"U\n\x0cPushComplete\x12-\n\x04step\x18\x01 \x01(\x0b\x32\x1f.windlass.proto.v1.StepIdentity\x12\x16\n\x0estep_increment\x18\x02 \x01(\r\"W\n\x08TaskMark\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"f\n\x0b\x43losureMark\x12\x0c\n\x04lane\x18\x01 \x01(\r\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\x04\x12\x0c\n\x04turn\x18\x03 \x01(\x04\x12\x16\n\x0eoldest_attempt\x18\x04 \x01(\r\x12\x0e\n\x06number\x18\x05 \x01(\x04\"\xbd\x01\n\x07PushLog\x12+\n\x06pushes\x18\x01 \x03(\x0b\x32\x1b.windlass.proto.v1.TaskMark\x12,\n\x07\x63ounted\x18\x02 \x03(\x0b\x32\x1b.windlass.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x03 \x03(\x0b\x32\x1e.windlass.proto.v1.ClosureMark\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x10\n\x08\x63ontents\x18\x05 \x01(\x04\"\xb9\x01\n\tBlockCopy\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12.\n\x06shards\x18\x02 \x03(\x0b\x32\x1e.windlass.proto.v1.CopiedShard\x12\r\n\x05slots\x18\x03 \x03(\t\x12,\n\x07\x61pplied\x18\x04 \x03(\x0b\x32\x1b.windlass.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x1e.windlass.proto.v1.ClosureMark\"\xf4\x01\n\x0b\x43opiedShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x32\n\ndefined_by\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x30\n\x08\x62ound_by\x18\x03 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x15\n\rrestored_from\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x0f\n\x07updates\x18\x06 \x01(\x03\x12\x13\n\x0binitialized\x18\x07 \x01(\x08\"A\n\x04Tile\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0c\n\x04stop\x18\x03 \x01(\x04\x12\r\n\x05slots\x18\x04 \x03(\t\"\xd1\x01\n\x0b\x42lockValues\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.windlass.proto.v1.StepIdentity\x12&\n\x05tiles\x18\x03 \x03(\x0b\x32\x17.windlass.proto.v1.Tile\x12\x10\n\x08versions\x18\x04 \x03(\x03\x12\x0f\n\x07updates\x18\x05 \x03(\x03\x12\x13\n\x0binitialized\x18\x06 \x03(\x08\x12\x16\n\tcompletes\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"\x91\x01\n\x0bRuleBinding\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05\x65ntry\x18\x02 \x01(\r\x12%\n\x04rule\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0f\n\x07updates\x18\x05 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#windlass/proto/v1/replication.proto\x12\x11windlass.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1awindlass/proto/v1/ps.proto\x1a\x1fwindlass/proto/v1/session.proto\"\x8d\x06\n\x06Record\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x30\n\x06update\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.BlockUpdateH\x00\x12\x33\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1f.windlass.proto.v1.PushCompleteH\x00\x12\x34\n\nregistered\x18\x04 \x01(\x0b\x32\x1e.windlass.proto.v1.IncarnationH\x00\x12\x15\n\x0bstep_raised\x18\x05 \x01(\x04H\x00\x12)\n\x03log\x18\x06 \x01(\x0b\x32\x1a.windlass.proto.v1.PushLogH\x00\x12-\n\x05\x62lock\x18\x07 \x01(\x0b\x32\x1c.windlass.proto.v1.BlockCopyH\x00\x12\'\n\x04tile\x18\x08 \x01(\x0b\x32\x17.windlass.proto.v1.TileH\x00\x12\x31\n\x07\x62inding\x18\t \x01(\x0b\x32\x1e.windlass.proto.v1.RuleBindingH\x00\x12\x17\n\rcopy_complete\x18\n \x01(\x08H\x00\x12/\n\x05\x62\x65gin\x18\x0b \x01(\x0b\x32\x1e.windlass.proto.v1.FollowBeginH\x00\x12\x30\n\x06values\x18\r \x01(\x0b\x32\x1e.windlass.proto.v1.BlockValuesH\x00\x12\x11\n\x07\x63hecked\x18\x0e \x01(\x08H\x00\x12.\n\x05table\x18\x11 \x01(\x0b\x32\x1d.windlass.proto.v1.TableBegunH\x00\x12-\n\x04rows\x18\x12 \x01(\x0b\x32\x1d.windlass.proto.v1.CopiedRowsH\x00\x12\x34\n\x0btable_state\x18\x13 \x01(\x0b\x32\x1d.windlass.proto.v1.TableStateH\x00\x12\x35\n\x07segment\x18\x0f \x01(\x0b\x32\".windlass.proto.v1.SegmentHandedOnH\x00\x12\r\n\x05\x65poch\x18\x0c \x01(\x04\x12\x15\n\rgone_segments\x18\x10 \x03(\rB\x06\n\x04kind\"E\n\x0b\x46ollowBegin\x12\r\n\x05share\x18\x01 \x01(\r\x12\'\n\x06leader\x18\x02 \x01(\x0b\x32\x17.windlass.proto.v1.Task\"4\n\x0fSegmentHandedOn\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\"\xab\x01\n\x0cStepIdentity\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x04\x12\x16\n\x0egradient_scale\x18\x04 \x01(\x01\x12.\n\x07\x63losure\x18\x05 \x01(\x0b\x32\x1d.windlass.proto.v1.ClosureRun\"\xcf\x01\n\x0b\x42lockUpdate\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.windlass.proto.v1.StepIdentity\x12,\n\x05parts\x18\x03 \x03(\x0b\x32\x1d.windlass.proto.v1.UpdatePart\x12.\n\x05rules\x18\x04 \x03(\x0b\x32\x1f.windlass.proto.v1.NumberedRule\x12\x16\n\tcompletes\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"E\n\x0cNumberedRule\x12\x0e\n\x06number\x18\x01 \x01(\r\x12%\n\x04rule\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xec\x01\n\nUpdatePart\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\r\n\x05start\x18\x03 \x01(\x04\x12\x0c\n\x04stop\x18\x04 \x01(\x04\x12/\n\toperation\x18\x05 \x01(\x0e\x32\x1c.windlass.proto.v1.Operation\x12\x0c\n\x04rule\x18\x06 \x01(\r\x12\r\n\x05\x64\x65\x63\x61y\x18\x07 \x01(\x01\x12\x0f\n\x07\x62y_rows\x18\x08 \x01(\x08\x12\x10\n\x08num_rows\x18\t \x01(\x04\x12\x12\n\nnum_values\x18\n \x01(\x04\x12\x0f\n\x07segment\x18\x0b \x01(\r\x12\x0e\n\x06offset\x18\x0c \x01(\x04\"U\n\x0cPushComplete\x12-\n\x04step\x18\x01 \x01(\x0b\x32\x1f.windlass.proto.v1.StepIdentity\x12\x16\n\x0estep_increment\x18\x02 \x01(\r\"W\n\x08TaskMark\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"f\n\x0b\x43losureMark\x12\x0c\n\x04lane\x18\x01 \x01(\r\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\x04\x12\x0c\n\x04turn\x18\x03 \x01(\x04\x12\x16\n\x0eoldest_attempt\x18\x04 \x01(\r\x12\x0e\n\x06number\x18\x05 \x01(\x04\"\xbd\x01\n\x07PushLog\x12+\n\x06pushes\x18\x01 \x03(\x0b\x32\x1b.windlass.proto.v1.TaskMark\x12,\n\x07\x63ounted\x18\x02 \x03(\x0b\x32\x1b.windlass.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x03 \x03(\x0b\x32\x1e.windlass.proto.v1.ClosureMark\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x10\n\x08\x63ontents\x18\x05 \x01(\x04\"\xb9\x01\n\tBlockCopy\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12.\n\x06shards\x18\x02 \x03(\x0b\x32\x1e.windlass.proto.v1.CopiedShard\x12\r\n\x05slots\x18\x03 \x03(\t\x12,\n\x07\x61pplied\x18\x04 \x03(\x0b\x32\x1b.windlass.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x1e.windlass.proto.v1.ClosureMark\"\xf4\x01\n\x0b\x43opiedShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x32\n\ndefined_by\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x30\n\x08\x62ound_by\x18\x03 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x15\n\rrestored_from\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x0f\n\x07updates\x18\x06 \x01(\x03\x12\x13\n\x0binitialized\x18\x07 \x01(\x08\"A\n\x04Tile\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0c\n\x04stop\x18\x03 \x01(\x04\x12\r\n\x05slots\x18\x04 \x03(\t\"\xd1\x01\n\x0b\x42lockValues\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.windlass.proto.v1.StepIdentity\x12&\n\x05tiles\x18\x03 \x03(\x0b\x32\x17.windlass.proto.v1.Tile\x12\x10\n\x08versions\x18\x04 \x03(\x03\x12\x0f\n\x07updates\x18\x05 \x03(\x03\x12\x13\n\x0binitialized\x18\x06 \x03(\x08\x12\x16\n\tcompletes\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"\x82\x01\n\nTableBegun\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x31\n\x05shard\x18\x02 \x01(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x32\n\ndefined_by\x18\x03 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\"`\n\nCopiedRows\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x13\n\x0bnum_removed\x18\x02 \x01(\x04\x12.\n\x07\x63olumns\x18\x03 \x03(\x0b\x32\x1d.windlass.proto.v1.NamedArray\"R\n\nNamedArray\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05\x64type\x18\x02 \x01(\x0e\x32\x18.windlass.proto.v1.DType\x12\r\n\x05shape\x18\x03 \x03(\x04\"\xcc\x01\n\nTableState\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x06\x61rrays\x18\x02 \x03(\x0b\x32\x1d.windlass.proto.v1.NamedArray\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0f\n\x07updates\x18\x04 \x01(\x03\x12,\n\x07\x61pplied\x18\x05 \x03(\x0b\x32\x1b.windlass.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x06 \x03(\x0b\x32\x1e.windlass.proto.v1.ClosureMark\"\x91\x01\n\x0bRuleBinding\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05\x65ntry\x18\x02 \x01(\r\x12%\n\x04rule\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0f\n\x07updates\x18\x05 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,35 +36,43 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.proto.v1.replicati
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RECORD']._serialized_start=182
-  _globals['_RECORD']._serialized_end=814
-  _globals['_FOLLOWBEGIN']._serialized_start=816
-  _globals['_FOLLOWBEGIN']._serialized_end=885
-  _globals['_SEGMENTHANDEDON']._serialized_start=887
-  _globals['_SEGMENTHANDEDON']._serialized_end=939
-  _globals['_STEPIDENTITY']._serialized_start=942
-  _globals['_STEPIDENTITY']._serialized_end=1113
-  _globals['_BLOCKUPDATE']._serialized_start=1116
-  _globals['_BLOCKUPDATE']._serialized_end=1323
-  _globals['_NUMBEREDRULE']._serialized_start=1325
-  _globals['_NUMBEREDRULE']._serialized_end=1394
-  _globals['_UPDATEPART']._serialized_start=1397
-  _globals['_UPDATEPART']._serialized_end=1633
-  _globals['_PUSHCOMPLETE']._serialized_start=1635
-  _globals['_PUSHCOMPLETE']._serialized_end=1720
-  _globals['_TASKMARK']._serialized_start=1722
-  _globals['_TASKMARK']._serialized_end=1809
-  _globals['_CLOSUREMARK']._serialized_start=1811
-  _globals['_CLOSUREMARK']._serialized_end=1913
-  _globals['_PUSHLOG']._serialized_start=1916
-  _globals['_PUSHLOG']._serialized_end=2105
-  _globals['_BLOCKCOPY']._serialized_start=2108
-  _globals['_BLOCKCOPY']._serialized_end=2293
-  _globals['_COPIEDSHARD']._serialized_start=2296
-  _globals['_COPIEDSHARD']._serialized_end=2540
-  _globals['_TILE']._serialized_start=2542
-  _globals['_TILE']._serialized_end=2607
-  _globals['_BLOCKVALUES']._serialized_start=2610
-  _globals['_BLOCKVALUES']._serialized_end=2819
-  _globals['_RULEBINDING']._serialized_start=2822
-  _globals['_RULEBINDING']._serialized_end=2967
+  _globals['_RECORD']._serialized_end=963
+  _globals['_FOLLOWBEGIN']._serialized_start=965
+  _globals['_FOLLOWBEGIN']._serialized_end=1034
+  _globals['_SEGMENTHANDEDON']._serialized_start=1036
+  _globals['_SEGMENTHANDEDON']._serialized_end=1088
+  _globals['_STEPIDENTITY']._serialized_start=1091
+  _globals['_STEPIDENTITY']._serialized_end=1262
+  _globals['_BLOCKUPDATE']._serialized_start=1265
+  _globals['_BLOCKUPDATE']._serialized_end=1472
+  _globals['_NUMBEREDRULE']._serialized_start=1474
+  _globals['_NUMBEREDRULE']._serialized_end=1543
+  _globals['_UPDATEPART']._serialized_start=1546
+  _globals['_UPDATEPART']._serialized_end=1782
+  _globals['_PUSHCOMPLETE']._serialized_start=1784
+  _globals['_PUSHCOMPLETE']._serialized_end=1869
+  _globals['_TASKMARK']._serialized_start=1871
+  _globals['_TASKMARK']._serialized_end=1958
+  _globals['_CLOSUREMARK']._serialized_start=1960
+  _globals['_CLOSUREMARK']._serialized_end=2062
+  _globals['_PUSHLOG']._serialized_start=2065
+  _globals['_PUSHLOG']._serialized_end=2254
+  _globals['_BLOCKCOPY']._serialized_start=2257
+  _globals['_BLOCKCOPY']._serialized_end=2442
+  _globals['_COPIEDSHARD']._serialized_start=2445
+  _globals['_COPIEDSHARD']._serialized_end=2689
+  _globals['_TILE']._serialized_start=2691
+  _globals['_TILE']._serialized_end=2756
+  _globals['_BLOCKVALUES']._serialized_start=2759
+  _globals['_BLOCKVALUES']._serialized_end=2968
+  _globals['_TABLEBEGUN']._serialized_start=2971
+  _globals['_TABLEBEGUN']._serialized_end=3101
+  _globals['_COPIEDROWS']._serialized_start=3103
+  _globals['_COPIEDROWS']._serialized_end=3199
+  _globals['_NAMEDARRAY']._serialized_start=3201
+  _globals['_NAMEDARRAY']._serialized_end=3283
+  _globals['_TABLESTATE']._serialized_start=3286
+  _globals['_TABLESTATE']._serialized_end=3490
+  _globals['_RULEBINDING']._serialized_start=3493
+  _globals['_RULEBINDING']._serialized_end=3638
 # @@protoc_insertion_point(module_scope)

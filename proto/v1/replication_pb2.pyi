@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Record(_message.Message):
-    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "values", "checked", "segment", "epoch", "gone_segments")
+    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "values", "checked", "table", "rows", "table_state", "segment", "epoch", "gone_segments")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,9 @@ class Record(_message.Message):
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     CHECKED_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_STATE_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GONE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -40,10 +43,13 @@ class Record(_message.Message):
     begin: FollowBegin
     values: BlockValues
     checked: bool
+    table: TableBegun
+    rows: CopiedRows
+    table_state: TableState
     segment: SegmentHandedOn
     epoch: int
     gone_segments: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., segment: _Optional[_Union[SegmentHandedOn, _Mapping]] = ..., epoch: _Optional[int] = ..., gone_segments: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., table: _Optional[_Union[TableBegun, _Mapping]] = ..., rows: _Optional[_Union[CopiedRows, _Mapping]] = ..., table_state: _Optional[_Union[TableState, _Mapping]] = ..., segment: _Optional[_Union[SegmentHandedOn, _Mapping]] = ..., epoch: _Optional[int] = ..., gone_segments: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FollowBegin(_message.Message):
     __slots__ = ("share", "leader")
@@ -231,6 +237,52 @@ class BlockValues(_message.Message):
     initialized: _containers.RepeatedScalarFieldContainer[bool]
     completes: int
     def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., tiles: _Optional[_Iterable[_Union[Tile, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., updates: _Optional[_Iterable[int]] = ..., initialized: _Optional[_Iterable[bool]] = ..., completes: _Optional[int] = ...) -> None: ...
+
+class TableBegun(_message.Message):
+    __slots__ = ("block", "shard", "defined_by")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_BY_FIELD_NUMBER: _ClassVar[int]
+    block: int
+    shard: _ps_pb2.ShardDefinition
+    defined_by: _common_pb2.Incarnation
+    def __init__(self, block: _Optional[int] = ..., shard: _Optional[_Union[_ps_pb2.ShardDefinition, _Mapping]] = ..., defined_by: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class CopiedRows(_message.Message):
+    __slots__ = ("block", "num_removed", "columns")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    NUM_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    block: int
+    num_removed: int
+    columns: _containers.RepeatedCompositeFieldContainer[NamedArray]
+    def __init__(self, block: _Optional[int] = ..., num_removed: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[NamedArray, _Mapping]]] = ...) -> None: ...
+
+class NamedArray(_message.Message):
+    __slots__ = ("name", "dtype", "shape")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: _common_pb2.DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TableState(_message.Message):
+    __slots__ = ("block", "arrays", "version", "updates", "applied", "closures")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    CLOSURES_FIELD_NUMBER: _ClassVar[int]
+    block: int
+    arrays: _containers.RepeatedCompositeFieldContainer[NamedArray]
+    version: int
+    updates: int
+    applied: _containers.RepeatedCompositeFieldContainer[TaskMark]
+    closures: _containers.RepeatedCompositeFieldContainer[ClosureMark]
+    def __init__(self, block: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[NamedArray, _Mapping]]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[TaskMark, _Mapping]]] = ..., closures: _Optional[_Iterable[_Union[ClosureMark, _Mapping]]] = ...) -> None: ...
 
 class RuleBinding(_message.Message):
     __slots__ = ("block", "entry", "rule", "updates")

@@ -35,7 +35,7 @@ from .first_values import Held, initialize, restored_slots
 from .layout import Layout, LayoutRange, join_ranges
 from .memory_limits import MemoryLimits
 from .replication.copying import copy_to_all, post_tiles
-from .replication.records import BlockCopyBegun, RuleBound
+from .replication.records import BlockCopyBegun, RuleBound, TableCopyBegun
 from .replication.stream import RecordStream
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
@@ -77,7 +77,6 @@ class ShardTable:
         self._blocks: list[PushTarget] = []
         self._num_blocks = 0
         library.use_folder(settings.kernel_cache)
-        self._has_followers = settings.ps_replicas > 1
         shares = settings.shared_memory and not unavailable()
         self._arena = Arena(_create_slab if shares else None)
         self._limits = MemoryLimits(task, settings, beside)
@@ -113,7 +112,6 @@ class ShardTable:
         with self._defining:
             self._claims.wait(names)
             new = self._missing(shards, who)
-            self._check_can_follow(new)
             self._limits.check_shards(new, [*self._blocks, *self._filling], who)
             before = self._arena.mark()
             blocks = [self._new_block(group) for group in _group(new)]
@@ -129,20 +127,6 @@ class ShardTable:
             finally:
                 self._filling = [block for block in self._filling if block not in blocks]
             return [self._describe(self._held[shard.key]) for shard in shards]
-
-    def _check_can_follow(self, new: Sequence[ShardDefinition]) -> None:
-        # Pushes to tables are records like others, but there is no copy of what was there before.
-        if not (self._has_followers or self._records.followers):
-            return
-        for shard in new:
-            if shard.variable.table is not None:
-                raise RefusedError(
-                    f"{self.task}: {shard.variable.name!r} is a growing table, and this ps is "
-                    "followed by others, which cannot copy tables yet; run the job with "
-                    "WINDLASS_PS_REPLICAS=1, or give the table a vocabulary_size",
-                    task=self.task,
-                    variable=shard.variable.name,
-                )
 
     def _new_block(self, shards: Sequence[ShardDefinition]) -> PushTarget:
         self._num_blocks += 1
@@ -202,10 +186,8 @@ class ShardTable:
                 check()
                 source = _first_values(block, entry, reader, check)
                 filled.append(Held(block, entry, who, source))
-        arrays = [block for block in blocks if isinstance(block, Block)]
         while not self._publish(blocks, filled):
-            self._check_can_follow(new)
-            copy_to_all(self._records, arrays, filled)
+            copy_to_all(self._records, blocks, filled)
         if reader is not None:
             self._restored(reader.manifest.global_step)
 
@@ -271,6 +253,24 @@ class ShardTable:
             ]
             with self.publishing():
                 self._show([block], held)
+        return block
+
+    def install_table(self, copied: TableCopyBegun) -> RowsByKey:
+        """As follower: make a part of a table, whose rows come next.
+
+        Raises:
+            LimitExceededError: It does not fit.
+            ConfigurationError: It is no table.
+        """
+        _warm_up_tables([copied.shard])
+        from ...engine.keyed.block import KeyedBlock  # a ps without tables never loads it
+
+        with self._defining:
+            self._limits.check_shards([copied.shard], self._blocks, copied.defined_by)
+            block = KeyedBlock(copied.shard, copied.block)
+            self._num_blocks = max(self._num_blocks, copied.block + 1)
+            with self.publishing():
+                self._show([block], [Held(block, 0, copied.defined_by)])
         return block
 
     def bind_copied(self, block: Block, bound: RuleBound) -> None:
@@ -543,6 +543,11 @@ class ShardTable:
         """Bytes of all values, for placement."""
         with self._definitions:
             return sum(block.value_bytes for block in self._blocks)
+
+    def targets(self) -> list[PushTarget]:
+        """Every block of arrays and part of a table, in the order of creation."""
+        with self._definitions:
+            return list(self._blocks)
 
     def blocks(self) -> list[Block]:
         """Every block of arrays, in the order of creation."""

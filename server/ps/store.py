@@ -70,6 +70,7 @@ class _Tally:
 _Taken = TypeVar("_Taken")
 # Most tasks that a ps remembers, per worker that may be connected: those that come and go.
 _TASKS_PER_SESSION = 16
+_SMALL_BYTES = 64 * 1024
 _COUNTED_TABLES = 128  # in the status: each is a few numbers in every heartbeat
 _NO_KEYS = np.empty(0, np.int64)
 _LANES_PER_SESSION = 4  # a worker has two closures, and those of lost ones wait
@@ -271,6 +272,8 @@ class Store:
                     result = self._counted(push)
                     self.records.post(record)
 
+            # Much that goes by value takes long to send, and the log is not to wait for that.
+            is_last = is_last and (push.segment is not None or _num_bytes(work) <= _SMALL_BYTES)
             completes = push.step_increment if is_last else None
             update = BlockUpdated(block.number, info, tuple(work), push.segment, completes)
             run_and_post(block, update, post, self.records)
@@ -458,6 +461,10 @@ def _values(part: LayoutRange, numbers: Array | None) -> tuple[Array, Array | No
         return block.read(_NO_KEYS if numbers is None else numbers).reshape(-1), None
     value = part.array.value[where.start : where.stop]
     return (value if numbers is None else value.reshape(part.numbered, part.width)), numbers
+
+
+def _num_bytes(work: Sequence[UpdatePart]) -> int:
+    return sum(part.gradient.values.nbytes for part in work)
 
 
 def _copy(values: Array, rows: Array | None) -> Array:

@@ -10,8 +10,9 @@ look at whole shards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from ....core.errors import MovedError, PeerLostError
+from ....core.errors import MovedError, PeerLostError, WindlassError
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
@@ -23,17 +24,31 @@ _TILE_BYTES = 512 * 1024  # copied under a block's lock: 0.1 ms
 _TILES_AHEAD = 2  # pushes wait behind them, on the link
 
 
-def copy_to_all(stream: RecordStream, blocks: Sequence[Block], held: Sequence[Held]) -> None:
+def copy_to_all(stream: RecordStream, blocks: Sequence[PushTarget], held: Sequence[Held]) -> None:
     """Copy new blocks, which nobody uses yet, to every follower that is there."""
     for follower in stream.followers:
         for block in blocks:
             if stream.claim(follower, block.number):
                 own = [each for each in held if each.block is block]
                 try:
-                    copy_block(stream, block, own, follower)
+                    copy_target(stream, block, own, follower)
                 except PeerLostError as error:
                     # It has half of the block. If it is needed, answers wait for the chief's word.
                     stream.give_up(follower, error)
+
+
+def copy_target(
+    stream: RecordStream, block: PushTarget, held: Sequence[Held], follower: Follower
+) -> None:
+    """Copy arrays or a part of a table to a follower; see :func:`copy_block`."""
+    if isinstance(block, Block):
+        copy_block(stream, block, held, follower)
+        return
+    from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it
+    from .table_copying import copy_table
+
+    if isinstance(block, KeyedBlock):
+        copy_table(stream, block, held, follower)
 
 
 def copy_block(
@@ -106,7 +121,12 @@ def run_and_post(
     except BaseException:
         stream.post(_values_of(block, update, has_run=False))
         raise
-    post(_values_of(block, update, has_run=True))
+    values = _values_of(block, update, has_run=True)
+    try:
+        post(values)
+    except WindlassError:  # the push is fenced, and what it has done here stays
+        stream.post(replace(values, completes=None))
+        raise
 
 
 def _values_of(block: Block, update: BlockUpdated, *, has_run: bool) -> BlockSet:

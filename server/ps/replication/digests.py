@@ -6,7 +6,7 @@ from ..store import Store
 
 
 def digest_of(store: Store) -> str:
-    """Hexadecimal digest of all blocks and marks. Nothing is pushed meanwhile."""
+    """Hexadecimal digest of all blocks, tables and marks. Nothing is pushed meanwhile."""
     digest = hashlib.blake2b(digest_size=16)
     for block in sorted(store.table.blocks(), key=lambda block: block.number):
         with block.lock:
@@ -25,6 +25,12 @@ def digest_of(store: Store) -> str:
             digest.update(block.value.tobytes())
             for name in sorted(block.slots):
                 digest.update(block.slots[name].tobytes())
+    for part in sorted(store.table.tables(), key=lambda part: part.number):
+        with part.lock:
+            marks = sorted((str(task), mark) for task, mark in part.applied.items())
+            counts = part.versions.tolist(), part.updates.tolist()
+            of_table = (part.number, part.shards[0].key, counts, marks, part.closures)
+            digest.update(repr((of_table, part.digest())).encode())
     log = store.copy_log()
     pushes = sorted((str(task), mark) for task, mark in log.pushes.items())
     digest.update(repr((pushes, log.closures, log.global_step)).encode())

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from ....core.errors import RefusedError
 from ..store import Store
-from .copying import copy_block
+from .copying import copy_target
 from .records import CopyCompleted
 from .stream import Follower
+
+_MOST_AHEAD = 32  # records
 
 
 def copy_store(store: Store, follower: Follower, attach: Callable[[], None] | None = None) -> None:
@@ -21,25 +22,20 @@ def copy_store(store: Store, follower: Follower, attach: Callable[[], None] | No
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
-        RefusedError: The store has growing tables, which cannot be copied yet.
+        LimitExceededError: More rows of a table are evicted meanwhile than it has.
     """
-    stream, task = store.records, follower.task
+    stream = store.records
     if attach is None:
         store.attach(follower)
     else:
         attach()
-    if tables := store.table.tables():
-        stream.remove(follower)
-        raise RefusedError(
-            f"{store.task} has {len(tables)} growing tables, from {tables[0].shards[0].label!r} "
-            f"on, and {task} cannot follow it: tables cannot be copied yet",
-            task=store.task,
-        )
     copied: set[int] = set()
-    while new := [block for block in store.table.blocks() if block.number not in copied]:
+    while new := [block for block in store.table.targets() if block.number not in copied]:
         for block in new:
             copied.add(block.number)
             if stream.claim(follower, block.number):
-                copy_block(stream, block, store.table.held_of(block), follower)
+                copy_target(stream, block, store.table.held_of(block), follower)
+                # Many small blocks are not to stand on the link in front of pushes.
+                stream.wait_for(follower, follower.position - _MOST_AHEAD)
     stream.send(follower, CopyCompleted())
     stream.wait_for(follower, follower.position)

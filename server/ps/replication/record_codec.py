@@ -1,5 +1,6 @@
 """Records as messages and arrays, and back. Each end of a link has a codec of its own."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -23,8 +24,11 @@ from .records import (
     LogCopied,
     PushCompleted,
     Record,
+    RowsCopied,
     RuleBound,
     StepRaised,
+    TableCopied,
+    TableCopyBegun,
     TaskRegistered,
 )
 from .segments import SegmentsReceived, SegmentsSent
@@ -74,6 +78,16 @@ class RecordEncoder:
             _encode_block(message.block, record)
         elif isinstance(record, CopiedTile):
             arrays = _encode_tile(message.tile, record)
+        elif isinstance(record, TableCopyBegun):
+            message.table.block = record.block
+            message.table.shard.CopyFrom(codec.shard_to_wire(record.shard))
+            message.table.defined_by.CopyFrom(codec.incarnation_to_wire(record.defined_by))
+        elif isinstance(record, RowsCopied):
+            message.rows.block, message.rows.num_removed = record.block, record.removed.size
+            message.rows.columns.extend(_arrays_to_wire(record.columns))
+            arrays = [record.removed, *record.columns.values()]
+        elif isinstance(record, TableCopied):
+            arrays = _encode_state(message.table_state, record)
         elif isinstance(record, RuleBound):
             binding = message.binding
             binding.block, binding.entry, binding.updates = (
@@ -188,6 +202,27 @@ class RecordDecoder:
             return self._decode_block(message.block)
         if kind == "tile":
             return self._decode_tile(message.tile, _Payload(payload))
+        if kind == "table":
+            shard = codec.shard_from_wire(message.table.shard)
+            dtype = shard.variable.dtype
+            self.dtypes[message.table.block] = dtype, dtype
+            defined_by = codec.incarnation_from_wire(message.table.defined_by)
+            return TableCopyBegun(message.table.block, shard, defined_by)
+        if kind == "rows":
+            taken = _Payload(payload)
+            removed = taken.take(message.rows.num_removed, np.dtype(np.int64))
+            columns = _take_arrays(message.rows.columns, taken)
+            return RowsCopied(message.rows.block, columns, removed)
+        if kind == "table_state":
+            state = message.table_state
+            return TableCopied(
+                state.block,
+                _take_arrays(state.arrays, _Payload(payload)),
+                state.version,
+                state.updates,
+                _marks_from_wire(state.applied),
+                _closures_from_wire(state.closures),
+            )
         if kind == "binding":
             binding = message.binding
             return RuleBound(
@@ -311,6 +346,31 @@ def _encode_tile(message: pb.Tile, tile: CopiedTile) -> list[Array]:
     message.block, message.start, message.stop = tile.block, tile.start, tile.stop
     message.slots.extend(tile.slots)
     return [tile.value, *tile.slots.values()]
+
+
+def _encode_state(message: pb.TableState, record: TableCopied) -> list[Array]:
+    message.block, message.version, message.updates = record.block, record.version, record.updates
+    message.arrays.extend(_arrays_to_wire(record.state))
+    message.applied.extend(_marks_to_wire(record.applied))
+    message.closures.extend(_closures_to_wire(record.closures))
+    return list(record.state.values())
+
+
+def _arrays_to_wire(arrays: Mapping[str, Array]) -> list[pb.NamedArray]:
+    return [
+        pb.NamedArray(name=name, dtype=codec.dtype_to_wire(array.dtype), shape=array.shape)
+        for name, array in arrays.items()
+    ]
+
+
+def _take_arrays(messages: Iterable[pb.NamedArray], payload: "_Payload") -> dict[str, Array]:
+    taken = {}
+    for each in messages:
+        count = math.prod(each.shape)
+        taken[each.name] = payload.take(count, codec.dtype_from_wire(each.dtype)).reshape(
+            tuple(each.shape)
+        )
+    return taken
 
 
 def _encode_values(message: pb.BlockValues, record: BlockSet) -> list[Array]:

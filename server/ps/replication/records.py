@@ -143,6 +143,56 @@ class CopiedTile:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCopyBegun:
+    """A part of a growing table, whose rows come next.
+
+    Attributes:
+        block: Its number.
+        defined_by: The task that first defined it.
+    """
+
+    block: int
+    shard: ShardDefinition
+    defined_by: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCopied:
+    """Rows of a part of a table.
+
+    Attributes:
+        block: Its number.
+        columns: By name as in ``engine.keyed.row_store.RowStore.columns``.
+        removed: Keys whose rows are removed first, int64.
+    """
+
+    block: int
+    columns: Mapping[str, Array]
+    removed: Array
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopied:
+    """All rows of a part of a table are there, as they were when this was sent.
+
+    Attributes:
+        block: Its number.
+        state: What it remembers beside its rows, by name.
+        version: Version of the part.
+        updates: How often its rule was applied.
+        applied: Marks of pushes of tasks.
+        closures: Marks of pushes of closures.
+    """
+
+    block: int
+    state: Mapping[str, Array]
+    version: int
+    updates: int
+    applied: Mapping[TaskId, tuple[int, int]]
+    closures: ClosureMarks
+
+
+@dataclass(frozen=True, slots=True)
 class RuleBound:
     """A shard has got its update rule, and slots with their first values."""
 
@@ -172,10 +222,26 @@ Record = (
     | LogCopied
     | BlockCopyBegun
     | CopiedTile
+    | TableCopyBegun
+    | RowsCopied
+    | TableCopied
     | RuleBound
     | Checked
     | CopyCompleted
 )
+
+
+def completion_of(record: Record) -> PushCompleted | None:
+    """That a push is complete, if a record about a block says so.
+
+    The leader's global step was at least that of ``info`` then, so a later one makes no difference.
+    """
+    if not isinstance(record, (BlockUpdated, BlockSet)):
+        return None
+    if record.info is None or record.completes is None:
+        return None
+    return PushCompleted(record.info, record.completes)
+
 
 PUSH_RECORDS = (BlockUpdated, BlockSet, PushCompleted)
 """What pushes do."""

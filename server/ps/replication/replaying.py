@@ -3,6 +3,7 @@
 from typing import assert_never
 
 from ....engine.block import Block
+from ....engine.push_target import RowsByKey
 from ..store import Store
 from .records import (
     BlockCopyBegun,
@@ -14,8 +15,11 @@ from .records import (
     LogCopied,
     PushCompleted,
     Record,
+    RowsCopied,
     RuleBound,
     StepRaised,
+    TableCopied,
+    TableCopyBegun,
     TaskRegistered,
 )
 
@@ -33,6 +37,7 @@ class Replayer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._blocks: dict[int, Block] = {}
+        self._tables: dict[int, RowsByKey] = {}
         self.is_whole = False
 
     def take(self, record: Record) -> None:
@@ -47,6 +52,14 @@ class Replayer:
             self._take_tile(record)
         elif isinstance(record, BlockCopyBegun):
             self._blocks[record.block] = self._store.table.install(record)
+        elif isinstance(record, TableCopyBegun):
+            self._tables[record.block] = self._store.table.install_table(record)
+        elif isinstance(record, RowsCopied):
+            table = self._tables[record.block]
+            with table.writing():
+                table.take_rows(record.columns, record.removed)
+        elif isinstance(record, TableCopied):
+            self._take_state(record)
         elif isinstance(record, RuleBound):
             block = self._blocks[record.block]
             self._store.table.bind_copied(block, record)
@@ -64,7 +77,7 @@ class Replayer:
             assert_never(record)
 
     def _update(self, record: BlockUpdated) -> None:
-        block = self._blocks[record.block]
+        block = self._tables.get(record.block) or self._blocks[record.block]
         with block.writing():
             block.run(record.parts, record.info)
         if record.completes is not None:
@@ -82,6 +95,14 @@ class Replayer:
                 block.mark_applied(record.info)
         if record.info is not None and record.completes is not None:
             self._store.complete(record.info, record.completes)
+
+    def _take_state(self, copied: TableCopied) -> None:
+        table = self._tables[copied.block]
+        with table.writing():
+            table.take_state(copied.state)
+            table.versions[:], table.updates[:] = copied.version, copied.updates
+            table.applied = dict(copied.applied)
+            table.closures = copied.closures.copy()
 
     def _take_tile(self, tile: CopiedTile) -> None:
         block = self._blocks[tile.block]

@@ -332,7 +332,15 @@ class ReplicatedShare:
                 )
             self._heard = time.monotonic()
             accepted()
-            self._replayer.take(record)
+            try:
+                self._replayer.take(record)
+            except BaseException as error:
+                self.replica = replace(self.replica, is_whole=False)  # before it may lead
+                raise RefusedError(
+                    f"record {position} of share {self.number} of {leader} could not be carried "
+                    f"out: {error!r}",
+                    task=leader,
+                ) from error
             self._position = position
             self.replica = replica.took_record(self.replica, epoch)
             became_whole = self._replayer.is_whole and not self.replica.is_whole

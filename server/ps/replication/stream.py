@@ -13,11 +13,20 @@ from dataclasses import replace
 from typing import Protocol
 
 from ....cluster.replication.replica import GRANT_S, may_answer
-from ....core.errors import PeerLostError, WindlassError
+from ....core.errors import FencedError, PeerLostError, WindlassError
 from ....core.task import TaskId
-from .records import BLOCK_RECORDS, BlockCopyBegun, BlockUpdated, Checked, Record
+from .records import (
+    BLOCK_RECORDS,
+    BlockCopyBegun,
+    BlockUpdated,
+    Checked,
+    Record,
+    TableCopied,
+    completion_of,
+)
 
 _SILENCE_S = 10.0  # one that loads a kernel may be silent for some seconds
+_MOST_UNREAD = 64  # a Unix socket takes some hundred acknowledgements before the follower stands
 _LONGEST_READ_S = 0.25  # then whoever reads looks whether it still has to wait
 
 
@@ -65,13 +74,15 @@ class Follower:
         link: The same.
         position: Position of the last record that was sent to it.
         acknowledged: The last position that it has acknowledged.
-        blocks: Numbers of the blocks whose copy has begun; it gets all records of these.
+        blocks: Numbers of the blocks whose copy has begun, and of the tables whose copy has ended;
+            it gets all records of these.
         claimed: Numbers of the blocks whose copy a thread has taken on or finished.
         is_needed: Whether answers wait for it.
         granted_until: Until when it makes no other ps lead: see ``replica.GRANT_S``.
         checked: The record whose acknowledgement extends that, and when it was sent.
         broken: Why nothing can be sent to it any more.
         is_read: Whether a thread waits for its acknowledgements.
+        has_ended: Whether all that it said has been read, to the end of the link.
         is_removed: Whether nothing is sent to it any more; its link is closed when no thread reads.
     """
 
@@ -86,13 +97,19 @@ class Follower:
         self.checked: tuple[int, float] | None = None  # position, and when it was sent
         self.broken: BaseException | None = None
         self.is_read = False
+        self.has_ended = False
         self.is_removed = False
         self.link = link
 
     @property
     def may_be_read(self) -> bool:
-        """Whether acknowledgements may come, and no thread reads them."""
-        return self.broken is None and not self.is_read and not self.is_removed
+        """Whether it may have said something, and no thread reads."""
+        return not (self.is_read or self.has_ended or self.is_removed)
+
+    @property
+    def num_ahead(self) -> int:
+        """Records that it has not acknowledged."""
+        return self.position - self.acknowledged
 
     def cancel(self) -> None:
         """Break the link. From any thread."""
@@ -104,10 +121,13 @@ class Follower:
 
     def send(self, record: Record) -> None:
         """Send a record, if it is for this follower. The caller holds the stream's lock."""
-        if isinstance(record, BlockCopyBegun):
+        if isinstance(record, (BlockCopyBegun, TableCopied)):
             self.blocks.add(record.block)
         elif isinstance(record, BLOCK_RECORDS) and record.block not in self.blocks:
-            return  # it comes with the block's copy
+            completion = completion_of(record)
+            if completion is None:
+                return
+            record = completion  # the rest comes with the block's copy
         self.position += 1  # also of what it will never get: no answer may leave that out
         if self.broken is not None:
             return
@@ -169,13 +189,26 @@ class RecordStream:
 
     def post(self, record: Record) -> None:
         """Send a record to every follower that is to have it."""
+        for follower in self.followers:
+            if follower.num_ahead > _MOST_UNREAD:
+                self._look_at(follower)
         with self._lock:
             self._send(self.followers, record)
 
     def send(self, follower: Follower, record: Record) -> None:
         """Send a record to one follower."""
+        if follower.num_ahead > _MOST_UNREAD:
+            self._look_at(follower)
         with self._lock:
             self._send((follower,), record)
+
+    def _look_at(self, follower: Follower) -> None:
+        """Read what a follower has said, if no thread waits for it, and wait for nothing."""
+        with self._changed:
+            is_free = follower.may_be_read
+            follower.is_read |= is_free
+        if is_free:
+            self._read(follower, 0.0)
 
     def _send(self, followers: Iterable[Follower], record: Record) -> None:
         for follower in followers:
@@ -219,12 +252,14 @@ class RecordStream:
                     if follower.checked is not None and position >= follower.checked[0]:
                         follower.granted_until = follower.checked[1] + GRANT_S
                         follower.checked = None
-            self._changed.notify_all()
+                    if not follower.is_read:  # else whoever reads wakes the others
+                        self._changed.notify_all()
 
     def link_ended(self, link: FollowerLink, error: BaseException) -> None:
         """The acknowledgements on a link have ended: it is broken."""
         for follower in self.followers:
             if follower.link is link:
+                follower.has_ended = True
                 self.give_up(follower, error)
 
     def give_up(self, follower: Follower, error: BaseException) -> None:
@@ -234,7 +269,11 @@ class RecordStream:
         """
         follower.cancel()
         with self._lock:
-            if follower.broken is None:
+            # That it follows another leader says more than that the link broke.
+            says_more = isinstance(error, FencedError) and not isinstance(
+                follower.broken, FencedError
+            )
+            if follower.broken is None or says_more:
                 follower.broken = error
                 self.lost(follower.task, error)
         with self._changed:
@@ -267,17 +306,13 @@ class RecordStream:
 
         One that has not answered for long is lost, whatever the connection says.
         """
+        for follower in self.followers:
+            self._look_at(follower)
         now = time.monotonic()
         for follower in self.followers:
             asked = follower.checked
             if asked is not None and follower.broken is None and now - asked[1] > self._silence_s:
                 self.give_up(follower, TimeoutError(f"no acknowledgement for {_SILENCE_S:g} s"))
-        for follower in self.followers:
-            with self._changed:
-                is_free = follower.may_be_read
-                follower.is_read |= is_free
-            if is_free:  # no thread waits: what has come since the last time
-                self._read(follower, 0.0)
         with self._lock:
             for follower in self.followers:
                 self._send((follower,), Checked())

@@ -10,24 +10,29 @@ import pytest
 from helpers.replication import (
     CHIEF,
     FOLLOWER,
+    Link,
     Worker,
     follow,
     make_store,
     run_together,
 )
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, Lamb
+from windlass.cluster.replication.configuration import Lead
 from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import FencedError, MovedError, PeerLostError
+from windlass.core.errors import FencedError, MovedError, PeerLostError, RefusedError
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.task import Incarnation
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
 from windlass.engine.push_target import StepInfo, UpdatePart
 from windlass.server.ps.replication.digests import digest_of
 from windlass.server.ps.replication.joining import copy_store
-from windlass.server.ps.replication.records import CopyCompleted, Record
+from windlass.server.ps.replication.records import Checked, CopyCompleted, Record
+from windlass.server.ps.replication.replaying import Replayer
+from windlass.server.ps.replication.share import ReplicatedShare
 from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.store import PushRequest, Store
 
@@ -317,3 +322,79 @@ def test_a_read_asks_followers_that_have_said_nothing_for_a_while() -> None:
     sent = len(link.records)
     leader.records.confirm_read()
     assert len(link.records) == sent, "it has just been asked"
+
+
+def test_a_push_that_ends_before_its_last_block_is_copied_is_complete_at_the_follower() -> None:
+    leader = make_store(SGD(learning_rate=0.1))
+    worker = Worker(leader, 0)
+    worker.push()
+    store = make_store(index=1)
+    link = Link(leader, store)
+    follower = Follower(FOLLOWER, link)
+
+    def attach() -> None:
+        leader.attach(follower)
+        worker.push()
+
+    copy_store(leader, follower, attach)
+    link.finish()
+    assert store.global_step == leader.global_step == 2
+    assert digest_of(store) == digest_of(leader)
+    again = Worker(store, 0)
+    again.pushes = worker.pushes
+    assert not again.push().duplicate
+
+
+@pytest.mark.parametrize("rule", [SGD(learning_rate=0.1), Lamb(learning_rate=0.01)])
+def test_a_push_of_a_worker_that_is_fenced_meanwhile_leaves_the_same_on_both(
+    rule: UpdateRule,
+) -> None:
+    leader = make_store(rule)
+    store, link = follow(leader)
+    leader.records.need([FOLLOWER])
+    worker = Worker(leader, 0)
+    layout = leader.table.compile([LayoutEntry("w", 0, Operation.APPLY, Encoding.DENSE)])
+
+    def fetch(size: int) -> memoryview:
+        leader.register_incarnation(Incarnation(worker.who.task, 2))
+        return memoryview(np.ones(size // 4, np.float32).tobytes())
+
+    with pytest.raises(FencedError):
+        leader.push(PushRequest(layout, (), StepInfo(worker.who, 1, 0), 1), fetch)
+    leader.records.confirm()
+    link.finish()
+    assert digest_of(store) == digest_of(leader)
+
+
+def test_an_acknowledgement_that_lay_unread_shows_that_a_follower_is_there() -> None:
+    class Answering(SilentLink):
+        def read(self, timeout_s: float) -> None:
+            leader.records.acknowledge(self, len(self.records))
+
+    leader = make_store(SGD(learning_rate=0.1))
+    follower = Follower(FOLLOWER, Answering())
+    leader.records.attach(follower)
+    leader.records.check()
+    assert follower.checked is not None
+    follower.checked = (follower.checked[0], follower.checked[1] - 3600)  # the next check is late
+    leader.records.check()
+    assert follower.broken is None
+
+
+def test_a_follower_whose_record_could_not_be_carried_out_does_not_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even if the order to lead waits for the record."""
+    share = ReplicatedShare(0, FOLLOWER, Settings())
+    following = share.follow(TaskId("ps", 0), 1, lambda: None)
+    share.take(TaskId("ps", 0), 1, 1, CopyCompleted())
+
+    def fail(replayer: Replayer, record: Record) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Replayer, "take", fail)
+    share.leader_ended(following)
+    with pytest.raises(RefusedError, match="could not be carried out"):
+        share.take(TaskId("ps", 0), 1, 2, Checked())
+    with pytest.raises(FencedError, match="without all of its contents"):
+        share.lead(Lead(0, 2, FOLLOWER))

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.replication import follow
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
 from windlass.client.ps.parameter_session import ParameterSession
@@ -147,28 +146,9 @@ def test_rules_of_whole_rows_are_refused_for_arrays() -> None:
         store.table.bind(["w"], RowwiseAdagrad(), CHIEF)
 
 
-def test_a_followed_ps_refuses_tables_by_name() -> None:
-    store = make_store()
-    _, link = follow(store)
-    with pytest.raises(RefusedError, match=r"'t'.*followed"):
-        store.table.define([ShardDefinition(table())], CHIEF)
-    link.finish()
-
-
-def test_a_job_with_replicas_refuses_tables_before_there_are_any() -> None:
-    store = Store(TaskId("ps", 0), SETTINGS.model_copy(update={"ps_replicas": 2}))
-    with pytest.raises(RefusedError, match="WINDLASS_PS_REPLICAS=1"):
-        store.table.define([ShardDefinition(table())], CHIEF)
-
-
 def test_tables_of_several_shares_are_shown_as_one() -> None:
     several = [PsCounters(tables=(TableCounters("t", rows=n, evicted=1),)) for n in (2, 3)]
     assert total_counters(several, 0).tables == (TableCounters("t", rows=5, evicted=2),)
-
-
-def test_nobody_follows_a_ps_with_tables_that_it_could_not_copy() -> None:
-    with pytest.raises(RefusedError, match=r"'t'.*cannot be copied yet"):
-        follow(make_store(table()))
 
 
 # -- steps -----------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+"""A follower of growing tables has the same rows, to the last bit, whenever it joined."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers.replication import FOLLOWER, Link, follow, run_together
+from helpers.rules import Adam
+from helpers.tables import DIM, gradients, table
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.tables import Sightings, SketchedSightings
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+from windlass.distribute.local_ps import LocalPs
+from windlass.engine.keyed.block import KeyedBlock
+from windlass.server.ps.replication import table_copying
+from windlass.server.ps.replication.digests import digest_of
+from windlass.server.ps.store import Store
+
+SETTINGS = Settings()
+TABLES = {
+    "all rows stay": table(rule=Adam(learning_rate=0.1), max_rows=50_000),
+    "the least used go": table(rule=Adam(learning_rate=0.1), max_rows=2000, evicts="least_recent"),
+    "the unseen go": table(max_rows=50_000, max_unseen_steps=20),
+    "seen twice": table(max_rows=3000, admission=Sightings(2, 1000), evicts="least_frequent"),
+    "sketched": table(
+        max_rows=3000, admission=SketchedSightings(2, 1 << 12), evicts="least_recent"
+    ),
+}
+
+
+def session_of(store: Store, index: int) -> ParameterSession:
+    who = Incarnation(TaskId("worker", index), 1)
+    session = ParameterSession([LocalPs(store.task, who, SETTINGS, store)], who, SETTINGS)
+    session.connect()
+    return session
+
+
+def push(session: ParameterSession, draw: np.random.Generator, num_keys: int = 200) -> None:
+    keys = np.unique(draw.zipf(1.2, num_keys) % 10_000)
+    values = draw.standard_normal((keys.size, DIM)).astype(np.float32)
+    session.step(gradients(t=(keys, values)), step_increment=1)
+
+
+@pytest.mark.parametrize("definition", TABLES.values(), ids=TABLES)
+def test_a_follower_that_joins_while_workers_push_has_the_same_rows(
+    definition: VariableDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_copying, "_TILE_BYTES", 4096)
+    monkeypatch.setattr(table_copying, "_FEW_BYTES", 1024)
+    store = Store(TaskId("ps", 0), SETTINGS)
+    sessions = [session_of(store, index) for index in range(2)]
+    sessions[0].define([definition], {}, create=True)
+    sessions[1].define([definition], {}, create=False)
+    draws = [np.random.default_rng(index) for index in range(2)]
+    for _ in range(100):
+        push(sessions[0], draws[0])
+    has_joined = threading.Event()
+
+    def train(index: int) -> None:
+        while not has_joined.is_set():
+            push(sessions[index], draws[index])
+        for _ in range(50):
+            push(sessions[index], draws[index])
+
+    joined: list[tuple[Store, Link]] = []
+
+    def join() -> None:
+        joined.append(follow(store))
+        has_joined.set()
+
+    run_together(lambda: train(0), lambda: train(1), join)
+    [(follower, link)] = joined
+    link.finish()
+    assert digest_of(follower) == digest_of(store)
+    [mine], [theirs] = store.counters().tables, follower.counters().tables
+    assert replace(mine, num_bytes=0) == replace(theirs, num_bytes=0)  # places may be others
+
+
+def test_a_table_that_is_defined_later_is_followed_from_the_start() -> None:
+    store = Store(TaskId("ps", 0), SETTINGS)
+    follower, link = follow(store)
+    session = session_of(store, 0)
+    session.define([TABLES["all rows stay"]], {}, create=True)
+    draw = np.random.default_rng(0)
+    for _ in range(5):
+        push(session, draw)
+    link.finish()
+    assert digest_of(follower) == digest_of(store)
+    assert len(follower.table.tables()) == 1
+
+
+def test_rows_that_come_and_go_between_two_passes_are_copied_as_they_are_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row that is removed and made again while it is copied is the one that was made last."""
+    store = Store(TaskId("ps", 0), SETTINGS)
+    store.table.define([ShardDefinition(TABLES["all rows stay"])], Incarnation(FOLLOWER, 1))
+    [block] = store.table.tables()
+    assert isinstance(block, KeyedBlock)
+    rows, keys = np.ones((100, DIM), np.float32), np.arange(100)
+    block.table.push(keys, rows, 5)
+    table = block.table
+    work: list[Callable[[], object]] = [
+        lambda: table.evict(keys[:50]),
+        lambda: table.push(keys, rows, 9),
+    ]
+    changes = iter(work)
+    one_pass = table_copying._Copy.one_pass
+
+    def change_before(copy: table_copying._Copy, since: int) -> tuple[int, int]:
+        mark, _ = one_pass(copy, since)
+        with block.lock:
+            for change in changes:
+                change()
+                return mark, 1 << 30  # so that another pass follows
+        return mark, 0
+
+    monkeypatch.setattr(table_copying._Copy, "one_pass", change_before)
+    follower, link = follow(store)
+    link.finish()
+    assert digest_of(follower) == digest_of(store)
