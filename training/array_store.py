@@ -30,6 +30,10 @@ Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 """What a worker's own optimizer does: gradients by name in, what to add to the values by name
 out."""
 
+PushBeside = Callable[[float | None], None]
+"""Pushes in the same step what is no array of the store, such as rows of ``wl.embedding``. Called
+with the number that scales gradients of this process, or None for 1."""
+
 Kept = Callable[[], Mapping[str, Any]]
 """Notes that a step of a worker's own optimizer counts, and returns what it has for the job's
 checkpoints: overwrites variables by name."""
@@ -107,7 +111,7 @@ class ArrayStore(NamedArrays):
             ConfigurationError: One has no optimizer.
             ShapeMismatchError: A gradient is not of its array's shape.
         """
-        for optimizer, pairs in self.updates(gradients, self._scale()):
+        for optimizer, pairs in self.updates(gradients, self.scale):
             optimizer.apply_gradients(pairs)
 
     def updates(
@@ -267,6 +271,7 @@ class ArrayStore(NamedArrays):
         kept: Kept | None = None,
         averages: Mapping[str, MovedAverage] | None = None,
         reduced: bool = False,
+        beside: PushBeside | None = None,
     ) -> Any:
         """A step of its own, outside of ``run``: push, and return the values that come back.
 
@@ -281,6 +286,7 @@ class ArrayStore(NamedArrays):
             kept: With ``update``, as :meth:`push_by` takes it.
             averages: As :meth:`push_averages` takes them; in sync those of a worker.
             reduced: Whether gradients are those of :meth:`reduce`.
+            beside: Pushes what is no array of the store; None: nothing.
 
         Returns:
             The tree of values after the step.
@@ -297,13 +303,15 @@ class ArrayStore(NamedArrays):
             raise _no_replica(self.strategy, "exchange")
         if several or reduced or (averages and self.strategy.extended.num_replicas_in_sync > 1):
             self._exchange_of_worker(
-                gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}, reduced
-            )
+                gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}, reduced,
+                beside,
+            )  # fmt: skip
             return self._tree(extended.read_all(self._all, arrived=True))
         moves = self._moves(averages or {})
-        if update is None and assigned is None and not rows and gradients is not None:
+        plain = update is None and assigned is None and not rows and beside is None
+        if plain and gradients is not None:
             require_own(self.strategy, "this store")
-            updates = self.updates(gradients, self._scale())
+            updates = self.updates(gradients, self.scale)
             return self._tree(extended.apply_and_read(updates, self._all, moves))
 
         def step() -> None:
@@ -314,6 +322,8 @@ class ArrayStore(NamedArrays):
                 self.push(gradients)
             if rows:
                 self.push(rows)
+            if beside is not None:
+                beside(self.scale)
             extended.move_averages(moves)
             if assigned is not None:
                 self.assign(assigned)
@@ -345,6 +355,7 @@ class ArrayStore(NamedArrays):
         rows: Mapping[str, IndexedSlices] | None = None,
         kept: Kept | None = None,
         averages: Mapping[str, MovedAverage] | None = None,
+        beside: PushBeside | None = None,
     ) -> Any:
         """A part of a step of ``run``: push at once, and return the values that come of it.
 
@@ -358,6 +369,7 @@ class ArrayStore(NamedArrays):
             rows: Gradients of tables, by name, of a strategy with one replica.
             kept: With ``update``, as :meth:`push_by` takes it.
             averages: As :meth:`push_averages` takes them.
+            beside: Pushes what is no array of the store, for a strategy with one replica.
 
         Returns:
             The tree of values.
@@ -385,6 +397,8 @@ class ArrayStore(NamedArrays):
                 reduced = {}
             for optimizer, updates in self.updates({**reduced, **(rows or {})}):
                 extended.apply_gradients(optimizer, updates)
+            if beside is not None:
+                beside(None)
             if assigned:
                 self.assign(assigned)
             return extended.read_applied(self._all)
@@ -400,9 +414,12 @@ class ArrayStore(NamedArrays):
         kept: Kept | None,
         averages: Mapping[str, MovedAverage],
         are_reduced: bool,
+        beside: PushBeside | None,
     ) -> None:
         """A step of which all is done once, in a merge of the replicas."""
-        strategy = self.strategy
+        strategy, replicas = self.strategy, len(self.strategy.extended.replica_devices)
+        workers = strategy.extended.num_replicas_in_sync // replicas
+        scale = 1.0 / workers if self.mean and workers > 1 else None
         named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
 
         def merged(_: Strategy) -> None:
@@ -419,6 +436,8 @@ class ArrayStore(NamedArrays):
             if pushed:
                 for optimizer, pairs in self.updates({n: reduced[n] for n in pushed}):
                     optimizer.apply_gradients(pairs)
+            if beside is not None and replicas > 1:
+                beside(scale)
             moved = {
                 n: each._replace(after=means.get(n, each.after)) for n, each in averages.items()
             }
@@ -430,11 +449,15 @@ class ArrayStore(NamedArrays):
             strategy.extended.will_read(self._all)
             context = get_replica_context()
             assert context is not None  # noqa: S101 - in run
+            if beside is not None and replicas == 1:
+                beside(scale)
             context.merge_call(merged)
 
         strategy.run(step)
 
-    def _scale(self) -> float | None:
+    @property
+    def scale(self) -> float | None:
+        """What gradients of one replica are multiplied by before they are added up; None: 1."""
         replicas = self.strategy.extended.num_replicas_in_sync
         return 1.0 / replicas if self.mean and replicas > 1 else None
 

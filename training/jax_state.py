@@ -21,6 +21,7 @@ from .array_store import ArrayStore, Kept, Update
 from .extras import require
 from .jax_arrays import on_device
 from .jax_averages import JaxAverages
+from .jax_embedding import RowGradients
 from .jax_norms import SameNorms
 from .jax_on_device import StepsOnDevice
 from .jax_tree import ParameterTree, is_floating
@@ -232,13 +233,22 @@ class TrainState:
         arrays = on_device([np.asarray(reduced[name]) for name in named])
         return self._tree.with_gradients(gradients, dict(zip(named, arrays, strict=True)))
 
-    def apply_gradients(self, gradients: Any, *, averages: Any = None, **extra: Any) -> Any:
+    def apply_gradients(
+        self,
+        gradients: Any,
+        *,
+        averages: Any = None,
+        rows: RowGradients | None = None,
+        **extra: Any,
+    ) -> Any:
         """Update the parameters by gradients; outside of ``run`` this is a step of its own.
 
         Args:
             gradients: A tree like ``params``, or what is left of it without the leaves that have
                 no gradient.
             averages: What the step made of ``averages``, the whole tree; None: nothing.
+            rows: Gradients of rows of ``wl.embedding``, by :func:`value_and_grad`; they travel in
+                the same push. None: there are none.
             extra: What ``update`` of the optax transformation takes besides, such as ``value`` for
                 ``polyak_sgd`` and ``value_fn`` for ``lbfgs``. Floating-point numbers and arrays are
                 averaged over replicas in sync. A rule of the servers needs none.
@@ -253,7 +263,7 @@ class TrainState:
                 structure.
             RuntimeError: A gradient was donated to a jitted function before.
         """
-        if self._step_on_device(gradients, averages, extra):
+        if rows is None and self._step_on_device(gradients, averages, extra):
             return self.params
         named = self._tree.gradients(gradients)
         reduced, self._are_reduced = self._are_reduced, False
@@ -273,7 +283,12 @@ class TrainState:
         if not is_running(self.store.strategy):
             named = self._with_decay(named, self._values)
             values = self.store.exchange(
-                named, update=update, kept=kept, averages=moved, reduced=reduced
+                named,
+                update=update,
+                kept=kept,
+                averages=moved,
+                reduced=reduced,
+                beside=None if rows is None else rows.apply,
             )
             self._count_one()
             self._take(values)
@@ -286,6 +301,8 @@ class TrainState:
         else:
             self.store.push_by(update, named, kept=kept)
         self.store.push_averages(moved)
+        if rows is not None:
+            rows.apply(self.store.scale)
         self._count_one()
         return None
 

@@ -22,6 +22,7 @@ class StepsInPlace:
         parameters: By name; host memory, or no step is made here.
         buffers: By name; not changed here.
         on_servers: Whether the servers have the optimizer; False: this worker.
+        may_step: Whether steps may be made here; False: each step is one of the session.
     """
 
     def __init__(
@@ -31,8 +32,10 @@ class StepsInPlace:
         buffers: Mapping[str, Any],
         *,
         on_servers: bool,
+        may_step: bool = True,
     ) -> None:
-        self._store, self._on_servers, self._alone = store, on_servers, store.alone
+        self._store, self._on_servers = store, on_servers
+        self._alone = store.alone if may_step else None
         self._parameters, self._buffers = parameters, buffers
         self._trained, self._others = Targets(parameters), Targets(buffers)
         self._own: OwnArrays | None = None

@@ -18,6 +18,7 @@ from .kept_state import KeptState
 from .own_optimizer import Deltas, tell_of_half_precision
 from .torch_buffers import Buffers
 from .torch_changes import ProgramChanges, refuse_changes_in_forward
+from .torch_embedding import Collections
 from .torch_gradients import GradientsInSync
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
@@ -56,7 +57,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     Args:
         optimizer: Optimizer of all parameters that are trained.
         strategy: Strategy with one replica in this process; None: the current one.
-        module: Gives the parameters their names. Its buffers are kept with them: running averages
+        module: Gives the parameters their names. An ``EmbeddingBagCollection`` in it is trained by
+            the same steps. Its buffers are kept with them: running averages
             (batch norm) cover the batches of all workers; each worker has its own of the others
             while it trains, and what its steps change overwrites the job's.
         deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
@@ -99,6 +101,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.param_groups = optimizer.param_groups
         self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
+        self._collections = Collections(module, strategy)
         self._buffers = Buffers(module, name, in_sync=strategy.extended.num_replicas_in_sync > 1)
         self._rules = TorchRules(optimizer, deltas)
         self.worker_reason = self._rules.worker_reason
@@ -143,7 +146,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._in_sync = GradientsInSync(self.store, self._parameters) if in_sync else None
         self._everything = Targets(everything)
         self._in_place = StepsInPlace(
-            self.store, self._parameters, self._buffers.tensors, on_servers=not on_worker
+            self.store,
+            self._parameters,
+            self._buffers.tensors,
+            on_servers=not on_worker,
+            may_step=not self._collections,  # whose rows travel with a push
         )
         self._load()
 
@@ -210,7 +217,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         Raises:
             ConfigurationError: The program has changed gradients of a worker in sync, without
-                :meth:`synchronize`.
+                :meth:`synchronize`; or called ``unscale_`` of a GradScaler with an
+                ``EmbeddingBagCollection``.
             NonFiniteGradientError: A gradient was NaN or infinite many steps in a row.
             ShapeMismatchError: A parameter has another shape than when it was wrapped.
             WindlassError: What the session with the servers raises.
@@ -220,7 +228,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             with torch.enable_grad():
                 loss = closure()
         reduced = self._in_sync is not None and self._in_sync.begin_step()
+        beside = self._collections.push(self)
         if not take_scale_out(self, self._parameters, self.store.strategy):
+            self._collections.clear()
             return loss
         if self.worker_reason is None:
             self._rules.follow()
@@ -247,7 +257,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         changed = self._buffers.changed() or None
         if self.worker_reason is None:
             values = self.store.exchange(
-                gradients, assigned=changed, averages=moved, reduced=reduced
+                gradients, assigned=changed, averages=moved, reduced=reduced, beside=beside
             )
         else:
             try:
@@ -258,6 +268,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     averages=moved,
                     kept=self._kept_of_step,
                     reduced=reduced,
+                    beside=beside,
                 )
             except NonFiniteGradientError:  # what was refused is in the parameters by now
                 self._stepped.load(self._values)
@@ -268,6 +279,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._stepped.load(values)
         self._in_place.loaded()
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As ``Optimizer.zero_grad``; gradients of an ``EmbeddingBagCollection``, too."""
+        super().zero_grad(set_to_none)
+        self._collections.clear()
 
     def _gradients(self) -> dict[str, Any]:
         return self._copies.gradients(
@@ -342,7 +358,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def _own_values(self, kept: KeptState) -> "OwnValues | None":
         """The state, where no other process has it."""
         alone, known = self.store.alone, self.store.variables
-        if alone is None:
+        if alone is None or self._collections:
             return None
         return alone.values({name: known[name] for name in kept.names()}, self._state_of_steps)
 

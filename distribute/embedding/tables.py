@@ -102,6 +102,12 @@ class Embeddings:
             self._strategy.extended.show_samples(lambda: cache_samples(caches))
 
     @property
+    def strategy(self) -> Strategy:
+        """The strategy in whose scope the tables were made."""
+        strategy: Strategy = self._strategy
+        return strategy
+
+    @property
     def features(self) -> tuple[FeatureConfig, ...]:
         """The features, in order."""
         return tuple(self._features.values())
@@ -220,6 +226,11 @@ class Lookup(Mapping[str, Array]):
         self._bags = bags
         self._values = values
 
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy of the tables."""
+        return self._strategy
+
     def __getitem__(self, feature: str) -> Array:
         return self._values[feature]
 
@@ -240,11 +251,22 @@ class Lookup(Mapping[str, Array]):
             KeyError: A feature was not looked up.
             ShapeMismatchError: A gradient has another shape.
         """
+        apply_rows(self._strategy, self.row_gradients(gradients))
+
+    def row_gradients(self, gradients: Mapping[str, Any]) -> list[tuple[_Table, IndexedSlices]]:
+        """The gradient of the rows of each table that has one.
+
+        Args:
+            gradients: As :meth:`apply_gradients` takes them.
+
+        Raises:
+            KeyError: A feature was not looked up.
+            ShapeMismatchError: A gradient has another shape.
+        """
         present = {name: each for name, each in gradients.items() if each is not None}
         if unknown := present.keys() - self._bags.keys():
             raise KeyError(f"feature {min(unknown)!r} was not looked up")
-        growing: list[tuple[PsTable, IndexedSlices]] = []
-        arrays: dict[Optimizer, list[tuple[IndexedSlices, Variable]]] = {}
+        found: list[tuple[_Table, IndexedSlices]] = []
         for use in self._uses:
             names = [name for name in use.features if name in present]
             if not names:
@@ -252,14 +274,8 @@ class Lookup(Mapping[str, Array]):
             # Of all features of the table these are the ids of the lookup: they are known.
             ids = use.ids if names == use.features else _joined([self._bags[n].ids for n in names])
             rows = IndexedSlices(_joined([self._gradient(n, present[n]) for n in names]), ids)
-            if isinstance(use.table.storage, PsTable):
-                growing.append((use.table.storage, rows))
-            else:
-                arrays.setdefault(use.table.optimizer, []).append((rows, use.table.storage))
-        if growing:
-            self._push(growing)
-        for optimizer, pairs in arrays.items():
-            optimizer.apply_gradients(pairs)
+            found.append((use.table, rows))
+        return found
 
     def _gradient(self, feature: str, combined: Any) -> Array:
         """The gradient of each id's row."""
@@ -274,16 +290,38 @@ class Lookup(Mapping[str, Array]):
             )
         return self._bags[feature].spread(gradient.reshape(-1, shape[-1]))
 
-    def _push(self, growing: list[tuple[PsTable, IndexedSlices]]) -> None:
-        strategy, context = self._strategy, get_replica_context()
-        if (
-            context is None
-            or context.strategy is not strategy
-            or strategy.extended.num_replicas_in_sync == 1
-        ):
-            strategy.extended.push_rows(growing)
-            return
-        context.merge_call(_push_of_replicas, (_ReplicaGradients(growing),))
+
+def apply_rows(strategy: Strategy, gradients: Iterable[tuple[_Table, IndexedSlices]]) -> None:
+    """Train tables by the gradients of their rows, each table by its optimizer."""
+    growing: list[tuple[PsTable, IndexedSlices]] = []
+    arrays: dict[Optimizer, list[tuple[IndexedSlices, Variable]]] = {}
+    for table, rows in gradients:
+        if isinstance(table.storage, PsTable):
+            growing.append((table.storage, rows))
+        else:
+            arrays.setdefault(table.optimizer, []).append((rows, table.storage))
+    if growing:
+        _push(strategy, growing)
+    for optimizer, pairs in arrays.items():
+        optimizer.apply_gradients(pairs)
+
+
+def sum_rows(parts: Sequence[IndexedSlices]) -> IndexedSlices:
+    """Gradients of one table's rows as one."""
+    values, indices = [part.values for part in parts], [part.indices for part in parts]
+    return IndexedSlices(_joined(values), _joined(indices))
+
+
+def _push(strategy: Strategy, growing: list[tuple[PsTable, IndexedSlices]]) -> None:
+    context = get_replica_context()
+    if (
+        context is None
+        or context.strategy is not strategy
+        or strategy.extended.num_replicas_in_sync == 1
+    ):
+        strategy.extended.push_rows(growing)
+        return
+    context.merge_call(_push_of_replicas, (_ReplicaGradients(growing),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +336,7 @@ def _push_of_replicas(strategy: Strategy, replicas: Any) -> None:
     for part in on_every_replica(replicas, 1).values:
         for table, rows in part.growing:
             by_table.setdefault(table, []).append(rows)
-    strategy.extended.push_rows([(table, _sum(rows)) for table, rows in by_table.items()])
-
-
-def _sum(parts: list[IndexedSlices]) -> IndexedSlices:
-    values, indices = [part.values for part in parts], [part.indices for part in parts]
-    return IndexedSlices(_joined(values), _joined(indices))
+    strategy.extended.push_rows([(table, sum_rows(rows)) for table, rows in by_table.items()])
 
 
 def _joined(parts: list[Array]) -> Array:

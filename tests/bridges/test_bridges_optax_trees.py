@@ -374,7 +374,7 @@ def test_replicas_in_sync_take_no_functions() -> None:
         state = wl.training.jax.TrainState({"w": jnp.ones(3)}, optax.lbfgs(), strategy)
 
         def step() -> None:
-            more = {
+            more: dict[str, Any] = {
                 "value": 3.0,
                 "grad": {"w": jnp.ones(3)},
                 "value_fn": lambda tree: tree["w"].sum(),
