@@ -47,6 +47,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         embeddings: The tables.
+        waiting: Gradients that no step has applied yet.
 
     Raises:
         MissingExtraError: PyTorch is not installed.
@@ -64,7 +65,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
             with (strategy if strategy is not None else get_strategy()).scope():
                 features = Embeddings(features, optimizer)
         self.embeddings = features
-        self._waiting = WaitingGradients(
+        self.waiting = WaitingGradients(
             "give the module that has this EmbeddingBagCollection to DistributedOptimizer(…, "
             "module=module), or call its apply_gradients"
         )
@@ -120,7 +121,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
         def keep(leaf: Any) -> None:
             gradient, leaf.grad = leaf.grad, None
-            self._waiting.add(lookup, {name: to_array(gradient)})
+            self.waiting.add(lookup, {name: to_array(gradient)})
 
         rows.register_post_accumulate_grad_hook(keep)
         return rows
@@ -137,11 +138,11 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
             NonFiniteGradientError: A gradient was NaN or infinite many steps in a row.
             WindlassError: What the session with the servers raises.
         """
-        self._waiting.apply(scale)
+        self.waiting.apply(scale)
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
         """Forget the gradients that wait."""
-        self._waiting.clear()
+        self.waiting.clear()
 
 
 class Collections:
@@ -183,7 +184,7 @@ class Collections:
             ConfigurationError: A GradScaler has taken its scale out of the parameters' gradients
                 alone.
         """
-        waiting = [each for each in self._all if len(each._waiting)]
+        waiting = [each for each in self._all if len(each.waiting)]
         if not waiting:
             return None
         scaled_by = getattr(optimizer, "grad_scale", None)

@@ -14,10 +14,10 @@ PAGE = (ROOT / "docs" / "keras.md").read_text()
 EXAMPLES = re.findall(r"^``` {\.python \.keras}\n(.*?)^```", PAGE, flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_the_examples_of_the_page_run(number: int, tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
     program = tmp_path / "train.py"
     program.write_text(EXAMPLES[number])
     code, output, errors = processes.run(

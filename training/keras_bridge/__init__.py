@@ -4,9 +4,17 @@ The model stays the object it was: ``fit``, ``evaluate``, ``predict`` and ``trai
 Keras' own, callbacks see the model, files are Keras'.
 """
 
+from .distributed_embedding import DistributedEmbedding
 from .embedding import Embedding
 from .inputs import DatasetCreator
 from .model import distribute, shared_weights
 from .weights import SharedWeights
 
-__all__ = ["DatasetCreator", "Embedding", "SharedWeights", "distribute", "shared_weights"]
+__all__ = [
+    "DatasetCreator",
+    "DistributedEmbedding",
+    "Embedding",
+    "SharedWeights",
+    "distribute",
+    "shared_weights",
+]

@@ -17,11 +17,13 @@ from ...core.arrays.dtypes import Array, same_values
 from ...core.errors import ConfigurationError
 from ...core.process.replaced_errors import noting_errors
 from ...distribute.base.contexts import is_running
+from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from ..jax_arrays import on_device
 from .eager_steps import EagerSteps
-from .jax_rows import RowReader
+from .jax_features import FedFeatureReader
+from .jax_rows import FedReader, RowReader
 from .loop_state import plainly
 from .optimizer import position_of
 
@@ -96,7 +98,11 @@ class LoopSteps(EagerSteps):
         """Rows are read where the model is called outside of a compiled function."""
         return RowReader(layer, table)
 
-    def use_reader(self, reader: RowReader) -> None:
+    def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> FedFeatureReader:
+        """Rows are read where the model is called outside of a compiled function."""
+        return FedFeatureReader(layer, embeddings)
+
+    def use_reader(self, reader: FedReader) -> None:
         """It reads by itself."""
 
     # -- steps -------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ device for arrays that the same thread may have to copy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -70,6 +70,10 @@ class RowReader:
         """A replica's part of the rows begins anew."""
         self._next = 0
 
+    def asked(self) -> Any:
+        """Ids of all calls in the first function."""
+        return jax.numpy.concatenate([jax.numpy.zeros(0, "int32"), *self.ids])
+
     def rows(self, ids: Array) -> Array:
         """Of the table, read now."""
         rows: Array = to_host(self._table.sparse_read(ids))
@@ -94,6 +98,28 @@ class RowReader:
         return gradient
 
 
+class FedReader(Protocol):
+    """A reader whose layer has what it needs of a step passed in before the step runs.
+
+    Attributes:
+        layer: The layer; its weight ``_rows`` is what the step is given in place of.
+    """
+
+    layer: Any
+
+    def mode(self, mode: Literal["ask", "given"]) -> AbstractContextManager[None]:
+        """While a function is traced."""
+
+    def asked(self) -> Any:
+        """What the calls in the first function ask for: a tree of arrays of JAX."""
+
+    def rows(self, asked: Any) -> Array:
+        """Rows for that, of arrays of the host."""
+
+    def note(self, gradient: Array, asked: Any) -> None:
+        """Take the gradient of these rows."""
+
+
 class RowFeed:
     """Gives functions of (state, data) the rows that the data needs.
 
@@ -103,18 +129,16 @@ class RowFeed:
         wrap: ``jax.jit``, or nothing.
     """
 
-    def __init__(self, model: Any, readers: Sequence[RowReader], wrap: Any) -> None:
+    def __init__(self, model: Any, readers: Sequence[FedReader], wrap: Any) -> None:
         self._model, self._readers = model, readers
         self._ask = wrap(self._ids)
-        self._asked: list[Array] = []  # by the last step, of each table
+        self._asked: list[Any] = []  # by the last step, of each reader
 
     def _ids(self, trainable: Any, others: Any, x: Any) -> list[Any]:
         with _all(self._readers, "ask"):
             given = {"training": False} if self._model._call_has_training_arg else {}
             self._model.stateless_call(trainable, others, x, **given)
-            jnp = jax.numpy
-            nothing = jnp.zeros(0, "int32")
-            return [jnp.concatenate([nothing, *reader.ids]) for reader in self._readers]
+            return [reader.asked() for reader in self._readers]
 
     def _places(self) -> list[int]:
         places = {id(v): i for i, v in enumerate(self._model.trainable_variables)}
@@ -143,10 +167,10 @@ class RowFeed:
         def call(state: Any, data: Any) -> Any:
             trainable, others = list(state[0]), state[1]
             x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-            self._asked = [np.asarray(ids) for ids in self._ask(trainable, others, x)]
+            self._asked = jax.tree.map(np.asarray, self._ask(trainable, others, x))
             places = self._places()
-            for reader, ids, place in zip(self._readers, self._asked, places, strict=True):
-                trainable[place] = jax.numpy.asarray(reader.rows(ids))
+            for reader, asked, place in zip(self._readers, self._asked, places, strict=True):
+                trainable[place] = jax.numpy.asarray(reader.rows(asked))
             return compiled((trainable, *state[1:]), data)
 
         return call
@@ -154,12 +178,12 @@ class RowFeed:
     def note(self, gradients: Sequence[Any]) -> None:
         """Keep the gradients of rows that a step gave."""
         places = self._places()
-        for reader, ids, place in zip(self._readers, self._asked, places, strict=True):
-            reader.note(np.asarray(gradients[place]), ids)
+        for reader, asked, place in zip(self._readers, self._asked, places, strict=True):
+            reader.note(np.asarray(gradients[place]), asked)
 
 
 @contextmanager
-def _all(readers: Sequence[RowReader], mode: Literal["ask", "given"]) -> Iterator[None]:
+def _all(readers: Sequence[FedReader], mode: Literal["ask", "given"]) -> Iterator[None]:
     if not readers:
         yield
         return

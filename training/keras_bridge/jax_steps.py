@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.arrays.dtypes import Array
+from ...core.errors import ConfigurationError
+from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from ..jax_arrays import on_device
 from .jax_alone import WholeSteps
+from .jax_features import FedFeatureReader
 from .jax_replicas import OnMesh
-from .jax_rows import RowFeed, RowReader
+from .jax_rows import FedReader, RowFeed, RowReader
 from .jax_train_step import kerases_own, train_step_with
 from .optimizer import position_of
 
@@ -52,7 +55,7 @@ class Steps:
         placement = weights.placement
         several = placement is not None and placement.mesh is not None
         self._mesh: OnMesh | None = placement if several else None
-        self._readers: list[RowReader] = placement.readers if placement is not None else []
+        self._readers: list[FedReader] = placement.readers if placement is not None else []
         self._rows: RowFeed | None = None
 
     # -- values ------------------------------------------------------------------------------
@@ -158,7 +161,21 @@ class Steps:
         """For steps that are given rows."""
         return RowReader(layer, table)
 
-    def use_reader(self, reader: RowReader) -> None:
+    def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> FedFeatureReader:
+        """For steps that are given rows.
+
+        Raises:
+            ConfigurationError: Several replicas of this process share a batch.
+        """
+        if self._weights.placement is not None:
+            raise ConfigurationError(
+                f"{layer.name!r} is in a model that several replicas of this process compute, "
+                "which a DistributedEmbedding on JAX cannot divide; start a process for each "
+                "replica, or use wl.training.keras.Embedding"
+            )
+        return FedFeatureReader(layer, embeddings)
+
+    def use_reader(self, reader: FedReader) -> None:
         """Give steps its rows."""
         self._readers.append(reader)
 

@@ -118,7 +118,7 @@ def place_optimizer(
         ConfigurationError: It has no rule, and deltas are forbidden; or it has made steps already,
             and the servers would begin with a fresh state.
     """
-    place = _found_place(optimizer, weights)
+    place = found_place(optimizer, weights)
     other = shared.trained_by_another(optimizer, weights)
     if other is not None:  # the servers keep one state of each
         place = OnWorker(f"updates a weight that another optimizer updates, too ({other!r})")
@@ -144,7 +144,13 @@ def require_fresh(optimizer: Any) -> None:
         )
 
 
-def _found_place(optimizer: Any, weights: Sequence[Any]) -> Place:
+def found_place(optimizer: Any, weights: Sequence[Any]) -> Place:
+    """Where an optimizer can run, by what it is and what it updates.
+
+    Args:
+        optimizer: Optimizer of Keras, or one with the same interface.
+        weights: The weights that it updates.
+    """
     if not type(optimizer).__module__.startswith("keras."):
         return OnWorker("is not one of keras.optimizers")
     for weight in weights:

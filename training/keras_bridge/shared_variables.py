@@ -16,6 +16,7 @@ from ...distribute.variables.variable import Variable
 from ..extras import require
 
 if TYPE_CHECKING:
+    from .distributed_embedding import DistributedEmbedding, FeatureReader
     from .embedding import Embedding, RowReader
 
 keras: Any = require("keras", "keras")
@@ -53,6 +54,7 @@ class SharedVariables:
         self._variables: dict[str, Variable] = {}
         self._trained_by: dict[str, weakref.ref[Any]] = {}
         self._tables: dict[int, tuple[Variable, RowReader]] = {}
+        self._features: dict[int, FeatureReader] = {}
 
     def name(self, variable: Any, wished: str, model: str) -> str:
         """The name of a variable: the one that it has, or a new one that no other has.
@@ -137,6 +139,15 @@ class SharedVariables:
         """Know it from now on."""
         self._tables[id(layer)] = (table, reader)
         weakref.finalize(layer, self._tables.pop, id(layer)).atexit = False
+
+    def features(self, layer: "DistributedEmbedding") -> "FeatureReader | None":
+        """The reader of a layer's features; None: it has no tables yet."""
+        return self._features.get(id(layer))
+
+    def add_features(self, layer: "DistributedEmbedding", reader: "FeatureReader") -> None:
+        """Know it from now on."""
+        self._features[id(layer)] = reader
+        weakref.finalize(layer, self._features.pop, id(layer)).atexit = False
 
 
 def strategies_in_use() -> list[Strategy]:

@@ -15,10 +15,12 @@ from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.process.replaced_errors import noting_errors
 from ...distribute.base.arrays import to_host
+from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from .eager_steps import EagerSteps, joined
 from .loop_state import plainly
+from .tensorflow_features import GraphFeatureReader
 
 if TYPE_CHECKING:
     from .weights import SharedWeights
@@ -179,7 +181,11 @@ class Steps(EagerSteps):
         """By the table, and the layer's weight."""
         return RowReader(table, layer._rows)
 
-    def use_reader(self, reader: RowReader) -> None:
+    def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> GraphFeatureReader:
+        """By the tables, and the layer's weight."""
+        return GraphFeatureReader(layer._rows, embeddings)
+
+    def use_reader(self, reader: Any) -> None:
         """It asks by itself."""
 
     def _compute(self, data: Any) -> Any:

@@ -4,7 +4,7 @@ The model's own ``train_step`` runs, with an optimizer whose ``apply`` pushes th
 loads what comes back into the same parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,9 @@ from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...distribute.base.arrays import to_host
+from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
+from ..torch_embedding import EmbeddingBagCollection
 from ..torch_tensors import to_array, to_tensor, torch
 from .eager_steps import EagerSteps, joined
 from .loop_state import plainly
@@ -46,6 +48,26 @@ class RowReader:
         reads, self._reads = self._reads, []
         parts = [(ids, to_array(rows.grad)) for ids, rows in reads if rows.grad is not None]
         return joined(parts)
+
+
+class LeafFeatureReader:
+    """Combined rows as leaves of the graph that ``backward`` goes through.
+
+    Args:
+        embeddings: The tables.
+
+    Attributes:
+        waiting: Gradients for the end of the step.
+    """
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._bags = EmbeddingBagCollection(embeddings)
+        self.waiting = self._bags.waiting
+
+    def read(self, ids: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As the collection of PyTorch does."""
+        rows: dict[str, Any] = self._bags(ids, weights).to_dict()
+        return rows
 
 
 class Steps(EagerSteps):
@@ -109,7 +131,11 @@ class Steps(EagerSteps):
         """By the table alone."""
         return RowReader(table)
 
-    def use_reader(self, reader: RowReader) -> None:
+    def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> LeafFeatureReader:  # noqa: ARG002
+        """By the tables alone."""
+        return LeafFeatureReader(embeddings)
+
+    def use_reader(self, reader: Any) -> None:
         """It asks by itself."""
 
     @contextmanager

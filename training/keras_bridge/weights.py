@@ -17,12 +17,14 @@ from ...distribute.base.arrays import to_host
 from ...distribute.base.contexts import is_running
 from ...distribute.base.devices import is_gpu
 from ...distribute.base.moved_average import MovedAverage
+from ...distribute.embedding.tables import Embeddings
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
 from .averages import decays_of, state_of
+from .distributed_embedding import DistributedEmbedding, FeatureReader, collections_of
 from .embedding import Embedding, RowReader, embeddings_of
 from .framework_steps import steps_module
 from .frameworks import keras
@@ -60,7 +62,12 @@ class Steps(Protocol):
         """As Keras' ``make_predict_function``."""
 
     def new_reader(self, layer: Embedding, table: Variable) -> RowReader:
-        """By which an embedding comes by its rows, in the steps of whatever model has it."""
+        """Reader of an embedding's rows, in the steps of any model that has the layer."""
+
+    def new_feature_reader(
+        self, layer: DistributedEmbedding, embeddings: Embeddings
+    ) -> FeatureReader:
+        """Reader of several features, in the steps of any model that has the layer."""
 
     def use_reader(self, reader: Any) -> None:
         """Give this model's steps the rows of an embedding."""
@@ -120,8 +127,11 @@ class SharedWeights:
             self.trainer = trainer(self.optimizer, trained, deltas, self.shared)
         self.worker_reason = None if self.trainer is None else self.trainer.worker_reason
         embeddings = embeddings_of(model)
+        collections = collections_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
-        embeddings = embeddings if self.trainer is not None else []
+        self._gradient_ways |= {id(layer._rows) for layer in collections}
+        if self.trainer is None:
+            embeddings, collections = [], []
         decays = decays_of(model)
         self.variables = self._shared_variables(decays, in_sync=self._in_sync)
         self._names = {id(variable): name for name, variable in self.variables.items()}
@@ -136,6 +146,7 @@ class SharedWeights:
         for layer in embeddings:
             table, self.readers[table.name] = self._table(layer, strategy)
             tables.append(table)
+        self._features = [self._feature_reader(layer, strategy) for layer in collections]
         self._own_state: KeptByWorker | None = None
         kept: Mapping[str, Variable] = {}
         if self.trainer is not None and self.worker_reason is not None:
@@ -160,6 +171,8 @@ class SharedWeights:
             self.shared.is_sharing = False
         for layer, reader in zip(embeddings, self.readers.values(), strict=True):
             layer.read_from(reader)
+        for collection, features in zip(collections, self._features, strict=True):
+            collection.read_from(features)
         if self.trainer is not None and self.worker_reason is None:
             self.shared.take(self.optimizer, self._trained())
         values = self.pull()
@@ -179,6 +192,19 @@ class SharedWeights:
             found = table, self.backend.new_reader(layer, table)
             self.shared.add_table(layer, *found)
         self.backend.use_reader(found[1])
+        return found
+
+    def _feature_reader(self, layer: DistributedEmbedding, strategy: Strategy) -> FeatureReader:
+        """That of the layer, whose tables another model may have made already."""
+        found = self.shared.features(layer)
+        if found is None:
+            _require_one_replica(layer, strategy)
+            rules = {} if self.trainer is None else self.trainer.rules({"": layer._rows})
+            with strategy.scope():
+                embeddings = layer.make_tables(rules.get(""))
+            found = self.backend.new_feature_reader(layer, embeddings)
+            self.shared.add_features(layer, found)
+        self.backend.use_reader(found)
         return found
 
     def _has(self, values: Mapping[str, Array]) -> bool:
@@ -316,7 +342,7 @@ class SharedWeights:
         return self._names.get(id(variable))
 
     def is_gradient_way(self, variable: Any) -> bool:
-        """Whether it is the weight of an Embedding, which stands for the rows of a batch."""
+        """Whether it is the weight of an embedding, which stands for the rows of a batch."""
         return id(variable) in self._gradient_ways
 
     def take_optimizer(self) -> None:
@@ -395,6 +421,7 @@ class SharedWeights:
                 averages=moved,
                 kept=kept,
                 rows={n: g for n, reader in self.readers.items() if (g := reader.take())},
+                beside=self._push_features if any(map(_waits, self._features)) else None,
             )
         except CollectiveMismatchError as error:
             raise CollectiveMismatchError(
@@ -404,6 +431,11 @@ class SharedWeights:
         values = self._on_host(arrived)
         self.shared.values.update(values)
         return values
+
+    def _push_features(self, scale: float | None) -> None:
+        """Train the tables of this model's features."""
+        for reader in self._features:
+            reader.waiting.apply(scale)
 
     def values_after(self, steps: int, state: Callable[[], Sequence[Any]]) -> Mapping[str, Array]:
         """Weights, and the state of an optimizer on this worker, as the store is to have them.
@@ -435,6 +467,20 @@ class SharedWeights:
         """What a callback or the program has set counts from this step on."""
         if isinstance(self.trainer, KerasTrainer):
             self.trainer.set_rate(rate)
+
+
+def _waits(reader: FeatureReader) -> bool:
+    """Whether there are gradients for the end of a step."""
+    return len(reader.waiting) > 0
+
+
+def _require_one_replica(layer: DistributedEmbedding, strategy: Strategy) -> None:
+    replicas = len(strategy.extended.replica_devices)
+    if replicas > 1 and workers_in_sync(strategy) > 1:
+        raise ConfigurationError(
+            f"{layer.name!r} is trained by workers in sync that have {replicas} replicas each; "
+            "start a process for each replica"
+        )
 
 
 def _require_weights(model: Any) -> None:

@@ -13,6 +13,7 @@ from windlass.distribute.embedding.config import FeatureConfig, TableConfig
 from windlass.distribute.embedding.inputs import Ragged
 from windlass.distribute.embedding.optimizers import RowwiseAdagrad
 from windlass.distribute.embedding.tables import Embeddings
+from windlass.distribute.embedding.waiting_gradients import WaitingGradients
 from windlass.engine.keyed.draws import draws_of
 
 SGD = wl.optimizers.SGD
@@ -240,3 +241,26 @@ def test_unknown_features_and_other_shapes_are_named() -> None:
     with pytest.raises(ShapeMismatchError, match=r"'a'.*\(2, 2\)"):
         rows.apply_gradients({"a": np.zeros((2, 2))})
     assert len(embeddings.lookup({})) == 0
+
+
+# -- gradients that wait -----------------------------------------------------------------------
+
+
+def test_waiting_gradients_are_one_update_scaled() -> None:
+    rule = wl.optimizers.Adagrad(1.0, initial_accumulator_value=0.0, epsilon=0.0)
+    table = TableConfig("t", 2, initializer=wl.Initializer("zeros"))
+    strategy, embeddings = on_servers(
+        FeatureConfig("a", table), FeatureConfig("b", table), optimizer=rule
+    )
+    waiting = WaitingGradients("apply them")
+    for ids in ([5], [5, 6]):
+        rows = embeddings.lookup({"a": ids, "b": [7]})
+        for name in ("a", "b"):
+            waiting.add(rows, {name: np.full_like(rows[name], 3.0)})
+    assert len(waiting) == 2
+    strategy.run(waiting.apply, args=(-0.5,))
+    assert len(waiting) == 0
+    # Adagrad's first step is 1 wherever there is a gradient, however large; two would be 1.7.
+    np.testing.assert_allclose(embeddings.lookup({"a": [5, 6, 7]})["a"], np.ones((3, 2)), rtol=1e-6)
+    waiting.apply()
+    assert counters(strategy).pushes == 1

@@ -1,0 +1,192 @@
+"""Tables of ``wl.embedding`` as a layer of Keras: all features of a batch in one exchange.
+
+Rows are combined before they come to the framework, so a feature is an array of shape ``(examples,
+dim)`` there. As in :mod:`.embedding` the layer has one small weight, ``rows``, through which the
+framework finds the gradient of what was looked up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...core.errors import ConfigurationError
+from ...distribute.embedding.config import FeatureConfig
+from ...distribute.embedding.tables import Embeddings
+from ...distribute.embedding.waiting_gradients import WaitingGradients
+from ...distribute.optimizer import Optimizer
+from .feature_shapes import rows_shape
+from .framework_steps import steps_module
+from .frameworks import keras, looks_for_shapes
+from .keras_rs_configs import feature_of
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """Features in lists and dictionaries, which Keras would replace by its own."""
+
+    features: Any
+
+
+class FeatureReader(Protocol):
+    """How a framework's step gets combined rows; their gradients wait for the end of the step.
+
+    Attributes:
+        waiting: The gradients.
+    """
+
+    waiting: WaitingGradients
+
+    def read(self, ids: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Combined rows by name of the feature, as tensors of the framework."""
+
+
+@keras.saving.register_keras_serializable("windlass")
+class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
+    """Looks up several features in tables on the servers. As ``keras_rs.layers`` has it.
+
+    ::
+
+        users = wl.embedding.TableConfig("users", dim=16)
+        layer = wl.training.keras.DistributedEmbedding(
+            {"user": wl.embedding.FeatureConfig("user", users)}, wl.optimizers.Adagrad(0.1)
+        )
+        rows = layer({"user": keras.Input((5,), dtype="int64")})     # {"user": (examples, 16)}
+
+    The tables are made when the model is distributed, under their own names. They are in the job's
+    checkpoints, and in no file of Keras.
+
+    Args:
+        feature_configs: Features of ``wl.embedding``, or keras-rs's: one, or lists and dictionaries
+            of them. Inputs and outputs are of the same structure.
+        optimizer: Optimizer of ``wl.optimizers`` for tables that have none; None: that of the
+            model, for tables of a vocabulary_size.
+        kwargs: Arguments of any layer: ``name``, ``dtype``.
+
+    Raises:
+        ConfigurationError: What keras-rs's configurations say cannot be done here.
+    """
+
+    def __init__(
+        self, feature_configs: Any, optimizer: Optimizer | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        tables: dict[int, Any] = {}
+        own = keras.tree.map_structure(lambda feature: feature_of(feature, tables), feature_configs)
+        self._structure = _Structure(own)
+        self.optimizer = optimizer
+        self.supports_jit = steps_module().COMPILES_ROWS
+        self._reader: FeatureReader | None = None
+        self._rows: Any = None
+
+    @property
+    def feature_configs(self) -> Any:
+        """The features, in their structure."""
+        return self._structure.features
+
+    @property
+    def features(self) -> list[FeatureConfig]:
+        """The features, in the order of their structure."""
+        found: list[FeatureConfig] = keras.tree.flatten(self.feature_configs)
+        return found
+
+    def build(self, input_shape: Any = None) -> None:  # noqa: ARG002
+        """Make the small weight."""
+        self._rows = self.add_weight(name="rows", shape=(1,), initializer="zeros", trainable=True)
+
+    def make_tables(self, models_rule: Optimizer | None) -> Embeddings:
+        """The tables, of the current strategy.
+
+        Args:
+            models_rule: Optimizer of the model on the servers; None: it runs on the worker.
+
+        Raises:
+            ConfigurationError: A table has no optimizer.
+        """
+        for table in (feature.table for feature in self.features):
+            own = table.optimizer or self.optimizer
+            if own is None and (table.vocabulary_size is None or models_rule is None):
+                raise ConfigurationError(
+                    f"table {table.name!r} of {self.name!r} has no optimizer, and cannot have the "
+                    "model's: a table that grows keeps its own, and one of the worker never has "
+                    "all rows; write DistributedEmbedding(…, optimizer=wl.optimizers.Adagrad(…))",
+                    table=table.name,
+                )
+        return Embeddings(self.features, self.optimizer or models_rule)
+
+    def read_from(self, reader: FeatureReader) -> None:
+        """Read rows by this from now on."""
+        self._reader = reader
+
+    def call(self, inputs: Any, weights: Any = None) -> Any:
+        """Combined rows of each feature.
+
+        Args:
+            inputs: In the structure of the features: ids of shape ``(examples,)`` or ``(examples,
+                n)``.
+            weights: Weight of each id, of the same structure and shapes; None: 1. An id of weight
+                0 is left out, as padding is. Weights get no gradient.
+
+        Returns:
+            In the same structure: shape ``(examples, dim)``, or ``(examples, max_sequence_length,
+            dim)``.
+
+        Raises:
+            ConfigurationError: The model is not distributed, so there is no table; or ids are no
+                integers.
+        """
+        features = self.features
+        ids = self._ids(inputs)
+        if looks_for_shapes():
+            found = {f.name: keras.ops.zeros(rows_shape(f, ids[f.name].shape[0])) for f in features}
+        elif self._reader is None:
+            raise ConfigurationError(
+                f"{self.name!r} has no tables: its model is not distributed. Make and compile it "
+                "in `with strategy.scope():`, and build it by its inputs, not by a call"
+            )
+        else:
+            own = {} if weights is None else _by_name(features, weights)
+            found = dict(self._reader.read(ids, own))
+        cast = [keras.ops.cast(found[feature.name], self.compute_dtype) for feature in features]
+        return keras.tree.pack_sequence_as(self.feature_configs, cast)
+
+    def _ids(self, inputs: Any) -> dict[str, Any]:
+        """Ids by name of the feature."""
+        keras.tree.assert_same_structure(self.feature_configs, inputs)
+        ids = _by_name(self.features, inputs)
+        for name, each in ids.items():
+            if not keras.backend.is_int_dtype(keras.backend.standardize_dtype(each.dtype)):
+                raise ConfigurationError(
+                    f"ids of feature {name!r} are {each.dtype}, not integers; write "
+                    'keras.Input(…, dtype="int64")'
+                )
+        return ids
+
+    def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:  # noqa: ARG002
+        """Without a call, which needs tables."""
+        ids = self._ids(inputs)
+        shapes = [rows_shape(feature, ids[feature.name].shape[0]) for feature in self.features]
+        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
+        return keras.tree.pack_sequence_as(self.feature_configs, specs)
+
+    def get_config(self) -> dict[str, Any]:
+        """Refused: features and optimizers are the program's.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(
+            f"{self.name!r} is in no file of Keras, since its tables are the job's: save_weights "
+            "and load_weights keep the other layers, and model_dir the tables"
+        )
+
+
+def collections_of(model: Any) -> list[DistributedEmbedding]:
+    """The layers of a model that look up several features, each once."""
+    layers = model._flatten_layers()
+    found = {id(layer): layer for layer in layers if isinstance(layer, DistributedEmbedding)}
+    return list(found.values())
+
+
+def _by_name(features: list[FeatureConfig], values: Any) -> dict[str, Any]:
+    flat = keras.tree.flatten(values)
+    return {feature.name: each for feature, each in zip(features, flat, strict=True)}
