@@ -21,8 +21,20 @@ __all__ = [
     "Sightings",
     "SketchedSightings",
     "TableConfig",
+    "export_table",
     "hash_strings",
+    "import_tables",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.embedding", globals())
+if TYPE_CHECKING:
+    from ..training.table_export import export_table
+    from ..training.table_import import import_tables
+else:
+    __getattr__ = public_getattr(
+        "windlass.embedding",
+        globals(),
+        later={
+            "export_table": "training.table_export:export_table",
+            "import_tables": "training.table_import:import_tables",
+        },
+    )

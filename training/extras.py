@@ -6,12 +6,13 @@ from types import ModuleType
 from ..core.errors import MissingExtraError
 
 
-def require(module: str, extra: str) -> ModuleType:
+def require(module: str, extra: str, what: str | None = None) -> ModuleType:
     """A framework's module.
 
     Args:
         module: Module to import, e.g. ``torch``.
         extra: Extra of Windlass that installs it.
+        what: What needs it, for the message; None: the bridge of the extra's name.
 
     Raises:
         MissingExtraError: It is not installed; says which extra to install.
@@ -23,7 +24,7 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name is not None and error.name.partition(".")[0] != top:
             raise  # it is there, and lacks something of its own
         raise MissingExtraError(
-            f"windlass.training.{extra} needs {top}, which is not installed: "
+            f"{what or f'windlass.training.{extra}'} needs {top}, which is not installed: "
             f"pip install 'windlass[{extra}]'",
             module=top,
             extra=extra,

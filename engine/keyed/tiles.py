@@ -88,10 +88,7 @@ def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
                 f"{list(columns[name].shape)}, expected a vector of {np.dtype(dtype)}",
                 table=definition.name,
             )
-    used = np.flatnonzero(columns["last"] != FREE)
-    # A row that went and came back while places were copied may be there twice: the later one.
-    _, first = np.unique(columns["keys"][used][::-1], return_index=True)
-    used = np.sort(used[used.size - 1 - first])
+    used = used_places(columns)
     slots = {}
     for slot, (elements, start) in slots_of(
         definition.name, definition.rule, definition.dim
@@ -101,6 +98,19 @@ def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
         slots[slot] = fresh if column is None else column[used]
     keys, values, counts, last = (columns[name][used] for name in needed)
     return Tile(keys, values, slots, counts, last)
+
+
+def used_places(columns: Mapping[str, Array]) -> Array:
+    """Places of columns whose rows count: those in use, and of a key that is there twice the later.
+
+    A row that went and came back while places were copied may be there twice.
+
+    Args:
+        columns: By name as in ``RowStore.columns``, of equal lengths.
+    """
+    used = np.flatnonzero(columns["last"] != FREE)
+    _, first = np.unique(columns["keys"][used][::-1], return_index=True)
+    return np.sort(used[used.size - 1 - first])
 
 
 def check_tile(table: str, tile: Tile, values: Array, slots: Mapping[str, Array]) -> None:

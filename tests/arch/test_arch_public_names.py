@@ -37,7 +37,7 @@ NAMES = {
     """,
     "windlass.embedding": """
         Chance Embeddings FeatureConfig GroupFtrl Lookup Ragged RowwiseAdagrad Sightings
-        SketchedSightings TableConfig hash_strings
+        SketchedSightings TableConfig export_table hash_strings import_tables
     """,
     "windlass.random": "Generator",
     "windlass.optimizers": """
