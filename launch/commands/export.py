@@ -1,6 +1,8 @@
 """``windlass export``: a checkpoint as a file of another framework."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import click
 from ...core.errors import ConfigurationError, WindlassError
 from ..screen.echo import echo
 
-_FORMATS = ("safetensors", "torch", "orbax", "keras")
+_FORMATS = ("safetensors", "torch", "orbax", "keras", "npy", "parquet")
 
 
 @click.command("export")
@@ -25,8 +27,8 @@ _FORMATS = ("safetensors", "torch", "orbax", "keras")
     "--format",
     "kind",
     type=click.Choice(_FORMATS),
-    help="Default: as the ending of --output says (.safetensors, .pt, .pth, .keras), else "
-    "safetensors.",
+    help="Default: as the ending of --output says (.safetensors, .pt, .pth, .keras; of --table "
+    ".safetensors, .npy, .parquet), else safetensors.",
 )
 @click.option(
     "--model",
@@ -36,6 +38,11 @@ _FORMATS = ("safetensors", "torch", "orbax", "keras")
 @click.option(
     "--prefix", default="", help="Only variables that begin with it, under names without it."
 )
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="Write the rows of this embedding table, with their keys, and nothing else.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
 def export_command(
     checkpoint: str,
@@ -43,24 +50,55 @@ def export_command(
     kind: str | None,
     model: str | None,
     prefix: str,
+    table: str | None,
     overwrite: bool,
 ) -> None:
     """Write the variables of CHECKPOINT to one file that needs no Windlass.
 
-    CHECKPOINT is one, or a model directory: then it is the newest. Optimizers' slots are left out.
+    CHECKPOINT is one, or a model directory: then it is the newest. Optimizers' slots are left out,
+    and so are tables that grow: --table NAME writes the rows of one.
     """
     from ...training.export_formats import SUFFIXES, format_of
     from ...training.exporting import export
 
-    try:
-        if output is None:
-            kind = kind or "safetensors"
-            output = f"model{SUFFIXES[kind] or f'-{kind}'}"
+    if table is not None:
+        if model is not None or prefix:
+            raise ConfigurationError("--table writes rows alone; leave --model and --prefix out")
+        _export_table(checkpoint, table, output, kind, overwrite=overwrite)
+        return
+    if output is None:
+        kind = kind or "safetensors"
+        output = f"model{SUFFIXES.get(kind) or f'-{kind}'}"
+    with _as_configuration(output):
         kind = format_of(Path(output), kind)
         made = _make(model) if model is not None and kind == "keras" else None
         found = export(
             checkpoint, output, format=kind, model=made, prefix=prefix, overwrite=overwrite
         )
+    _say(output, len(found), "variable", kind)
+
+
+def _export_table(
+    checkpoint: str, table: str, output: str | None, kind: str | None, *, overwrite: bool
+) -> None:
+    """Write the rows of one table."""
+    from ...training.table_export import export_table
+    from ...training.table_files import format_of_table
+
+    if output is None:
+        kind = kind or "safetensors"
+        output = f"{table.replace('/', '-')}.{kind}"
+    with _as_configuration(output):
+        kind = format_of_table(Path(output), kind)
+        rows = export_table(checkpoint, table, output, format=kind, overwrite=overwrite)
+    _say(output, rows, "row", kind)
+
+
+@contextmanager
+def _as_configuration(output: str) -> Iterator[None]:
+    """Raise what wrong arguments cause as a mistake in them."""
+    try:
+        yield
     except FileExistsError as error:
         raise ConfigurationError(
             f"{output} is there already; give --overwrite to replace it, or another --output"
@@ -69,8 +107,11 @@ def export_command(
         if isinstance(error, WindlassError):
             raise
         raise ConfigurationError(str(error)) from error
-    plural = "" if len(found) == 1 else "s"
-    echo(f"{output}: {len(found)} variable{plural} ({kind})")
+
+
+def _say(output: str, count: int, what: str, kind: str) -> None:
+    plural = "" if count == 1 else "s"
+    echo(f"{output}: {count} {what}{plural} ({kind})")
 
 
 def _make(name: str) -> Any:

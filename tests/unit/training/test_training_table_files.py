@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import windlass as wl
+from helpers import processes
 from windlass.core.errors import (
     CheckpointError,
     ConfigurationError,
@@ -168,3 +169,20 @@ def test_a_damaged_checkpoint_exports_nothing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="altered"):
         emb.export_table(str(path), "fixed", tmp_path / "rows.npy")
     assert not (tmp_path / "rows.npy").exists()
+
+
+def test_the_command_exports_a_table(tmp_path: Path) -> None:
+    written(tmp_path)
+    command = [*processes.WINDLASS, "export", str(tmp_path / "model"), "--table"]
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code, output, errors = processes.run([*command, *arguments], timeout_s=60, cwd=tmp_path)
+        return code, output + errors
+
+    assert run("grows") == (0, "grows.safetensors: 10 rows (safetensors)\n")
+    assert load_file(tmp_path / "grows.safetensors")["values"].shape == (10, DIM)
+    assert run("fixed", "-o", "rows.npy")[1] == "rows.npy: 20 rows (npy)\n"
+    code, said = run("fixed", "-o", "rows.npy")
+    assert (code, "--overwrite" in said) == (2, True)
+    assert "npy, safetensors, parquet" in run("fixed", "-o", "rows.pt")[1]
+    assert "leave --model and --prefix out" in run("fixed", "--prefix", "a")[1]
