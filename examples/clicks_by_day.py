@@ -1,8 +1,8 @@
 """Predict clicks from logs of one day after another, with ids that are new every day.
 
 The logs are made up, by a fixed seed: each day some users and ads leave and others come, a few are
-on most lines, and what a user likes has a hidden reason. An id is a hash of a name, so nobody keeps
-a dictionary of them. Rows of the tables are made when their id was seen twice, and the ones that
+on most lines, and what a user likes has a hidden reason. An id is a hash of a name, so there is no
+dictionary of them. Rows of the tables are made when their id was seen twice, and the ones that
 were unseen for longest make room: the tables stay as large as they are. Each day's visits are
 predicted before the tables are trained on them.
 

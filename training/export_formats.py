@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
+from ..core.arrays.dtypes import Array, DType
 from ..core.checkpoint.tensor_file import read_header
 from ..core.errors import ConfigurationError
 from .extras import require
@@ -66,6 +66,22 @@ def mapped(path: Path) -> Iterator[dict[str, Array]]:
         else np.zeros(spec.shape, spec.dtype)
         for name, spec in specs.items()
     }
+
+
+def mapped_npy(path: Path) -> Array:
+    """The array of a ``.npy`` file, read-only, mapped into memory.
+
+    Raises:
+        ValueError: It is no such file, or one with objects.
+        OSError: It cannot be read.
+    """
+    array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def scratch_array(path: Path, shape: tuple[int, ...], dtype: DType) -> Array:
+    """A new array in a file, for what may be larger than memory."""
+    return np.memmap(path, dtype, "w+", shape=shape)
 
 
 def write_torch(arrays: Mapping[str, Array], target: Path) -> None:

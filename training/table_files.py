@@ -18,7 +18,7 @@ from ..core.arrays.dtypes import Array, DType, as_bytes
 from ..core.checkpoint.export import write_tensors
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import CheckpointError, ShapeMismatchError
-from .export_formats import mapped
+from .export_formats import mapped, mapped_npy
 from .extras import require
 
 FORMATS = {".npy": "npy", ".safetensors": "safetensors", ".parquet": "parquet"}
@@ -239,7 +239,7 @@ def rows_of_arrays(where: str, keys: Any, values: Any) -> Rows:
 
 
 def _npy_rows(path: Path) -> Rows:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    array = mapped_npy(path)
     if array.dtype.names == ("key", "value"):
         return rows_of_arrays(str(path), array["key"], array["value"])
     return rows_of_arrays(str(path), None, array)

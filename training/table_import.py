@@ -23,6 +23,7 @@ from ..core.errors import ConfigurationError, ShapeMismatchError
 from ..core.versions import own_versions
 from ..distribute.base.arrays import to_host
 from ..distribute.embedding.config import DEFAULT_MAX_ROWS, TableConfig
+from .export_formats import scratch_array
 from .table_files import PIECE_BYTES, Rows, rows_of_arrays, rows_of_file
 
 _FILE = "tables.safetensors"
@@ -201,7 +202,8 @@ def _regular(config: TableConfig, rows: Rows, step: int) -> Iterator[tuple[Array
     """Checked pieces of ``step`` rows each, but for the last."""
     waiting: tuple[Array, Array] | None = None
     for keys, values in rows.pieces(step):
-        own = values.astype(as_dtype(config.dtype), copy=False)
+        with np.errstate(over="ignore"):  # infinity then, which is refused
+            own = values.astype(as_dtype(config.dtype), copy=False)
         if not np.isfinite(own).all():
             raise ConfigurationError(
                 f"{rows.where}: a row has NaN or infinity, or a number that {own.dtype} cannot "
@@ -222,7 +224,7 @@ def _regular(config: TableConfig, rows: Rows, step: int) -> Iterator[tuple[Array
 def _fixed(config: TableConfig, rows: Rows, room: Path, step: int) -> _PlannedTable:
     """A variable; its rows are put in order in a file."""
     size, dtype = int(config.vocabulary_size or 0), as_dtype(config.dtype)
-    whole = np.memmap(room / f"{len(list(room.iterdir()))}", dtype, "w+", shape=(size, config.dim))
+    whole = scratch_array(room / f"{len(list(room.iterdir()))}", (size, config.dim), dtype)
     seen = np.zeros(size, bool)
     for keys, values in _regular(config, rows, step):
         if keys.size and not 0 <= keys.min() <= keys.max() < size:

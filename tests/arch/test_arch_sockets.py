@@ -26,8 +26,9 @@ _ATTRIBUTES = {"memfd_create", "memmap"}
 _ALLOWED = {
     # Loaded ahead of time, and not used there.
     ("launch/standalone/spare.py", "grpc"),
-    # A file is mapped to read it; no other process has it open.
+    # A file of this process is mapped; no other one has it open.
     ("training/export_formats.py", "memmap"),
+    ("training/export_formats.py", "mmap_mode"),
 }
 
 

@@ -122,7 +122,6 @@ def test_weights_of_frameworks_are_rows_by_number(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_rows_that_do_not_fit_leave_no_checkpoint(
     tmp_path: Path, config: Any, source: Any, error: type[Exception], said: str
 ) -> None:
