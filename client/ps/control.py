@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from ...cluster.access.principal import Principal
-from ...cluster.replication.configuration import CopyTo, Lead
+from ...cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from ...cluster.replication.replica import ReplicaRole
 from ...cluster.replication.reports import FollowerState, PsReport, ShareState
 from ...core.checkpoint.manifest import FileRecord, TensorRecord
@@ -230,8 +230,24 @@ class PsControl:
             epoch=order.epoch,
             followers=followers,
             chief=codec.incarnation_to_wire(chief),
+            leader_ended=order.leader_ended,
         )
         invoke(self._stub.LeadShare, request, peer=self._peer, doing="lead", timeout_s=timeout_s)
+
+    def give_up_share(self, chief: Incarnation, order: GiveUpShare, *, timeout_s: float) -> None:
+        """Order this ps to give up a share. Idempotent; when it has answered, it answers nothing
+        else of the share.
+
+        Raises:
+            FencedError: It has been copied to again in that epoch.
+            PeerLostError: No answer.
+        """
+        request = ps_pb2.GiveUpShareRequest(
+            share=order.share, epoch=order.epoch, chief=codec.incarnation_to_wire(chief)
+        )
+        invoke(
+            self._stub.GiveUpShare, request, peer=self._peer, doing="give up", timeout_s=timeout_s
+        )
 
     def copy_share(
         self, chief: Incarnation, order: CopyTo, address: str, *, timeout_s: float

@@ -53,6 +53,7 @@ RULES: dict[str, Rule] = {
     f"/{_PS}/EndJob": _AUDITED_LEAD,
     f"/{_PS}/LeadShare": _AUDITED_LEAD,
     f"/{_PS}/CopyShare": _AUDITED_LEAD,
+    f"/{_PS}/GiveUpShare": _AUDITED_LEAD,
     f"/{_PS}/WatchShares": _LEAD,
     f"/{_CHIEF}/Register": Rule(_JOIN, audited=True),
     f"/{_CHIEF}/Heartbeat": Rule(_JOIN),

@@ -38,12 +38,17 @@ class Lead:
     """An order: lead the share in this epoch, and answer when these followers have it.
 
     A ps that leads already learns its followers by it. Repeating it changes nothing.
+
+    Attributes:
+        leader_ended: The ps that led before has answered a :class:`GiveUpShare`: it answers no
+            read any more, and none has to be waited for.
     """
 
     share: int
     epoch: int
     to: TaskId
     followers: tuple[TaskId, ...] = ()
+    leader_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,18 @@ class CopyTo:
     follower: TaskId
 
 
-Order = Lead | CopyTo
+@dataclass(frozen=True, slots=True)
+class GiveUpShare:
+    """An order to a ps that the configuration of an epoch leaves out: what it has of the share is
+    of no use any more, and it answers nothing from now on.
+    """
+
+    share: int
+    epoch: int
+    to: TaskId
+
+
+Order = Lead | CopyTo | GiveUpShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +91,7 @@ class Reconfiguration:
 NOTHING = Reconfiguration()
 
 
-def orders(now: Configuration) -> tuple[Order, ...]:
+def orders(now: Configuration) -> tuple[Lead, ...]:
     """The orders of a configuration; a restarted chief sends them again."""
     return (Lead(now.share, now.epoch, now.leader, now.followers),)
 
@@ -96,10 +112,23 @@ def without(now: Configuration, lost: TaskId) -> Reconfiguration | None:
     """
     if lost not in now.replicas:
         return NOTHING
-    left = [task for task in now.replicas if task != lost]
+    left = tuple(task for task in now.followers if task != lost)
+    if lost != now.leader:
+        return _change(replace(now, epoch=now.epoch + 1, followers=left))
     if not left:
         return None
-    return _change(replace(now, epoch=now.epoch + 1, leader=left[0], followers=tuple(left[1:])))
+    # It has no link to the other followers: they are copied to anew.
+    return _change(Configuration(now.share, now.epoch + 1, left[0]))
+
+
+def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
+    """A follower leads from now on, and the leader, which lives, gives up first.
+
+    Once the leader has answered that, ``to`` need not wait until it answers no reads any more: see
+    :attr:`Lead.leader_ended`, and ``replica.GRANT_S``. If it does not answer, ``to`` waits.
+    """
+    after = Configuration(now.share, now.epoch + 1, to)
+    return Reconfiguration(after, (GiveUpShare(now.share, after.epoch, now.leader), *orders(after)))
 
 
 def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfiguration:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ...core.task import TaskId
-from .configuration import CopyTo, Lead
+from .configuration import CopyTo, GiveUpShare, Lead
 
 GRANT_S = 0.5
 """How long a follower that has heard of its leader lets it answer reads alone. Unit: seconds.
@@ -20,8 +20,9 @@ GRANT_S = 0.5
 A leader that was cut off does not know that another one has taken its place, and what it reads
 would be old. So it answers a read only within this time after it has sent what its followers have
 acknowledged; and a follower leads only this long after it has heard of its leader last, unless the
-leader's machine has said that the process ended. Both count by their own clocks from an earlier
-moment to a later one, so they need not agree.
+leader's machine has said that the process ended, or the leader itself has told the chief that it
+has given up. Both count by their own clocks from an earlier moment to a later one, so they need not
+agree.
 """
 
 
@@ -31,7 +32,7 @@ class ReplicaRole(StrEnum):
     NONE = "none"
     FOLLOWING = "following"
     LEADING = "leading"
-    GONE = "gone"  # handed over, or given up by the chief
+    GONE = "gone"  # left out by the chief: there is nothing here any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,35 @@ def ordered(now: Replica, order: Lead) -> Replica | None:
     if now.role is ReplicaRole.FOLLOWING and order.epoch == now.epoch:
         return None  # its leader's epoch
     return Replica(ReplicaRole.LEADING, order.epoch, True, order.followers)
+
+
+def given_up(now: Replica, order: GiveUpShare) -> Replica | None:
+    """What becomes of a replica that the chief has left out; None: the order is not for it.
+
+    What is here is of an epoch before the order's. In the order's own epoch this ps has been copied
+    to again, and the order was late: obeying it, a follower would lose what it has acknowledged.
+    """
+    if now.role is ReplicaRole.GONE and now.epoch >= order.epoch:
+        return now
+    if now.epoch >= order.epoch:
+        return None
+    return Replica(ReplicaRole.GONE, order.epoch)
+
+
+def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:
+    """Whether a follower that is to lead has to wait until its leader answers no reads any more.
+
+    Args:
+        order: To lead.
+        leader_ended: The leader's machine has ended the link: nothing is answered there without
+            this ps.
+    """
+    return not (order.leader_ended or leader_ended)
+
+
+def copy_ended(now: Replica) -> Replica:
+    """The link broke before the copy was complete: what has come of it is of no use."""
+    return Replica(ReplicaRole.GONE, now.epoch)
 
 
 def told_to_copy(now: Replica, order: CopyTo) -> Replica | None:

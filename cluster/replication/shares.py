@@ -12,12 +12,13 @@ from ...core.task import TaskId
 from .configuration import (
     Configuration,
     CopyTo,
+    GiveUpShare,
     Lead,
-    Order,
     Reconfiguration,
     anew,
     copied,
     first,
+    handed_over,
     orders,
     with_follower,
     without,
@@ -56,7 +57,7 @@ class Shares:
 
     # -- events --------------------------------------------------------------------------------
 
-    def begin(self) -> list[Order]:
+    def begin(self) -> list[Lead]:
         """The orders of the configurations that were written down, again."""
         return [order for each in self.configurations.values() for order in orders(each)]
 
@@ -73,7 +74,18 @@ class Shares:
         states = {state.share: state for state in report.shares}
         for share in list(self.configurations):
             decided += self._reported(task, self.configurations[share], states.get(share))
+            decided += self._left_out(task, self.configurations.get(share), states.get(share))
         return decided
+
+    @staticmethod
+    def _left_out(
+        task: TaskId, now: Configuration | None, state: ShareState | None
+    ) -> Iterable[Reconfiguration]:
+        """A ps that has something of a share from an epoch before, and is not counted on."""
+        if now is None or state is None or task in now.replicas or state.epoch >= now.epoch:
+            return
+        if state.role in (ReplicaRole.LEADING, ReplicaRole.FOLLOWING):
+            yield Reconfiguration(tell=(GiveUpShare(now.share, now.epoch, task),))
 
     def _reported(
         self, task: TaskId, now: Configuration, state: ShareState | None
@@ -133,11 +145,18 @@ class Shares:
         return [
             decided
             for now in list(self.configurations.values())
-            for task in now.replicas
-            if task in self._draining
-            and any(other in self._alive - self._draining for other in now.replicas)
-            for decided in self._leave_out(self.configurations[now.share], task)
+            for decided in self._without_draining(now)
         ]
+
+    def _without_draining(self, now: Configuration) -> Iterable[Reconfiguration]:
+        staying = [task for task in now.replicas if task in self._alive - self._draining]
+        if not staying:
+            return
+        if now.leader in self._draining:
+            yield self._keep(handed_over(now, staying[0]))
+        for task in now.followers:
+            if task in self._draining and task in self.configurations[now.share].followers:
+                yield from self._leave_out(self.configurations[now.share], task)
 
     def copies(self, may_copy: Callable[[int], bool] = lambda share: True) -> list[CopyTo]:  # noqa: ARG005
         """Copies to begin: of shares with fewer replicas than wanted.
@@ -181,9 +200,30 @@ class Shares:
         return task in self._draining and not self.may_leave(task) and not others
 
 
-def lead_orders(decided: Iterable[Reconfiguration]) -> list[Lead]:
-    """The orders to lead in some decisions, the last one of each share."""
-    last = {
-        order.share: order for each in decided for order in each.tell if isinstance(order, Lead)
-    }
+def lead_orders(decided: Iterable[Reconfiguration]) -> list[tuple[GiveUpShare | None, Lead]]:
+    """The orders to lead in some decisions, the last one of each share.
+
+    Returns:
+        Per share (the order to the ps that led before, if that lives; the order to lead).
+    """
+    last: dict[int, tuple[GiveUpShare | None, Lead]] = {}
+    for each in decided:
+        ends = next((order for order in each.tell if isinstance(order, GiveUpShare)), None)
+        for order in each.tell:
+            if isinstance(order, Lead):
+                before = last.get(order.share)
+                if ends is None and before is not None and before[1].to == order.to:
+                    ends = before[0]  # decided on before it was told
+                last[order.share] = (ends, order)
     return list(last.values())
+
+
+def other_orders(decided: Iterable[Reconfiguration]) -> list[GiveUpShare]:
+    """The orders to those that have been left out before."""
+    return [
+        order
+        for each in decided
+        if each.write is None
+        for order in each.tell
+        if isinstance(order, GiveUpShare)
+    ]

@@ -350,18 +350,34 @@ class EndJobResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LeadShareRequest(_message.Message):
-    __slots__ = ("share", "epoch", "followers", "chief")
+    __slots__ = ("share", "epoch", "followers", "chief", "leader_ended")
     SHARE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ENDED_FIELD_NUMBER: _ClassVar[int]
     share: int
     epoch: int
     followers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
     chief: _common_pb2.Incarnation
-    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+    leader_ended: bool
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., leader_ended: bool = ...) -> None: ...
 
 class LeadShareResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GiveUpShareRequest(_message.Message):
+    __slots__ = ("share", "epoch", "chief")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    epoch: int
+    chief: _common_pb2.Incarnation
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+
+class GiveUpShareResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

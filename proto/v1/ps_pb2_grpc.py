@@ -74,6 +74,11 @@ class ParameterServerStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
                 _registered_method=True)
+        self.GiveUpShare = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/GiveUpShare',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.FromString,
+                _registered_method=True)
         self.WatchShares = channel.unary_unary(
                 '/windlass.proto.v1.ParameterServer/WatchShares',
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
@@ -141,6 +146,12 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GiveUpShare(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchShares(self, request, context):
         """What this ps is to its shares; waits for a change for up to half a second. A call that breaks
         off tells the chief at once that the process has ended.
@@ -191,6 +202,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.CopyShare,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.SerializeToString,
+            ),
+            'GiveUpShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.GiveUpShare,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.SerializeToString,
             ),
             'WatchShares': grpc.unary_unary_rpc_method_handler(
                     servicer.WatchShares,
@@ -414,6 +430,33 @@ class ParameterServer(object):
             '/windlass.proto.v1.ParameterServer/CopyShare',
             windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GiveUpShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/GiveUpShare',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -70,6 +70,11 @@ class ParameterServerStub:
         ps_pb2.CopyShareResponse,
     ]
 
+    GiveUpShare: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.GiveUpShareRequest,
+        ps_pb2.GiveUpShareResponse,
+    ]
+
     WatchShares: grpc.UnaryUnaryMultiCallable[
         ps_pb2.WatchSharesRequest,
         ps_pb2.WatchSharesResponse,
@@ -128,6 +133,11 @@ class ParameterServerAsyncStub:
     CopyShare: grpc.aio.UnaryUnaryMultiCallable[
         ps_pb2.CopyShareRequest,
         ps_pb2.CopyShareResponse,
+    ]
+
+    GiveUpShare: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.GiveUpShareRequest,
+        ps_pb2.GiveUpShareResponse,
     ]
 
     WatchShares: grpc.aio.UnaryUnaryMultiCallable[
@@ -205,6 +215,13 @@ class ParameterServerServicer(metaclass=abc.ABCMeta):
         request: ps_pb2.CopyShareRequest,
         context: _ServicerContext,
     ) -> typing.Union[ps_pb2.CopyShareResponse, collections.abc.Awaitable[ps_pb2.CopyShareResponse]]: ...
+
+    @abc.abstractmethod
+    def GiveUpShare(
+        self,
+        request: ps_pb2.GiveUpShareRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.GiveUpShareResponse, collections.abc.Awaitable[ps_pb2.GiveUpShareResponse]]: ...
 
     @abc.abstractmethod
     def WatchShares(

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from ...cluster.replication.configuration import CopyTo, Lead
+from ...cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from ...cluster.replication.reports import ShareState
 from ...cluster.roles import CHIEF
 from ...core.checkpoint import CheckpointReader
@@ -138,9 +138,18 @@ class ParameterServerServicer:
         """Lead a share, or learn who follows. Idempotent by epoch."""
         self._lease.check_chief(codec.incarnation_from_wire(request.chief))
         followers = tuple(codec.task_from_wire(task) for task in request.followers)
-        order = Lead(request.share, request.epoch, self._task, followers)
+        order = Lead(request.share, request.epoch, self._task, followers, request.leader_ended)
         self._shares.at(request.share).lead(order)
         return ps_pb2.LeadShareResponse()
+
+    def GiveUpShare(
+        self, request: ps_pb2.GiveUpShareRequest, _: Visitor
+    ) -> ps_pb2.GiveUpShareResponse:
+        """Give up a share, and answer nothing else of it any more. Idempotent by epoch."""
+        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
+        order = GiveUpShare(request.share, request.epoch, self._task)
+        self._shares.at(request.share).give_up(order)
+        return ps_pb2.GiveUpShareResponse()
 
     def CopyShare(self, request: ps_pb2.CopyShareRequest, _: Visitor) -> ps_pb2.CopyShareResponse:
         """Begin to copy a share to another ps. Idempotent."""

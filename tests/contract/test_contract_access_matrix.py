@@ -52,6 +52,7 @@ ParameterServer/VerifyShards .      x       .         .       .        .        
 ParameterServer/EndJob      .       x       .         .       .        .          .
 ParameterServer/LeadShare   .       x       .         .       .        .          .
 ParameterServer/CopyShare   .       x       .         .       .        .          .
+ParameterServer/GiveUpShare .       x       .         .       .        .          .
 ParameterServer/WatchShares .       x       .         .       .        .          .
 Chief/Register              .       x       x         x       .        x          .
 Chief/Heartbeat             .       x       x         x       .        x          .
@@ -311,7 +312,7 @@ def test_requests_with_a_sender_are_known() -> None:
     assert SENDERS == [
         "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive",
         "ParameterServer/Define", "ParameterServer/Attach", "ParameterServer/LeadShare",
-        "ParameterServer/CopyShare", "ParameterServer/WatchShares",
+        "ParameterServer/CopyShare", "ParameterServer/GiveUpShare", "ParameterServer/WatchShares",
     ]  # fmt: skip
 
 

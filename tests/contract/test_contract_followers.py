@@ -12,9 +12,9 @@ from helpers.hosts import SETTINGS, every_kind
 from helpers.replication import Worker, fill, run_together
 from helpers.waiting import wait_until
 from windlass.cluster.replication import replica
-from windlass.cluster.replication.configuration import Lead
+from windlass.cluster.replication.configuration import GiveUpShare, Lead
 from windlass.cluster.replication.replica import ReplicaRole
-from windlass.core.errors import FencedError, PeerLostError, WindlassError
+from windlass.core.errors import FencedError, MovedError, PeerLostError, WindlassError
 from windlass.core.rules.built_in.adam import Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
@@ -189,6 +189,30 @@ def test_a_ps_without_everything_does_not_lead() -> None:
     share.follow(LEADER, 1, lambda: None)
     with pytest.raises(FencedError, match="following in epoch 1, without all of its contents"):
         share.lead(Lead(0, 2, FOLLOWER))
+
+
+def test_a_leader_that_gives_up_ends_its_sessions_before_it_answers() -> None:
+    share = ReplicatedShare(0, LEADER, SETTINGS["tcp"])
+    share.lead(Lead(0, 1, LEADER))
+    ended = threading.Event()
+    with share.serving(ended.set) as store:
+        share.give_up(GiveUpShare(0, 2, LEADER))
+        assert ended.is_set()
+        with pytest.raises(MovedError, match="another ps leads"):
+            store.records.confirm_read()
+    assert share.store is not store
+
+
+def test_what_was_copied_in_part_is_thrown_away_when_the_link_ends() -> None:
+    share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
+    earlier = share.follow(LEADER, 1, lambda: None)
+    following = share.follow(LEADER, 1, lambda: None)
+    share.take(LEADER, 1, 1, LogCopied({}, {}, ClosureMarks(), 7))
+    share.leader_ended(earlier)
+    assert share.store.global_step == 7
+    share.leader_ended(following)
+    assert (share.store.global_step, share.replica.role) == (0, ReplicaRole.GONE)
+    share.follow(LEADER, 1, lambda: None)
 
 
 def test_a_follower_that_takes_nothing_holds_up_no_push_for_longer_than_its_timeout() -> None:

@@ -1,6 +1,7 @@
 """Orders about shares, as a chief gives them to a ps: who may, and what a ps reports."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from helpers.ps_peers import Ps, vector
 from windlass.client.ps.control import PsControl
 from windlass.cluster.access.principal import Principal
-from windlass.cluster.replication.configuration import CopyTo, Lead
-from windlass.cluster.replication.replica import ReplicaRole
+from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from windlass.cluster.replication.replica import GRANT_S, ReplicaRole
 from windlass.core.errors import FencedError, MovedError, PeerLostError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
@@ -35,6 +36,17 @@ def pair() -> Iterator[tuple[list[Ps], list[PsControl]]]:
         server.close()
 
 
+def copy_to(leader: PsControl, order: CopyTo, address: str) -> None:
+    """Have a share copied, and wait until the follower has joined."""
+    changes, _ = leader.watch_shares(FIRST, 0, timeout_s=5)
+    leader.copy_share(FIRST, order, address, timeout_s=5)
+    has_joined = False
+    while not has_joined:
+        changes, report = leader.watch_shares(FIRST, changes, timeout_s=5)
+        shares = {each.share: each for each in report.shares}
+        has_joined = any(each.has_joined for each in shares[order.share].followers)
+
+
 def test_a_ps_with_replicas_leads_nothing_before_it_is_told_to(
     pair: tuple[list[Ps], list[PsControl]],
 ) -> None:
@@ -54,13 +66,7 @@ def test_a_share_is_copied_and_led_by_the_follower(
     controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
     worker = servers[0].worker()
     worker.create(vector())
-    order = CopyTo(0, 1, PS[0], PS[1])
-    changes, _ = controls[0].watch_shares(FIRST, 0, timeout_s=5)
-    controls[0].copy_share(FIRST, order, servers[1].address, timeout_s=5)
-    has_joined = False
-    while not has_joined:
-        changes, report = controls[0].watch_shares(FIRST, changes, timeout_s=5)
-        has_joined = any(each.has_joined for each in report.shares[0].followers)
+    copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
     with pytest.raises(FencedError, match="cannot lead share 0"):
         controls[1].lead_share(FIRST, Lead(0, 1, PS[1]), timeout_s=5)
     controls[1].lead_share(FIRST, Lead(0, 2, PS[1]), timeout_s=5)
@@ -70,12 +76,37 @@ def test_a_share_is_copied_and_led_by_the_follower(
     assert controls[1].find_job(timeout_s=5).shards == 1
 
 
+def test_a_leader_that_gives_up_answers_nothing_and_has_nothing_any_more(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    servers, controls = pair
+    controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    servers[0].worker().create(vector())
+    copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
+    controls[0].give_up_share(FIRST, GiveUpShare(0, 2, PS[0]), timeout_s=5)
+    controls[0].give_up_share(FIRST, GiveUpShare(0, 2, PS[0]), timeout_s=5)  # said once more
+    with pytest.raises(MovedError, match="does not lead share 0"):
+        servers[0].peer().connect(5)
+    assert controls[0].find_job(timeout_s=5).shards == 0
+    before = time.monotonic()
+    controls[1].lead_share(FIRST, Lead(0, 2, PS[1], leader_ended=True), timeout_s=5)
+    assert time.monotonic() - before < GRANT_S / 2, "no read has to be waited for"
+    assert controls[1].find_job(timeout_s=5).shards == 1
+    with pytest.raises(FencedError, match="cannot give up share 0 in epoch 2"):
+        controls[1].give_up_share(FIRST, GiveUpShare(0, 2, PS[1]), timeout_s=5)
+    with pytest.raises(FencedError, match="it is gone in epoch 2"):
+        controls[0].lead_share(FIRST, Lead(0, 3, PS[0]), timeout_s=5)
+    copy_to(controls[1], CopyTo(0, 2, PS[1], PS[0]), servers[0].address)
+    assert controls[0].find_job(timeout_s=5).shards == 1
+
+
 def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]]) -> None:
     _, [control, _] = pair
     control.attach(SECOND, "chief:2", lease_s=60, timeout_s=5)
     orders: list[Callable[[], object]] = [
         lambda: control.lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5),
         lambda: control.copy_share(FIRST, CopyTo(0, 1, PS[0], PS[1]), "x:1", timeout_s=5),
+        lambda: control.give_up_share(FIRST, GiveUpShare(0, 2, PS[0]), timeout_s=5),
         lambda: control.watch_shares(FIRST, 0, timeout_s=5),
     ]
     for order in orders:

@@ -13,7 +13,13 @@ After each move the invariants are checked:
 2. no log has a push twice, or pushes of a worker out of order;
 3. one ps leads in an epoch;
 4. the log of a follower that a leader needs is a beginning of the leader's;
-5. nothing gets stuck: from each state, all pushes can be answered yet, or the share is lost.
+5. nothing gets stuck: from each state, all pushes can be answered yet, or the share is lost;
+6. a living ps that the chief counts on has every push that was answered;
+7. a read has what was answered before it.
+
+A leader answers reads alone for a while after a follower has let it (``replica.GRANT_S``). Here a
+grant lasts until time has passed, which may be at any moment; a follower that leads waits for that
+moment unless it need not.
 """
 
 from collections import deque
@@ -23,7 +29,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from windlass.cluster.replication import configuration, replica
-from windlass.cluster.replication.configuration import Configuration, CopyTo, Lead
+from windlass.cluster.replication.configuration import Configuration, CopyTo, GiveUpShare, Lead
 from windlass.cluster.replication.replica import Replica, ReplicaRole
 from windlass.core.task import TaskId
 
@@ -83,6 +89,13 @@ class CaughtUp(NamedTuple):
     follower: TaskId
 
 
+class HasGivenUp(NamedTuple):
+    """From a ps to the chief: it answers nothing any more."""
+
+    epoch: int
+    by: TaskId
+
+
 class LinkLost(NamedTuple):
     """From a leader to the chief."""
 
@@ -102,6 +115,7 @@ class Ps:
         heard: Positions acknowledged, per follower.
         waiting: Pushes to be answered once a position is acknowledged.
         caught_up: The position from which a new follower is needed, until the chief was told.
+        lets_read: The leader that may answer reads alone, as far as this follower is concerned.
     """
 
     is_alive: bool = True
@@ -112,11 +126,17 @@ class Ps:
     heard: tuple[tuple[TaskId, int], ...] = ()
     waiting: frozenset[tuple[Push, int]] = frozenset()
     caught_up: tuple[TaskId, int] | None = None
+    lets_read: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One state of all."""
+    """One state of all.
+
+    Attributes:
+        ends: The ps that is to give up before the leader of ``mind`` leads; None: none is asked.
+        is_old: A read was answered that lacks a push which had been answered before it.
+    """
 
     ps: tuple[Ps, ...]
     mind: Configuration | None
@@ -129,6 +149,8 @@ class State:
     restarts: int = 0
     copies: int = 0
     is_lost: bool = False
+    ends: TaskId | None = None
+    is_old: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,6 +173,10 @@ class Rules:
     counted_when_whole: bool = True
     without: Callable[[Configuration, TaskId], Any] = configuration.without
     with_follower: Callable[[Configuration, int, TaskId], Any] = configuration.with_follower
+    given_up: Callable[[Replica, GiveUpShare], Replica | None] = replica.given_up
+    keeps_answering: bool = False
+    waits_for_reads: Callable[..., bool] = replica.waits_for_reads
+    waits_for_the_answer: bool = True
 
 
 @dataclass(frozen=True)
@@ -163,6 +189,8 @@ class Bounds:
         crashes: Number of crashes of ps.
         restarts: Number of restarts of the chief.
         epochs: The last epoch that the chief may decide on.
+        gives_up: The chief tells those that it leaves out, and hands over in order.
+        grants: Leaders answer reads alone.
     """
 
     servers: int = 2
@@ -172,6 +200,8 @@ class Bounds:
     restarts: int = 0
     epochs: int = 3
     begins_followed: bool = True
+    gives_up: bool = False
+    grants: bool = False
     states: int = 1_000_000
 
 
@@ -227,6 +257,8 @@ class Model:
 
     def _of_ps(self, state: State, index: int, server: Ps) -> Iterator[tuple[str, State]]:
         me = ps(index)
+        if self.bounds.grants:
+            yield from self._lets_read(state, index, server)
         if server.replica.role is ReplicaRole.LEADING:
             yield from self._pushes(state, index, server)
             yield from self._answers(state, index, server)
@@ -243,6 +275,30 @@ class Model:
                 f"{me.short} dies",
                 replace(self._with(state, index, dead), crashes=state.crashes + 1),
             )
+
+    def _lets_read(self, state: State, index: int, server: Ps) -> Iterator[tuple[str, State]]:
+        leader = server.replica.leader
+        if server.lets_read is not None:
+            after = self._with(state, index, replace(server, lets_read=None))
+            yield f"time passes for ps:{index}", after
+        elif leader is not None and server.replica.is_whole and self._is_linked(state, index):
+            after = self._with(state, index, replace(server, lets_read=leader))
+            yield f"ps:{index} lets {leader.short} answer reads", after
+
+    @staticmethod
+    def _is_linked(state: State, index: int) -> bool:
+        """Whether what a follower says now is heard by its leader."""
+        server = state.ps[index]
+        leader = server.replica.leader
+        if leader is None or not state.ps[leader.index].is_alive:
+            return False
+        return (ps(index), dict(server.links).get(leader)) in state.ps[leader.index].links
+
+    def _may_read(self, state: State, index: int, server: Ps) -> bool:
+        if not self._may(self.rules.may_show, server, len(server.log)):
+            return False
+        needed = [state.ps[each.index] for each in server.replica.needs]
+        return not self.bounds.grants or all(each.lets_read == ps(index) for each in needed)
 
     def _pushes(self, state: State, index: int, server: Ps) -> Iterator[tuple[str, State]]:
         """A worker's next push, which any leader may take at any time; or one sent before."""
@@ -262,8 +318,10 @@ class Model:
                         replace(state, answered=state.answered | {push}),
                     )
         seen = frozenset(server.log)
-        if not seen <= state.shown and self._may(self.rules.may_show, server, len(server.log)):
-            yield f"ps:{index} is read", replace(state, shown=state.shown | seen)
+        is_old = self.bounds.grants and not state.answered <= seen
+        if (is_old or not seen <= state.shown) and self._may_read(state, index, server):
+            after = replace(state, shown=state.shown | seen, is_old=is_old)
+            yield f"ps:{index} is read", after
 
     def _new_push(self, state: State, index: int, server: Ps, push: Push) -> tuple[str, State]:
         log = (*server.log, push)
@@ -341,6 +399,8 @@ class Model:
             after = rules.ordered(now, message)
             if after is None or after == now:
                 return None
+            if server.lets_read is not None and rules.waits_for_reads(message, leader_ended=False):
+                return None
             waiting = server.waiting if now.role is ReplicaRole.LEADING else frozenset()
             keeps = now.role is ReplicaRole.LEADING or rules.keeps_links
             links = server.links if keeps else ()
@@ -350,8 +410,26 @@ class Model:
             return self._with(
                 state,
                 index,
-                replace(server, replica=after, waiting=waiting, links=links, caught_up=caught_up),
+                replace(
+                    server,
+                    replica=after,
+                    waiting=waiting,
+                    links=links,
+                    caught_up=caught_up,
+                ),
             )
+        if isinstance(message, GiveUpShare):
+            after = rules.given_up(now, message)
+            if after is None:
+                return None
+            emptied = server
+            if not rules.keeps_answering:
+                # A follower's grant outlasts what it has.
+                emptied = Ps(
+                    replica=after, marks=(0,) * len(server.marks), lets_read=server.lets_read
+                )
+            answer = HasGivenUp(message.epoch, me)
+            return replace(self._with(state, index, emptied), messages=state.messages | {answer})
         if isinstance(message, CopyTo):
             after = replica.told_to_copy(now, message)
             if after is None or state.copies > self.bounds.copies:
@@ -377,6 +455,7 @@ class Model:
                 replica=after,
                 marks=(0,) * len(server.marks),
                 links=((message.leader, message.link),),
+                lets_read=server.lets_read,
             )
             if rules.keeps_contents:
                 emptied = replace(emptied, log=server.log, marks=server.marks)
@@ -422,23 +501,47 @@ class Model:
             yield "the chief is back", replace(state, mind=state.written, told=False)
             return
         if state.restarts < self.bounds.restarts:
-            yield "the chief dies", replace(state, mind=None, restarts=state.restarts + 1)
+            gone = replace(state, mind=None, ends=None, restarts=state.restarts + 1)
+            yield "the chief dies", gone
         is_written = state.written == now
         if not is_written:
             yield f"the chief writes {now.epoch}", replace(state, written=now)
         if not state.told and (is_written or not self.rules.writes_first):
-            said = frozenset(configuration.orders(now))
+            said: frozenset[Any] = frozenset(configuration.orders(now))
+            if self.bounds.gives_up:
+                everybody = {ps(index) for index in range(len(state.ps))}
+                said |= {
+                    GiveUpShare(SHARE, now.epoch, each) for each in everybody - {*now.replicas}
+                }
             yield (
                 f"the chief tells {now.epoch}",
                 replace(state, told=True, messages=state.messages | said),
             )
         if not is_written or not state.told:
             return
+        if state.ends is not None and (
+            HasGivenUp(now.epoch, state.ends) in state.messages
+            or not self.rules.waits_for_the_answer
+        ):
+            [lead] = configuration.orders(now)
+            ended = replace(lead, leader_ended=True)
+            yield (
+                f"the chief hears that {state.ends.short} has given up",
+                replace(state, ends=None, messages=state.messages | {ended}),
+            )
         if now.epoch < self.bounds.epochs:
             for index in range(len(state.ps)):
                 yield from self._decided(
                     state, f"the chief gives up ps:{index}", self.rules.without(now, ps(index))
                 )
+            if self.bounds.gives_up:
+                for follower in now.followers:
+                    yield from self._decided(
+                        state,
+                        f"the chief hands over to {follower.short}",
+                        configuration.handed_over(now, follower),
+                        ends=now.leader,
+                    )
             for message in state.messages:
                 if isinstance(message, CaughtUp):
                     decision = self.rules.with_follower(now, message.epoch, message.follower)
@@ -453,11 +556,13 @@ class Model:
                     )
 
     @staticmethod
-    def _decided(state: State, name: str, decision: Any) -> Iterator[tuple[str, State]]:
+    def _decided(
+        state: State, name: str, decision: Any, ends: TaskId | None = None
+    ) -> Iterator[tuple[str, State]]:
         if decision is None:
             yield name, replace(state, is_lost=True)
         elif decision.write is not None:
-            yield name, replace(state, mind=decision.write, told=False)
+            yield name, replace(state, mind=decision.write, told=False, ends=ends)
 
     @staticmethod
     def _next_link(state: State) -> int:
@@ -481,6 +586,12 @@ class Model:
                 numbers = [each.number for each in server.log if each.worker == worker]
                 if any(after <= before for before, after in pairwise(numbers)):
                     return "a log has a push twice, or out of order"
+        if state.is_old:
+            return "a read lacks a push that was answered before it"
+        for task in state.written.replicas:
+            counted_on = state.ps[task.index]
+            if counted_on.is_alive and not state.answered <= frozenset(counted_on.log):
+                return "a ps that the chief counts on lacks a push that was answered"
         if not leaders:
             return ""
         latest = max(leaders, key=lambda each: each.replica.epoch)

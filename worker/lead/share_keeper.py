@@ -9,13 +9,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from ...client.ps.control import PsControl
-from ...cluster.replication.configuration import Configuration, CopyTo, Lead
+from ...cluster.replication.configuration import Configuration, CopyTo, GiveUpShare, Lead
+from ...cluster.replication.replica import GRANT_S
 from ...cluster.replication.reports import PsReport, ShareLeader
-from ...cluster.replication.shares import Shares, lead_orders
+from ...cluster.replication.shares import Shares, lead_orders, other_orders
 from ...cluster.roles import PS
 from ...core.backoff import Backoff
 from ...core.checkpoint.job_record import JobRecord, ShareRecord
@@ -37,6 +39,9 @@ _TURN_S = 0.1
 _FIRST_COPY_AGAIN_S, _COPY_AGAIN_S = 0.2, 10.0
 
 _Event = tuple[TaskId, PsReport | None]
+_Handover = tuple[
+    GiveUpShare | None, Lead
+]  # who gives up first, if it is asked; and who leads then
 
 
 class ShareKeeper:
@@ -70,7 +75,7 @@ class ShareKeeper:
         self._shares = _shares_of(record, replicas)
         self._resumes = bool(self._shares.configurations)
         self._lock = threading.Lock()  # of the decisions, which a status reads
-        self._leads: dict[int, Lead] = {}  # orders that were not answered yet, by share
+        self._leads: dict[int, _Handover] = {}  # orders that were not answered yet, by share
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._closing = threading.Event()
         self._backoffs: dict[int, Backoff] = {}
@@ -88,7 +93,7 @@ class ShareKeeper:
     def start(self) -> None:
         """Begin to lead."""
         with self._lock:
-            self._order(order for order in self._shares.begin() if isinstance(order, Lead))
+            self._leads |= {order.share: (None, order) for order in self._shares.begin()}
         for thread in self._threads:
             thread.start()
 
@@ -217,7 +222,7 @@ class ShareKeeper:
                 has_left = self._shares.may_leave(task)
                 decided = self._shares.gone(task)
             decided += self._shares.hand_over()
-            orders = lead_orders(decided)
+            orders, give_ups = lead_orders(decided), other_orders(decided)
             lost = sorted(self._shares.lost)
             has_changed = any(each.write is not None for each in decided)
             after = dict(self._shares.configurations)
@@ -236,7 +241,9 @@ class ShareKeeper:
         if lost:
             self._fail_without(task, lost)
         with self._lock:
-            self._order(orders)
+            self._leads.update({lead.share: (ends, lead) for ends, lead in orders})
+        for order in give_ups:
+            self._has_given_up(order)
 
     def _is_written(self) -> bool:
         """Write down what was decided, however long that takes; False: the job is over."""
@@ -271,16 +278,12 @@ class ShareKeeper:
                 "since the last checkpoint is lost"
             )
 
-    def _order(self, orders: Iterable[Lead]) -> None:
-        for order in orders:
-            self._leads[order.share] = order
-
     def _tell(self) -> None:
         """Give the orders that were not answered yet, and have copies made."""
         with self._lock:
             leads = list(self._leads.values())
-        for order in leads:
-            self._tell_to_lead(order)
+        for handover in leads:
+            self._tell_to_lead(handover)
         with self._lock:
             copies = self._shares.copies(self._may_copy) if not self._leads else []
         for copy in copies:
@@ -295,8 +298,11 @@ class ShareKeeper:
         self._copy_again[share] = now + backoff.next_s()
         return True
 
-    def _tell_to_lead(self, order: Lead) -> None:
+    def _tell_to_lead(self, handover: _Handover) -> None:
+        ends, order = handover
         control = self._controls[order.to]
+        if ends is not None and self._has_given_up(ends):
+            order = replace(order, leader_ended=True)
         try:
             control.lead_share(self._who, order, timeout_s=_ORDER_S)
         except PeerLostError as error:  # who watches it says whether it is lost
@@ -309,11 +315,23 @@ class ShareKeeper:
                 self._leads.pop(order.share, None)
             return
         with self._lock:
-            if self._leads.get(order.share) is order:
+            if self._leads.get(order.share) is handover:
                 del self._leads[order.share]
         self._locked_job.leaders.publish(
             ShareLeader(order.share, order.epoch, order.to, control.address, order.followers)
         )
+
+    def _has_given_up(self, order: GiveUpShare) -> bool:
+        """Tell a ps to give up a share, and say whether it has answered that it has.
+
+        One that does not answer is not waited for: it answers no reads after the grant either.
+        """
+        try:
+            self._controls[order.to].give_up_share(self._who, order, timeout_s=GRANT_S)
+        except WindlassError as error:  # its next report says whether it has
+            log.debug("%s", error)
+            return False
+        return True
 
     def _tell_to_copy(self, order: CopyTo) -> None:
         control, follower = self._controls[order.to], self._controls[order.follower]

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from ....cluster.replication import replica
-from ....cluster.replication.configuration import CopyTo, Lead
+from ....cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from ....cluster.replication.replica import Replica, ReplicaRole
 from ....cluster.replication.reports import FollowerState, ShareState
 from ....core.errors import FencedError, MovedError, RefusedError, WindlassError
@@ -70,7 +70,6 @@ class ReplicatedShare:
         self._renew(contents)
 
     def _renew(self, contents: int) -> None:
-        """Begin with nothing."""
         self.store = store = Store(self._task, self._settings, self.number, self._beside)
         store.contents = contents
         store.records.closed = self._changed
@@ -101,8 +100,9 @@ class ReplicatedShare:
             self._break_link = lambda: None
             records = self.store.records
             for follower in records.followers:
-                follower.lead_in(after.epoch)
-                if follower.task not in after.needs:
+                if follower.task in after.needs:
+                    follower.lead_in(after.epoch)
+                else:  # and hears nothing of this epoch
                     records.detach(follower.task)
             self._joined &= frozenset(after.needs)
             records.need(after.needs)
@@ -113,7 +113,9 @@ class ReplicatedShare:
         """As follower: take no more records, and wait until the leader answers no reads either."""
         with self._lock:
             follows = self.replica.role is ReplicaRole.FOLLOWING
-            if not follows or replica.ordered(self.replica, order) is None or self._leader_ended:
+            if not follows or replica.ordered(self.replica, order) is None:
+                return
+            if not replica.waits_for_reads(order, leader_ended=self._leader_ended):
                 return
             until = self._heard + replica.GRANT_S
             self._break_link()
@@ -122,6 +124,39 @@ class ReplicatedShare:
         left_s = until - time.monotonic()
         if left_s > 0:
             threading.Event().wait(left_s)
+
+    def give_up(self, order: GiveUpShare) -> None:
+        """Obey an order to give up the share: when this returns, this ps answers nothing any more,
+        and what it had is thrown away.
+
+        Raises:
+            FencedError: It has heard of that epoch, or of a later one: the order came late.
+        """
+        with self._lock:
+            after = replica.given_up(self.replica, order)
+            if after is None:
+                raise self._fenced(f"cannot give up share {self.number} in epoch {order.epoch}")
+            if after is self.replica:
+                return
+            self._become(after, "another ps leads")
+        log.info("has given up share %d in epoch %d", self.number, order.epoch)
+        self._changed()
+
+    def _become(self, after: Replica, why: str, contents: int = 0) -> None:
+        """Begin with nothing; whoever waits for what was here gets a ``MovedError``.
+
+        The caller holds the lock, so that no session begins meanwhile.
+        """
+        self._break_link()
+        self._break_link = lambda: None
+        self.replica = after
+        before, sessions = self.store.records, list(self._sessions)
+        self._renew(contents)
+        before.close(self._moved(why, after.epoch))
+        for follower in before.followers:
+            before.detach(follower.task)
+        for cancel in sessions:
+            cancel()
 
     def check(self) -> None:
         """As leader: ask the followers whether they follow still, so that reads need not."""
@@ -165,13 +200,16 @@ class ReplicatedShare:
 
     def _led(self) -> Store:
         if self.replica.role is not ReplicaRole.LEADING or self.store.records.is_closed:
-            raise MovedError(
-                f"{self._task} does not lead share {self.number}: {self._described()}",
-                task=self._task,
-                share=self.number,
-                epoch=self.replica.epoch,
-            )
+            raise self._moved(self._described(), self.replica.epoch)
         return self.store
+
+    def _moved(self, why: str, epoch: int) -> MovedError:
+        return MovedError(
+            f"{self._task} does not lead share {self.number}: {why}",
+            task=self._task,
+            share=self.number,
+            epoch=epoch,
+        )
 
     # -- copying to a follower -----------------------------------------------------------------
 
@@ -281,19 +319,10 @@ class ReplicatedShare:
                 raise self._fenced(
                     f"does not follow {leader} in epoch {epoch} of share {self.number}"
                 )
-            self._break_link()
+            self._become(after, f"{leader} leads it in epoch {epoch}")
             self._break_link = break_link
             self._leader_ended = False
             self._following = following = object()
-            self.replica = after
-            before, sessions = self.store.records, list(self._sessions)
-            moved = MovedError(f"{leader} leads share {self.number} in epoch {epoch}")
-            self._renew(0)
-        before.close(moved)
-        for follower in before.followers:
-            before.detach(follower.task)
-        for cancel in sessions:
-            cancel()
         self._changed()
         return following
 
@@ -350,10 +379,18 @@ class ReplicatedShare:
             self._changed()
 
     def leader_ended(self, following: object) -> None:
-        """The leader has ended the link: without this ps it answers nothing any more."""
+        """The leader has ended the link: without this ps it answers nothing any more.
+
+        A copy that was not complete is thrown away.
+        """
         with self._lock:
-            if self._following is following and self.replica.leader is not None:
-                self._leader_ended = True
+            if self._following is not following or self.replica.leader is None:
+                return
+            self._leader_ended = True
+            if self.replica.is_whole:
+                return
+            self._become(replica.copy_ended(self.replica), "it was copied to in part")
+        self._changed()
 
     def stopped_following(self, following: object, error: BaseException) -> None:
         """A leader's record could not be carried out: this ps has not what the leader has."""

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.replication_model import Bounds, Model, Rules, search
 from windlass.cluster.replication import configuration, replica
-from windlass.cluster.replication.configuration import Configuration, Lead
+from windlass.cluster.replication.configuration import Configuration, GiveUpShare, Lead
 from windlass.cluster.replication.replica import Replica, ReplicaRole
 from windlass.core.task import TaskId
 
@@ -20,8 +20,16 @@ _FAST = {
     "a follower that is lost and copied to again": Bounds(
         copies=1, begins_followed=False, epochs=5
     ),
+    "those left out are told, and copied to again": Bounds(pushes=(1,), copies=1, gives_up=True),
+    "reads by grant, and a handover": Bounds(pushes=(1,), gives_up=True, grants=True, restarts=1),
 }
 _ALL = {
+    "two workers, reads by grant, and a handover": Bounds(
+        pushes=(1, 1), gives_up=True, grants=True
+    ),
+    "one that gave up follows again": Bounds(
+        pushes=(1,), copies=1, gives_up=True, grants=True, epochs=4
+    ),
     "a leader that becomes a follower": Bounds(copies=1, epochs=4),
     "three ps": Bounds(servers=3, copies=1, epochs=4),
     "three ps, one of which dies": Bounds(servers=3, copies=1, crashes=1),
@@ -72,6 +80,15 @@ def _follows_in_any_epoch(now: Replica, leader: TaskId, epoch: int) -> Replica |
     return replica.followed(replace(now, epoch=0, role=ReplicaRole.NONE), leader, epoch)
 
 
+def _gives_up_in_its_own_epoch(now: Replica, order: GiveUpShare) -> Replica | None:
+    return replica.given_up(replace(now, epoch=now.epoch - 1), order)
+
+
+def _waits_for_nothing(order: Lead, *, leader_ended: bool) -> bool:
+    return False
+
+
+_HANDOVER = Bounds(pushes=(1,), gives_up=True, grants=True)
 _COPY = Bounds(copies=1, begins_followed=False)
 _BACK = Bounds(copies=1, epochs=4, pushes=(1, 1))
 _DEFECTS = {
@@ -99,6 +116,19 @@ _DEFECTS = {
     "nobody follows an earlier epoch": (
         Rules(followed=_follows_in_any_epoch),
         Bounds(copies=1, epochs=4),
+    ),
+    "a follower leads once its leader answers no reads": (
+        Rules(waits_for_reads=_waits_for_nothing),
+        _HANDOVER,
+    ),
+    "at once only if its leader has answered that it gave up": (
+        Rules(waits_for_the_answer=False),
+        _HANDOVER,
+    ),
+    "one that has given up answers nothing": (Rules(keeps_answering=True), _HANDOVER),
+    "nobody gives up what was copied in the same epoch": (
+        Rules(given_up=_gives_up_in_its_own_epoch),
+        Bounds(pushes=(1,), copies=1, gives_up=True),
     ),
 }
 

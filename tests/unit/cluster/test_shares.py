@@ -1,12 +1,26 @@
 """The chief's decisions about all shares, when a ps reports, is lost, or is to leave."""
 
-from windlass.cluster.replication.configuration import Configuration, CopyTo, Lead
+from windlass.cluster.replication import configuration
+from windlass.cluster.replication.configuration import (
+    Configuration,
+    CopyTo,
+    GiveUpShare,
+    Lead,
+    Order,
+    Reconfiguration,
+)
 from windlass.cluster.replication.replica import ReplicaRole
 from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
-from windlass.cluster.replication.shares import Shares, lead_orders
+from windlass.cluster.replication.shares import Shares, lead_orders, other_orders
 from windlass.core.task import TaskId
 
 PS = [TaskId("ps", index) for index in range(4)]
+
+
+def told(decided: list[Reconfiguration]) -> list[Order]:
+    """The orders of some decisions, in the order in which they are given."""
+    pairs = [order for pair in lead_orders(decided) for order in pair if order is not None]
+    return [*other_orders(decided), *pairs]
 
 
 def leads(share: int, epoch: int, *followers: FollowerState) -> ShareState:
@@ -22,7 +36,7 @@ def new_job(servers: int, replicas: int = 2) -> Shares:
     shares = Shares(replicas)
     for task in PS[:servers]:
         decided = shares.reported(task, PsReport(1))
-        assert lead_orders(decided) == [Lead(task.index, 1, task)]
+        assert told(decided) == [Lead(task.index, 1, task)]
     return shares
 
 
@@ -51,7 +65,7 @@ def test_a_follower_counts_once_its_leader_says_that_it_has_joined() -> None:
     assert shares.copies() == []
     [decided] = shares.reported(PS[0], PsReport(1, shares=(leads(0, 1, joined(1)),)))
     assert decided.write == Configuration(0, 2, PS[0], (PS[1],))
-    assert lead_orders([decided]) == [Lead(0, 2, PS[0], (PS[1],))]
+    assert told([decided]) == [Lead(0, 2, PS[0], (PS[1],))]
     again = shares.reported(PS[0], PsReport(1, shares=(leads(0, 1, joined(1)),)))
     assert again == [], "what it said in an earlier epoch"
 
@@ -59,7 +73,7 @@ def test_a_follower_counts_once_its_leader_says_that_it_has_joined() -> None:
 def test_the_follower_of_a_lost_leader_leads_and_a_new_one_is_found() -> None:
     shares = followed(3)
     decided = shares.gone(PS[0])
-    assert lead_orders(decided) == [Lead(0, 3, PS[1]), Lead(2, 3, PS[2])]
+    assert told(decided) == [Lead(0, 3, PS[1]), Lead(2, 3, PS[2])]
     assert shares.lost == set()
     assert shares.copies() == [CopyTo(0, 3, PS[1], PS[2]), CopyTo(2, 3, PS[2], PS[1])]
 
@@ -67,7 +81,7 @@ def test_the_follower_of_a_lost_leader_leads_and_a_new_one_is_found() -> None:
 def test_a_ps_that_was_started_again_has_nothing() -> None:
     shares = followed(2)
     decided = shares.reported(PS[0], PsReport(2))
-    assert lead_orders(decided) == [Lead(0, 3, PS[1]), Lead(1, 3, PS[1])]
+    assert told(decided) == [Lead(0, 3, PS[1]), Lead(1, 3, PS[1])]
     assert {(copy.share, copy.follower) for copy in shares.copies()} == {(0, PS[0]), (1, PS[0])}
 
 
@@ -75,7 +89,7 @@ def test_a_lost_follower_is_left_out_and_copied_to_again() -> None:
     shares = followed(2)
     lost = leads(0, 2, FollowerState(PS[1], has_joined=True, is_lost=True))
     [decided] = shares.reported(PS[0], PsReport(1, shares=(lost,)))
-    assert lead_orders([decided]) == [Lead(0, 3, PS[0])]
+    assert told([decided]) == [Lead(0, 3, PS[0])]
     assert shares.copies() == [CopyTo(0, 3, PS[0], PS[1])]
 
 
@@ -85,13 +99,13 @@ def test_a_joiner_that_is_lost_before_it_is_counted_on_is_forgotten() -> None:
     shares.copies()
     lost = leads(0, 1, FollowerState(PS[1], is_lost=True, is_needed=True))
     [decided] = shares.reported(PS[0], PsReport(1, shares=(lost,)))
-    assert lead_orders([decided]) == [Lead(0, 2, PS[0])]
+    assert told([decided]) == [Lead(0, 2, PS[0])]
     assert shares.reported(PS[0], PsReport(1, shares=(lost,))) == [], "it has obeyed not yet"
     gone = new_job(2)
     gone.copies()
     gone.gone(PS[1])
     late = leads(0, 1, FollowerState(PS[1], has_joined=True, is_needed=True))
-    assert lead_orders(gone.reported(PS[0], PsReport(1, shares=(late,)))) == [Lead(0, 2, PS[0])]
+    assert told(gone.reported(PS[0], PsReport(1, shares=(late,)))) == [Lead(0, 2, PS[0])]
 
 
 def test_a_copy_that_breaks_off_is_made_again() -> None:
@@ -109,7 +123,10 @@ def test_a_copy_that_breaks_off_is_made_again() -> None:
 def test_a_leader_that_may_answer_no_more_is_left_out() -> None:
     shares = followed(2)
     broken = ShareState(0, ReplicaRole.LEADING, 2, is_whole=False)
-    assert lead_orders(shares.reported(PS[0], PsReport(1, shares=(broken,)))) == [Lead(0, 3, PS[1])]
+    assert told(shares.reported(PS[0], PsReport(1, shares=(broken,)))) == [
+        GiveUpShare(0, 3, PS[0]),
+        Lead(0, 3, PS[1]),
+    ]
 
 
 def test_a_share_whose_replicas_are_all_lost_is_lost() -> None:
@@ -124,7 +141,11 @@ def test_a_ps_that_is_to_leave_goes_when_others_have_what_it_has() -> None:
     shares = followed(3)
     shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),)))
     assert not shares.may_leave(PS[0])
-    assert lead_orders(shares.hand_over()) == [Lead(0, 3, PS[1]), Lead(2, 3, PS[2])]
+    assert told(shares.hand_over()) == [
+        GiveUpShare(0, 3, PS[0]),
+        Lead(0, 3, PS[1]),
+        Lead(2, 3, PS[2]),
+    ]
     assert shares.may_leave(PS[0])
     assert not shares.may_leave(PS[1]), "nobody has asked it to"
     assert {copy.follower for copy in shares.copies()} == {PS[1], PS[2]}, "and not to it"
@@ -137,8 +158,47 @@ def test_a_ps_without_a_follower_is_copied_first() -> None:
     assert shares.copies() == [CopyTo(0, 1, PS[0], PS[1])], "share 1 has no other ps"
     draining = PsReport(1, draining=True, shares=(leads(0, 1, joined(1)),))
     shares.reported(PS[0], draining)
-    assert lead_orders(shares.hand_over()) == [Lead(0, 3, PS[1])]
+    assert told(shares.hand_over()) == [GiveUpShare(0, 3, PS[0]), Lead(0, 3, PS[1])]
     assert shares.may_leave(PS[0])
+
+
+def test_a_leader_that_is_to_leave_hands_over_to_a_follower_that_stays() -> None:
+    shares = followed(3)
+    shares.reported(PS[1], PsReport(1, draining=True, shares=(leads(1, 2, joined(2)),)))
+    shares.hand_over()
+    shares.copies()
+    shares.reported(PS[0], PsReport(1, shares=(leads(0, 3, joined(2)),)))
+    both = PsReport(1, draining=True, shares=(leads(0, 4, joined(2)),))
+    assert told([*shares.reported(PS[0], both), *shares.hand_over()]) == [
+        GiveUpShare(0, 5, PS[0]),
+        Lead(0, 5, PS[2]),
+        Lead(2, 3, PS[2]),
+    ]
+
+
+def test_a_ps_that_was_left_out_is_told_so_when_it_is_heard_of_again() -> None:
+    """It stood still, and knows nothing of it."""
+    shares = followed(2)
+    shares.gone(PS[0])
+    old = PsReport(
+        1, shares=(leads(0, 2, joined(1)), ShareState(1, ReplicaRole.FOLLOWING, 2, is_whole=True))
+    )
+    assert told(shares.reported(PS[0], old)) == [GiveUpShare(0, 3, PS[0]), GiveUpShare(1, 3, PS[0])]
+    gone = PsReport(1, shares=(ShareState(0, ReplicaRole.GONE, 3, is_whole=False),))
+    assert told(shares.reported(PS[0], gone)) == []
+    copied_to = ShareState(0, ReplicaRole.FOLLOWING, 3, is_whole=False)
+    assert told(shares.reported(PS[0], PsReport(1, shares=(copied_to,)))) == []
+
+
+def test_a_change_after_a_handover_leaves_the_order_to_give_up_first() -> None:
+    shares = followed(2)
+    draining = PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),))
+    decided = [*shares.reported(PS[0], draining), *shares.hand_over()]
+    before = configuration.anew(shares.configurations[0])
+    assert lead_orders([*decided, before])[0] == (GiveUpShare(0, 3, PS[0]), Lead(0, 4, PS[1]))
+    lost = configuration.without(Configuration(0, 3, PS[1], (PS[2],)), PS[1])
+    assert lost is not None
+    assert lead_orders([*decided, lost])[0] == (None, Lead(0, 4, PS[2])), "it followed another one"
 
 
 def test_the_last_ps_is_stuck() -> None:
@@ -156,4 +216,4 @@ def test_a_restarted_chief_gives_the_last_orders_again() -> None:
     assert after.begin() == [Lead(0, 2, PS[0], (PS[1],)), Lead(1, 2, PS[1], (PS[0],))]
     assert after.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1)),))) == []
     decided = after.reported(PS[1], PsReport(7))
-    assert lead_orders(decided) == [Lead(0, 3, PS[0]), Lead(1, 3, PS[0])]
+    assert told(decided) == [Lead(0, 3, PS[0]), Lead(1, 3, PS[0])]

@@ -3,14 +3,17 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import cast
+
+import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
 from windlass.client.ps.control import PsControl
 from windlass.cluster.job.job import Job
-from windlass.cluster.replication.configuration import CopyTo, Lead
+from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from windlass.cluster.replication.replica import ReplicaRole
 from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
 from windlass.core.checkpoint.job_record import JobRecord, ShareRecord
@@ -36,7 +39,7 @@ class FakePs:
         self.task, self.address = PS[index], f"ps{index}:1"
         self.reports: SimpleQueue[PsReport] = SimpleQueue()
         self._last: PsReport | None = None
-        self.is_lost = False
+        self.is_lost = self.is_silent = False
         self._told = told
 
     def watch_shares(self, _: Incarnation, seen: int, *, timeout_s: float) -> tuple[int, PsReport]:
@@ -54,6 +57,12 @@ class FakePs:
     def lead_share(self, _: Incarnation, order: Lead, *, timeout_s: float) -> None:
         assert timeout_s > 0
         self._told.append(order)
+
+    def give_up_share(self, _: Incarnation, order: GiveUpShare, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        self._told.append(order)
+        if self.is_silent:
+            raise PeerLostError("no answer")
 
     def copy_share(self, _: Incarnation, order: CopyTo, address: str, *, timeout_s: float) -> None:
         assert timeout_s > 0
@@ -138,6 +147,21 @@ def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
         wait_until(lambda: job.job.phase is Phase.FAILED, 10)
         assert "the last replica of share" in job.job.reason
         assert not job.keeper.has_all
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_leader_that_is_to_leave_gives_up_before_another_one_leads(*, answers: bool) -> None:
+    record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 1, 1, ())), processes={0: 1, 1: 1})
+    with kept(record) as job:
+        job.ps[0].is_silent = not answers
+        job.ps[1].reports.put(leads(1, 1))
+        wait_until(job.ps[1].reports.empty, 10)
+        report = leads(0, 2, FollowerState(PS[1], has_joined=True))
+        job.ps[0].reports.put(replace(report, draining=True))
+        led = Lead(0, 3, PS[1], leader_ended=answers)
+        job.until_told(led)
+        order = [written((0, 3, 1, ()), (1, 1, 1, ())), GiveUpShare(0, 3, PS[0]), led]
+        assert [each for each in job.told if each in order] == order
 
 
 def test_a_chief_that_forgot_who_leads_ends_its_job() -> None:
