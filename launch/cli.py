@@ -26,6 +26,7 @@ _COMMANDS = {
     "lead": ".commands.tasks:lead_command",
     "local": ".commands.local:local_command",
     "logs": ".standalone.jobs_commands:logs_command",
+    "move": ".commands.move:move_command",
     "ps": ".commands.roles:ps_command",
     "run": ".commands.tasks:run_command",
     "slurm": ".launchers.commands:slurm_command",

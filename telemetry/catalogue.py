@@ -186,6 +186,12 @@ JOB_MISSING_REPLICAS = _metric(
 JOB_FAILOVERS = _metric(
     _REPLICATED, "job_failovers_total", "Times that another ps has come to lead a share."
 )
+JOB_MOVES = _metric(
+    _REPLICATED, "job_moves_total", "Moves of shares that were over, by how they ended.", "outcome"
+)
+JOB_MOVE_SECONDS = _metric(
+    _REPLICATED, "job_last_move_seconds", "How long the last move took that was over; 0: none."
+)
 JOB_AGE = _metric(_CHIEF, "job_age_seconds", "Since this chief has begun to lead the job.")
 SAVES = _metric(_CHIEF, "checkpoints_total", "Checkpoints written since this chief's start.")
 FAILED_SAVES = _metric(_CHIEF, "failed_checkpoints_total", "Checkpoints that could not be written.")

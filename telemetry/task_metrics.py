@@ -25,6 +25,8 @@ from .catalogue import (
     JOB_FAILOVERS,
     JOB_GOAL,
     JOB_MISSING_REPLICAS,
+    JOB_MOVE_SECONDS,
+    JOB_MOVES,
     JOB_PHASE,
     JOB_REPLICAS,
     JOB_STEP,
@@ -231,6 +233,19 @@ def share_samples(replicas: Mapping[int, int], wanted: int, failovers: int) -> I
         yield Sample(JOB_REPLICAS, count, (str(share),))
     yield Sample(JOB_MISSING_REPLICAS, sum(max(0, wanted - each) for each in replicas.values()))
     yield Sample(JOB_FAILOVERS, failovers)
+
+
+def move_samples(done: int, failed: int, last_s: float) -> Iterator[Sample]:
+    """The moves of shares.
+
+    Args:
+        done: Number of moves that were made.
+        failed: Number of moves that failed.
+        last_s: How long the last one took. Unit: seconds.
+    """
+    yield Sample(JOB_MOVES, done, ("done",))
+    yield Sample(JOB_MOVES, failed, ("failed",))
+    yield Sample(JOB_MOVE_SECONDS, last_s)
 
 
 def closure_samples(waiting: int, running: int) -> Iterator[Sample]:

@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 
 from ...cluster.access.principal import Principal
+from ...cluster.replication.moves import Move, MovePhase
 from ...cluster.replication.reports import ShareLeader
 from ...core.report import PsCounters, TaskReport
 from ...core.settings import Settings
@@ -38,7 +39,8 @@ class JobStatus:
 
     ``security`` says how tasks show who they are; see docs/security.md. ``shares`` are those of a
     job with replicas, ``ps_replicas`` says how many each is to have, and ``failovers`` how often
-    another ps has come to lead one. ``begins_with`` names the checkpoint that the job goes on from:
+    another ps has come to lead one; ``move`` is the last move of one that was asked for.
+    ``begins_with`` names the checkpoint that the job goes on from:
     empty if there is none, None until the chief has chosen.
     """
 
@@ -56,6 +58,7 @@ class JobStatus:
     ps_replicas: int = 1
     failovers: int = 0
     begins_with: str | None = None
+    move: Move | None = None
 
 
 class ChiefClient:
@@ -224,6 +227,22 @@ class ChiefClient:
         )
         return codec.phase_from_wire(response.phase)
 
+    def move_share(self, share: int, to: TaskId, *, timeout_s: float) -> Move:
+        """Have another ps lead a share; returns before it does (:meth:`status` says when).
+
+        Raises:
+            ConfigurationError: The job has no replicas.
+            NotFoundError: There is no such share, or no such ps.
+            RefusedError: The ps leads it already, was asked to leave or is lost, or another move is
+                under way.
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.MoveShareRequest(share=share, to=codec.task_to_wire(to))
+        response = invoke(
+            self._stub.MoveShare, request, peer=self._peer, doing="move", timeout_s=timeout_s
+        )
+        return _move_from_wire(response.move)
+
     def status(self, *, timeout_s: float, wait_for_ready: bool = False) -> JobStatus:
         """The state of the job.
 
@@ -253,6 +272,7 @@ class ChiefClient:
             ps_replicas=message.ps_replicas,
             failovers=message.failovers,
             begins_with=message.begins_with if message.HasField("begins_with") else None,
+            move=_move_from_wire(message.move) if message.HasField("move") else None,
         )
 
     def close(self) -> None:
@@ -267,6 +287,21 @@ def _leader_from_wire(message: chief_pb2.ShareLeader) -> ShareLeader:
         codec.task_from_wire(message.leader),
         message.address,
         tuple(codec.task_from_wire(task) for task in message.followers),
+    )
+
+
+def _move_from_wire(message: chief_pb2.ShareMove) -> Move:
+    phase = chief_pb2.MovePhase.Name(message.phase).removeprefix("MOVE_PHASE_")
+    return Move(
+        message.number,
+        message.share,
+        codec.task_from_wire(message.source),
+        codec.task_from_wire(message.to),
+        MovePhase[phase],
+        message.reason,
+        message.copied_bytes,
+        message.total_bytes,
+        message.seconds,
     )
 
 

@@ -243,7 +243,10 @@ class PsControl:
             PeerLostError: No answer.
         """
         request = ps_pb2.GiveUpShareRequest(
-            share=order.share, epoch=order.epoch, chief=codec.incarnation_to_wire(chief)
+            share=order.share,
+            epoch=order.epoch,
+            chief=codec.incarnation_to_wire(chief),
+            keeps=order.keeps,
         )
         invoke(
             self._stub.GiveUpShare, request, peer=self._peer, doing="give up", timeout_s=timeout_s
@@ -328,11 +331,21 @@ def _state_from_wire(message: ps_pb2.ShareState) -> ShareState:
             is_needed=each.is_needed,
             position=each.position,
             acknowledged=each.acknowledged,
+            copied_bytes=each.copied_bytes,
         )
         for each in message.followers
     )
     role = ps_pb2.ReplicaRole.Name(message.role).removeprefix("REPLICA_ROLE_")
-    return ShareState(message.share, ReplicaRole[role], message.epoch, message.is_whole, followers)
+    return ShareState(
+        message.share,
+        ReplicaRole[role],
+        message.epoch,
+        message.is_whole,
+        followers,
+        held_bytes=message.held_bytes,
+        pushes=message.pushes,
+        received_bytes=message.received_bytes,
+    )
 
 
 def _fields(message: Message) -> dict[str, Any]:

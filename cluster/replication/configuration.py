@@ -63,13 +63,17 @@ class CopyTo:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpShare:
-    """An order to a ps that the configuration of an epoch leaves out: what it has of the share is
-    of no use any more, and it answers nothing from now on.
+    """An order to answer nothing of the share any more, in this epoch.
+
+    Attributes:
+        keeps: It keeps what it has: the chief counts on it until another ps leads. Otherwise that
+            is of no use any more.
     """
 
     share: int
     epoch: int
     to: TaskId
+    keeps: bool = False
 
 
 Order = Lead | CopyTo | GiveUpShare
@@ -112,13 +116,10 @@ def without(now: Configuration, lost: TaskId) -> Reconfiguration | None:
     """
     if lost not in now.replicas:
         return NOTHING
-    left = tuple(task for task in now.followers if task != lost)
-    if lost != now.leader:
-        return _change(replace(now, epoch=now.epoch + 1, followers=left))
+    left = [task for task in now.replicas if task != lost]
     if not left:
         return None
-    # It has no link to the other followers: they are copied to anew.
-    return _change(Configuration(now.share, now.epoch + 1, left[0]))
+    return _change(replace(now, epoch=now.epoch + 1, leader=left[0], followers=tuple(left[1:])))
 
 
 def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
@@ -126,9 +127,15 @@ def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
 
     Once the leader has answered that, ``to`` need not wait until it answers no reads any more: see
     :attr:`Lead.leader_ended`, and ``replica.GRANT_S``. If it does not answer, ``to`` waits.
+
+    All that have the share are counted on until ``to`` leads: if it is lost before that, the leader
+    leads again. Since ``to`` has no links to them it answers nothing until then, and they are left
+    out as soon as it says so.
     """
-    after = Configuration(now.share, now.epoch + 1, to)
-    return Reconfiguration(after, (GiveUpShare(now.share, after.epoch, now.leader), *orders(after)))
+    others = tuple(task for task in now.replicas if task != to)
+    after = Configuration(now.share, now.epoch + 1, to, others)
+    ends = GiveUpShare(now.share, after.epoch, now.leader, keeps=True)
+    return Reconfiguration(after, (ends, *orders(after)))
 
 
 def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfiguration:

@@ -89,16 +89,19 @@ def ordered(now: Replica, order: Lead) -> Replica | None:
 
 
 def given_up(now: Replica, order: GiveUpShare) -> Replica | None:
-    """What becomes of a replica that the chief has left out; None: the order is not for it.
+    """What becomes of a replica that is to answer nothing any more; None: the order is not for it.
 
     What is here is of an epoch before the order's. In the order's own epoch this ps has been copied
     to again, and the order was late: obeying it, a follower would lose what it has acknowledged.
     """
-    if now.role is ReplicaRole.GONE and now.epoch >= order.epoch:
-        return now
-    if now.epoch >= order.epoch:
+    after = Replica(ReplicaRole.GONE, order.epoch)
+    if order.keeps:  # as a follower whose leader is not there
+        after = Replica(ReplicaRole.FOLLOWING, order.epoch, is_whole=True)
+    if now == after or (now.role is ReplicaRole.GONE and now.epoch >= order.epoch):
+        return now if now.is_whole is order.keeps else None
+    if now.epoch >= order.epoch or (order.keeps and not now.is_whole):
         return None
-    return Replica(ReplicaRole.GONE, order.epoch)
+    return after
 
 
 def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:

@@ -17,6 +17,7 @@ class FollowerState:
         is_needed: Answers wait for it.
         position: Position of the last record sent to it.
         acknowledged: Position of the last record that it has.
+        copied_bytes: Bytes of values and slots that were copied to it, of those it joined with.
     """
 
     task: TaskId
@@ -25,6 +26,7 @@ class FollowerState:
     is_needed: bool = False
     position: int = 0
     acknowledged: int = 0
+    copied_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class ShareState:
         epoch: The latest that the ps has heard of.
         is_whole: Whether it has all contents.
         followers: Those of a leader.
+        held_bytes: Bytes of its values and slots, at the leader.
+        pushes: Pushes that were applied since the ps began to lead.
+        received_bytes: Payload received from workers since then.
     """
 
     share: int
@@ -44,6 +49,9 @@ class ShareState:
     epoch: int
     is_whole: bool
     followers: tuple[FollowerState, ...] = ()
+    held_bytes: int = 0
+    pushes: int = 0
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ a decision says so, and only then tells the ps.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
+from ...core.errors import NotFoundError, RefusedError
 from ...core.task import TaskId
 from .configuration import (
     Configuration,
@@ -23,8 +25,11 @@ from .configuration import (
     with_follower,
     without,
 )
+from .moves import Move, MovePhase
 from .replica import ReplicaRole
 from .reports import PsReport, ShareState
+
+_COPIES_OF_A_MOVE = 3  # that may break off before it is given up
 
 
 class Shares:
@@ -39,6 +44,7 @@ class Shares:
         configurations: The latest, by share.
         processes: Which process each ps is; one that is started again has another.
         lost: Shares that no ps has any more.
+        move: The last move that was asked for; at most one is under way. None: there was none.
     """
 
     def __init__(
@@ -54,6 +60,9 @@ class Shares:
         self._alive: set[TaskId] = set()
         self._draining: set[TaskId] = set()
         self._copying: dict[int, TaskId] = {}
+        self._led: dict[int, int] = {}  # the epoch in which a share's leader is known to lead
+        self.move: Move | None = None
+        self._copies_of_move = 0
 
     # -- events --------------------------------------------------------------------------------
 
@@ -95,7 +104,15 @@ class Shares:
         if not state.is_whole:  # an update failed there that its followers have
             yield from self._leave_out(now, task)
             return
+        if state.epoch == now.epoch:
+            self._led[now.share] = now.epoch
+            linked = {each.task for each in state.followers}
+            if unlinked := [task for task in now.followers if task not in linked]:
+                for each in unlinked:  # it leads since a moment ago
+                    yield from self._leave_out(self.configurations[now.share], each)
+                return
         self._copying.pop(now.share, None)
+        self._see_progress(now, state)
         for follower in state.followers:
             if follower.is_lost:
                 if follower.task in now.followers:
@@ -138,15 +155,103 @@ class Shares:
             self._copying.pop(decided.write.share, None)
         return decided
 
+    # -- moving --------------------------------------------------------------------------------
+
+    def begin_move(self, share: int, to: TaskId) -> Move:
+        """Have a share led by another ps. A repeated call for the move under way changes nothing.
+
+        Raises:
+            NotFoundError: There is no such share, or no such ps.
+            RefusedError: The ps leads it already, was asked to leave, or is lost; or another move
+                is under way.
+        """
+        now, last = self.configurations.get(share), self.move
+        if now is None:
+            raise NotFoundError(
+                f"there is no share {share}; the job has {_listed(self.configurations)}",
+                share=share,
+            )
+        if to not in self.processes:
+            raise NotFoundError(
+                f"there is no {to.short}; the job has "
+                + _listed(sorted(task.short for task in self.processes)),
+                task=to,
+            )
+        if last is not None and not last.phase.is_over:
+            if (last.share, last.to) == (share, to):
+                return last
+            raise RefusedError(f"{last} is under way; ask again when it is over", share=last.share)
+        why = self._why_not(now, to)
+        if why:
+            raise RefusedError(f"share {share} cannot move to {to.short}: {why}", task=to)
+        self._copies_of_move = 0
+        self.move = Move(1 if last is None else last.number + 1, share, now.leader, to)
+        return self.move
+
+    def _why_not(self, now: Configuration, to: TaskId) -> str:
+        """Why a ps cannot come to lead a share; empty: it can."""
+        if to == now.leader:
+            return "it leads it already"
+        if to not in self._alive:
+            return "it does not answer"
+        return "it was asked to leave" if to in self._draining else ""
+
+    def _moved(self) -> Iterable[Reconfiguration]:
+        """The handover of the share that is moving, once the other ps follows it."""
+        move = self.move
+        if move is None or move.phase.is_over:
+            return
+        now = self.configurations.get(move.share)
+        if now is None:
+            self._end_move("no ps has the share any more")
+        elif now.leader == move.to:
+            self.move = replace(move, phase=MovePhase.HANDING_OVER)
+        elif why := self._why_not(now, move.to):
+            self._end_move(why)
+        elif move.phase is MovePhase.HANDING_OVER:
+            self._end_move("it was lost before it led")
+        elif move.to in now.followers:
+            self.move = replace(move, phase=MovePhase.HANDING_OVER)
+            yield self._keep(handed_over(now, move.to))
+
+    def _end_move(self, why: str = "") -> None:
+        if self.move is not None and not self.move.phase.is_over:
+            phase = MovePhase.FAILED if why else MovePhase.DONE
+            self.move = replace(self.move, phase=phase, reason=why)
+
+    def _see_progress(self, now: Configuration, state: ShareState) -> None:
+        move = self.move
+        if move is None or move.share != now.share or move.phase is not MovePhase.COPYING:
+            return
+        for follower in state.followers:
+            if follower.task == move.to:
+                self.move = replace(
+                    move, copied_bytes=follower.copied_bytes, total_bytes=state.held_bytes
+                )
+
+    def obeyed(self, order: Lead) -> None:
+        """A ps leads now, as it was told to; with followers that it has no link to, it answers
+        nothing yet.
+        """
+        now, move = self.configurations.get(order.share), self.move
+        if now is not None and now.epoch == order.epoch:
+            self._led[order.share] = order.epoch
+        is_move = move is not None and (order.share, order.to) == (move.share, move.to)
+        if is_move and not order.followers:
+            self._end_move()
+
     # -- what is to be done without an event ---------------------------------------------------
 
     def hand_over(self) -> list[Reconfiguration]:
-        """Let those that were asked to leave go where another ps has what they have."""
-        return [
-            decided
+        """Let those that were asked to leave go where another ps has what they have, and carry on
+        with a move.
+        """
+        decided = [
+            each
             for now in list(self.configurations.values())
-            for decided in self._without_draining(now)
+            for each in self._without_draining(now)
         ]
+        return [*decided, *self._moved()]
 
     def _without_draining(self, now: Configuration) -> Iterable[Reconfiguration]:
         staying = [task for task in now.replicas if task in self._alive - self._draining]
@@ -154,9 +259,10 @@ class Shares:
             return
         if now.leader in self._draining:
             yield self._keep(handed_over(now, staying[0]))
-        for task in now.followers:
-            if task in self._draining and task in self.configurations[now.share].followers:
-                yield from self._leave_out(self.configurations[now.share], task)
+        elif self._led.get(now.share) == now.epoch:
+            for task in now.followers:
+                if task in self._draining:
+                    yield from self._leave_out(self.configurations[now.share], task)
 
     def copies(self, may_copy: Callable[[int], bool] = lambda share: True) -> list[CopyTo]:  # noqa: ARG005
         """Copies to begin: of shares with fewer replicas than wanted.
@@ -168,13 +274,38 @@ class Shares:
         for now in self.configurations.values():
             if now.share in self._copying or now.leader not in self._alive:
                 continue
+            moves_to = self._moves_to(now.share)
             staying = [task for task in now.replicas if task not in self._draining]
             wanted = self._replicas + len(now.replicas) - len(staying)
-            for order in copied(now, wanted, self._candidates(now.share)).tell:
+            wanted, candidates = (
+                (wanted, self._candidates(now.share))
+                if moves_to is None
+                else (len(now.replicas) + 1, [moves_to])
+            )
+            for order in copied(now, wanted, candidates).tell:
                 if isinstance(order, CopyTo) and may_copy(now.share):
+                    if moves_to is not None and self._has_failed_too_often(moves_to, now.leader):
+                        continue
                     self._copying[now.share] = order.follower
                     begun.append(order)
         return begun
+
+    def _moves_to(self, share: int) -> TaskId | None:
+        """Where a share is moving to; None: nowhere."""
+        move = self.move
+        if move is None or move.phase is not MovePhase.COPYING or move.share != share:
+            return None
+        return move.to
+
+    def _has_failed_too_often(self, to: TaskId, leader: TaskId) -> bool:
+        self._copies_of_move += 1
+        if self._copies_of_move <= _COPIES_OF_A_MOVE:
+            return False
+        self._end_move(
+            f"the copy to {to.short} broke off {_COPIES_OF_A_MOVE} times; what {leader.short} and "
+            f"{to.short} have logged says why"
+        )
+        return True
 
     def copy_refused(self, order: CopyTo) -> None:
         """An order to copy was not obeyed."""
@@ -198,6 +329,10 @@ class Shares:
         """Whether a ps that was asked to leave has what no other ps is there to take."""
         others = self._alive - self._draining
         return task in self._draining and not self.may_leave(task) and not others
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(str(name) for name in names) or "none"
 
 
 def lead_orders(decided: Iterable[Reconfiguration]) -> list[tuple[GiveUpShare | None, Lead]]:

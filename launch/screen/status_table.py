@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...client.chief.calls import JobStatus, TaskStatus
+from ...cluster.replication.moves import Move, MovePhase
 from ...core.report import TableCounters
 from ...core.states import State
 from ...core.terminal import terminal_line
@@ -87,7 +88,21 @@ def _replica_lines(status: JobStatus) -> list[str]:
             f"share {each.share}: {each.leader.short} leads, "
             + (f"followed by {followers}" if followers else "no follower yet")
         )
+    if status.move is not None:
+        lines.append(_move_line(status.move))
     return lines
+
+
+def _move_line(move: Move) -> str:
+    """How far the last move of a share has come, or how it ended."""
+    done = f"{move} took {move.seconds:.2f} s"
+    ways = {
+        MovePhase.COPYING: f"{move}: copied {human_bytes(move.copied_bytes)} of "
+        f"{human_bytes(move.total_bytes)}",
+        MovePhase.DONE: done,
+        MovePhase.FAILED: f"{move} failed: {move.reason}",
+    }
+    return ways.get(move.phase, f"{move}: {move.phase}")
 
 
 def chief_address(status: JobStatus) -> str:

@@ -24,6 +24,14 @@ class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STATE_DONE: _ClassVar[TaskState]
     TASK_STATE_FAILED: _ClassVar[TaskState]
     TASK_STATE_LEFT: _ClassVar[TaskState]
+
+class MovePhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MOVE_PHASE_UNSPECIFIED: _ClassVar[MovePhase]
+    MOVE_PHASE_COPYING: _ClassVar[MovePhase]
+    MOVE_PHASE_HANDING_OVER: _ClassVar[MovePhase]
+    MOVE_PHASE_DONE: _ClassVar[MovePhase]
+    MOVE_PHASE_FAILED: _ClassVar[MovePhase]
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_DONE: Outcome
 OUTCOME_FAILED: Outcome
@@ -35,6 +43,11 @@ TASK_STATE_LOST: TaskState
 TASK_STATE_DONE: TaskState
 TASK_STATE_FAILED: TaskState
 TASK_STATE_LEFT: TaskState
+MOVE_PHASE_UNSPECIFIED: MovePhase
+MOVE_PHASE_COPYING: MovePhase
+MOVE_PHASE_HANDING_OVER: MovePhase
+MOVE_PHASE_DONE: MovePhase
+MOVE_PHASE_FAILED: MovePhase
 
 class TaskReport(_message.Message):
     __slots__ = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes", "global_step", "staleness", "metrics", "total_steps", "transports", "replicas", "serves")
@@ -197,7 +210,7 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., since_s: _Optional[float] = ..., address: _Optional[str] = ..., detail: _Optional[str] = ..., generation: _Optional[int] = ..., report: _Optional[_Union[TaskReport, _Mapping]] = ..., counters: _Optional[_Union[_ps_pb2.PsCounters, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with")
+    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with", "move")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +225,7 @@ class GetStatusResponse(_message.Message):
     PS_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FAILOVERS_FIELD_NUMBER: _ClassVar[int]
     BEGINS_WITH_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
     since_s: float
@@ -226,7 +240,44 @@ class GetStatusResponse(_message.Message):
     ps_replicas: int
     failovers: int
     begins_with: str
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ...) -> None: ...
+    move: ShareMove
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ...) -> None: ...
+
+class MoveShareRequest(_message.Message):
+    __slots__ = ("share", "to")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    to: _common_pb2.Task
+    def __init__(self, share: _Optional[int] = ..., to: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
+
+class MoveShareResponse(_message.Message):
+    __slots__ = ("move",)
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    move: ShareMove
+    def __init__(self, move: _Optional[_Union[ShareMove, _Mapping]] = ...) -> None: ...
+
+class ShareMove(_message.Message):
+    __slots__ = ("number", "share", "source", "to", "phase", "reason", "copied_bytes", "total_bytes", "seconds")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    share: int
+    source: _common_pb2.Task
+    to: _common_pb2.Task
+    phase: MovePhase
+    reason: str
+    copied_bytes: int
+    total_bytes: int
+    seconds: float
+    def __init__(self, number: _Optional[int] = ..., share: _Optional[int] = ..., source: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., to: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., phase: _Optional[_Union[MovePhase, str]] = ..., reason: _Optional[str] = ..., copied_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class WatchLeadersRequest(_message.Message):
     __slots__ = ("seen",)

@@ -59,6 +59,11 @@ class ChiefStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.FromString,
                 _registered_method=True)
+        self.MoveShare = channel.unary_unary(
+                '/windlass.proto.v1.Chief/MoveShare',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/windlass.proto.v1.Chief/GetStatus',
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
@@ -110,6 +115,14 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MoveShare(self, request, context):
+        """Have another ps lead a share of the variables; returns before it does, and GetStatus says how far
+        it has come. The same move asked for again while it is under way is that one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """The single source of truth for `windlass status`. Open to anybody who may connect.
         """
@@ -152,6 +165,11 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.StopJob,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.SerializeToString,
+            ),
+            'MoveShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveShare,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -299,6 +317,33 @@ class Chief(object):
             '/windlass.proto.v1.Chief/StopJob',
             windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/MoveShare',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
             options,
             channel_credentials,
             insecure,

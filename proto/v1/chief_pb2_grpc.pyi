@@ -51,6 +51,14 @@ class ChiefStub:
     ]
     """Ask the job to stop: tasks end at their next step, the chief saves, everybody leaves."""
 
+    MoveShare: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.MoveShareRequest,
+        chief_pb2.MoveShareResponse,
+    ]
+    """Have another ps lead a share of the variables; returns before it does, and GetStatus says how far
+    it has come. The same move asked for again while it is under way is that one.
+    """
+
     GetStatus: grpc.UnaryUnaryMultiCallable[
         chief_pb2.GetStatusRequest,
         chief_pb2.GetStatusResponse,
@@ -97,6 +105,14 @@ class ChiefAsyncStub:
         chief_pb2.StopJobResponse,
     ]
     """Ask the job to stop: tasks end at their next step, the chief saves, everybody leaves."""
+
+    MoveShare: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.MoveShareRequest,
+        chief_pb2.MoveShareResponse,
+    ]
+    """Have another ps lead a share of the variables; returns before it does, and GetStatus says how far
+    it has come. The same move asked for again while it is under way is that one.
+    """
 
     GetStatus: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.GetStatusRequest,
@@ -154,6 +170,16 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.StopJobResponse, collections.abc.Awaitable[chief_pb2.StopJobResponse]]:
         """Ask the job to stop: tasks end at their next step, the chief saves, everybody leaves."""
+
+    @abc.abstractmethod
+    def MoveShare(
+        self,
+        request: chief_pb2.MoveShareRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.MoveShareResponse, collections.abc.Awaitable[chief_pb2.MoveShareResponse]]:
+        """Have another ps lead a share of the variables; returns before it does, and GetStatus says how far
+        it has come. The same move asked for again while it is under way is that one.
+        """
 
     @abc.abstractmethod
     def GetStatus(

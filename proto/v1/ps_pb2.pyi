@@ -368,14 +368,16 @@ class LeadShareResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GiveUpShareRequest(_message.Message):
-    __slots__ = ("share", "epoch", "chief")
+    __slots__ = ("share", "epoch", "chief", "keeps")
     SHARE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
     share: int
     epoch: int
     chief: _common_pb2.Incarnation
-    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
+    keeps: bool
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., keeps: bool = ...) -> None: ...
 
 class GiveUpShareResponse(_message.Message):
     __slots__ = ()
@@ -420,31 +422,39 @@ class WatchSharesResponse(_message.Message):
     def __init__(self, changes: _Optional[int] = ..., ps_generation: _Optional[int] = ..., draining: bool = ..., shares: _Optional[_Iterable[_Union[ShareState, _Mapping]]] = ...) -> None: ...
 
 class ShareState(_message.Message):
-    __slots__ = ("share", "role", "epoch", "is_whole", "followers")
+    __slots__ = ("share", "role", "epoch", "is_whole", "followers", "held_bytes", "pushes", "received_bytes")
     SHARE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     share: int
     role: ReplicaRole
     epoch: int
     is_whole: bool
     followers: _containers.RepeatedCompositeFieldContainer[FollowerState]
-    def __init__(self, share: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., is_whole: bool = ..., followers: _Optional[_Iterable[_Union[FollowerState, _Mapping]]] = ...) -> None: ...
+    held_bytes: int
+    pushes: int
+    received_bytes: int
+    def __init__(self, share: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., epoch: _Optional[int] = ..., is_whole: bool = ..., followers: _Optional[_Iterable[_Union[FollowerState, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., pushes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
 
 class FollowerState(_message.Message):
-    __slots__ = ("task", "has_joined", "is_lost", "position", "acknowledged", "is_needed")
+    __slots__ = ("task", "has_joined", "is_lost", "position", "acknowledged", "is_needed", "copied_bytes")
     TASK_FIELD_NUMBER: _ClassVar[int]
     HAS_JOINED_FIELD_NUMBER: _ClassVar[int]
     IS_LOST_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     IS_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.Task
     has_joined: bool
     is_lost: bool
     position: int
     acknowledged: int
     is_needed: bool
-    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ...) -> None: ...
+    copied_bytes: int
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ..., copied_bytes: _Optional[int] = ...) -> None: ...

@@ -3,6 +3,7 @@
 import threading
 
 from ...cluster.replication.reports import ShareLeader
+from .moves import Moves
 
 
 class Leaders:
@@ -14,11 +15,13 @@ class Leaders:
     Attributes:
         replicas: The same.
         failovers: How often another ps has come to lead a share.
+        moves: The moves of shares.
     """
 
     def __init__(self, replicas: int) -> None:
         self.replicas = replicas
         self.failovers = 0
+        self.moves = Moves()
         self._change = threading.Condition()
         self._changes = 1 if replicas > 1 else 0
         self._leaders: dict[int, ShareLeader] = {}

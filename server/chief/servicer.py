@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ...cluster.job.job import Job, Member
+from ...cluster.replication.moves import Move
 from ...cluster.replication.reports import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
@@ -159,6 +160,13 @@ class ChiefServicer:
             phase = job.phase
         return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
 
+    def MoveShare(
+        self, request: chief_pb2.MoveShareRequest, _: Visitor
+    ) -> chief_pb2.MoveShareResponse:
+        """Begin to move a share. Idempotent while it is under way."""
+        move = self._locked_job.leaders.moves.begin(request.share, codec.task_from_wire(request.to))
+        return chief_pb2.MoveShareResponse(move=_move_to_wire(move))
+
     def GetStatus(
         self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
@@ -180,6 +188,8 @@ class ChiefServicer:
                 failovers=leaders.failovers,
                 begins_with=self._locked_job.begins_with,
             )
+            if leaders.moves.last is not None:
+                status.move.CopyFrom(_move_to_wire(leaders.moves.last))
             room = self._settings.max_message_bytes // 2
             for member in job.members.values():
                 task = _task_status(member, now)
@@ -207,6 +217,20 @@ def _leader_to_wire(leader: ShareLeader) -> chief_pb2.ShareLeader:
         leader=codec.task_to_wire(leader.leader),
         address=leader.address,
         followers=[codec.task_to_wire(task) for task in leader.followers],
+    )
+
+
+def _move_to_wire(move: Move) -> chief_pb2.ShareMove:
+    return chief_pb2.ShareMove(
+        number=move.number,
+        share=move.share,
+        source=codec.task_to_wire(move.source),
+        to=codec.task_to_wire(move.to),
+        phase=getattr(chief_pb2, f"MOVE_PHASE_{move.phase.name}"),
+        reason=move.reason,
+        copied_bytes=move.copied_bytes,
+        total_bytes=move.total_bytes,
+        seconds=move.seconds,
     )
 
 

@@ -147,7 +147,7 @@ class ParameterServerServicer:
     ) -> ps_pb2.GiveUpShareResponse:
         """Give up a share, and answer nothing else of it any more. Idempotent by epoch."""
         self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        order = GiveUpShare(request.share, request.epoch, self._task)
+        order = GiveUpShare(request.share, request.epoch, self._task, request.keeps)
         self._shares.at(request.share).give_up(order)
         return ps_pb2.GiveUpShareResponse()
 
@@ -192,6 +192,7 @@ def _state_to_wire(state: ShareState) -> ps_pb2.ShareState:
             is_needed=each.is_needed,
             position=each.position,
             acknowledged=each.acknowledged,
+            copied_bytes=each.copied_bytes,
         )
         for each in state.followers
     ]
@@ -201,6 +202,9 @@ def _state_to_wire(state: ShareState) -> ps_pb2.ShareState:
         epoch=state.epoch,
         is_whole=state.is_whole,
         followers=followers,
+        held_bytes=state.held_bytes,
+        pushes=state.pushes,
+        received_bytes=state.received_bytes,
     )
 
 

@@ -59,6 +59,7 @@ Chief/Heartbeat             .       x       x         x       .        x        
 Chief/Finish                .       x       x         x       .        x          .
 Chief/Arrive                .       x       x         x       .        .          .
 Chief/StopJob               x       x       .         .       .        .          .
+Chief/MoveShare             x       x       .         .       .        .          .
 Chief/GetStatus             x       x       x         x       x        x          x
 Chief/WatchLeaders          .       x       x         x       .        x          .
 Collective/Probe            .       x       x         x       .        .          .

@@ -203,6 +203,24 @@ def test_a_leader_that_gives_up_ends_its_sessions_before_it_answers() -> None:
     assert share.store is not store
 
 
+def test_a_leader_that_is_counted_on_keeps_what_it_has_and_answers_nothing() -> None:
+    share = ReplicatedShare(
+        0, LEADER, SETTINGS["tcp"].model_copy(update={"request_timeout_s": 0.1})
+    )
+    share.lead(Lead(0, 1, LEADER))
+    ended = threading.Event()
+    with share.serving(ended.set) as store:
+        share.give_up(GiveUpShare(0, 2, LEADER, keeps=True))
+        assert ended.is_set()
+        with pytest.raises(PeerLostError):
+            store.records.confirm_read()
+        with pytest.raises(PeerLostError):
+            store.records.confirm()
+    share.lead(Lead(0, 3, LEADER))
+    assert share.led() is store
+    store.records.confirm()
+
+
 def test_what_was_copied_in_part_is_thrown_away_when_the_link_ends() -> None:
     share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
     earlier = share.follow(LEADER, 1, lambda: None)

@@ -100,6 +100,24 @@ def test_a_leader_that_gives_up_answers_nothing_and_has_nothing_any_more(
     assert controls[0].find_job(timeout_s=5).shards == 1
 
 
+def test_a_leader_that_has_handed_over_leads_again_with_what_it_had(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    servers, controls = pair
+    controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    servers[0].worker().create(vector())
+    order = GiveUpShare(0, 2, PS[0], keeps=True)
+    controls[0].give_up_share(FIRST, order, timeout_s=5)
+    controls[0].give_up_share(FIRST, order, timeout_s=5)
+    with pytest.raises(MovedError, match="does not lead share 0"):
+        servers[0].peer().connect(5)
+    controls[0].lead_share(FIRST, Lead(0, 3, PS[0]), timeout_s=5)
+    servers[0].peer().connect(5)
+    assert controls[0].find_job(timeout_s=5).shards == 1
+    with pytest.raises(FencedError, match="cannot give up share 1"):
+        controls[0].give_up_share(FIRST, GiveUpShare(1, 2, PS[0], keeps=True), timeout_s=5)
+
+
 def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]]) -> None:
     _, [control, _] = pair
     control.attach(SECOND, "chief:2", lease_s=60, timeout_s=5)

@@ -46,6 +46,25 @@ def freeze(job: CountingJob, task: str) -> None:
     os.kill(job.running[task].pid, signal.SIGCONT)
 
 
+def move(job: CountingJob, task: str) -> None:
+    """A share moves from a ps to another one."""
+    share = next(each for each in job.shares() if each.leader.short == task)
+    others = [TaskId("ps", index) for index in range(PS)]
+    to = random.Random(f"{SEED} {share}").choice([each for each in others if each != share.leader])
+    assert job.move(share.share, to).reason == ""
+
+
+def move_and_kill(job: CountingJob, task: str) -> None:
+    """A ps ends without a word while a share moves from it, or to it."""
+    share = job.shares()[SEED % PS]
+    to = TaskId("ps", int(task.partition(":")[2]))
+    if to == share.leader:
+        to = TaskId("ps", (to.index + 1) % PS)
+    with job.chief() as chief:
+        chief.move_share(share.share, to, timeout_s=10)
+    kill(job, task)
+
+
 @pytest.mark.soak
 def test_no_count_is_lost_or_doubled_whatever_happens_to_one_task_at_a_time(
     tmp_path: Path,
@@ -60,7 +79,10 @@ def test_no_count_is_lost_or_doubled_whatever_happens_to_one_task_at_a_time(
             # One that was just started has nothing yet, and is none of the job's.
             serving = {task.short for s in job.shares() for task in (s.leader, *s.followers)}
             task = draw.choice(["chief:0", *sorted(serving)])
-            fault = kill if task == "chief:0" else draw.choice([kill, kill, leave, freeze])
+            faults = [kill, kill, leave, freeze, move_and_kill]
+            if any(share.leader.short == task for share in job.shares()):
+                faults.append(move)
+            fault = kill if task == "chief:0" else draw.choice(faults)
             done.append(f"{fault.__name__} {task}")
             fault(job, task)
         job.until_whole()

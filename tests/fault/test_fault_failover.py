@@ -8,16 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from click.testing import CliRunner
+
 from helpers.counting_job import CountingJob
 from helpers.waiting import scaled
+from windlass.cluster.replication.moves import MovePhase
 from windlass.core.exit_codes import ExitCode
+from windlass.core.task import TaskId
+from windlass.launch.commands.move import move_command
 
 
 @contextmanager
-def counting_job(folder: Path) -> Iterator[CountingJob]:
-    job = CountingJob(folder)
+def counting_job(folder: Path, ps: int = 2) -> Iterator[CountingJob]:
+    job = CountingJob(folder, ps)
     try:
-        job.until_said("followers: ps:", "followers: ps:")
+        job.until_whole()
         yield job
         job.end()
     finally:
@@ -54,10 +59,31 @@ def test_a_ps_that_is_asked_to_leave_hands_over_what_it_has(tmp_path: Path) -> N
     assert "leaves: other ps have what it had" in job.said("ps:0")
 
 
+def test_a_share_moves_while_workers_count(tmp_path: Path) -> None:
+    with counting_job(tmp_path, 3) as job:
+        job.go_on()
+        moved = CliRunner().invoke(move_command, [job.address, "0", "--to", "ps-2"])
+        assert moved.exit_code == 0, moved.output
+        assert "ps:2 leads share 0, after 0." in moved.output
+        assert job.shares()[0].leader.short == "ps:2"
+        job.go_on()
+        job.until_whole()
+        [share, *_] = job.shares()
+        follower = share.followers[0]
+        assert job.move(0, follower).phase is MovePhase.DONE
+        job.go_on()
+        job.until_whole()
+        again = CliRunner().invoke(move_command, [job.address, "0", "--to", str(follower.index)])
+        assert "it leads it already" in str(again.exception)
+
+
 def test_a_ps_that_stands_still_is_replaced_and_follows_when_it_comes_back(tmp_path: Path) -> None:
     with counting_job(tmp_path) as job:
         job.go_on()
         os.kill(job.running["ps:1"].pid, signal.SIGSTOP)
+        moved = job.move(0, TaskId("ps", 1))  # the chief knows nothing of it yet
+        assert (moved.phase, moved.reason) == (MovePhase.FAILED, "it does not answer")
+        job.until_said("share 0: ps:1 leads", "share 0: ps:0 leads, followers: none")
         job.until_said("share 1: ps:0 leads, followers: none")
         job.go_on()
         os.kill(job.running["ps:1"].pid, signal.SIGCONT)

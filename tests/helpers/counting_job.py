@@ -1,13 +1,17 @@
 """A job with replicas of which a test ends any process: every task counts its own steps."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from windlass.client.chief.calls import ChiefClient
 from windlass.cluster.access.principal import Principal
+from windlass.cluster.replication.moves import Move
 from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.errors import WindlassError
 from windlass.core.settings import Settings
+from windlass.core.task import TaskId
 
 from .clusters import HandStarted, tf_configs
 from .waiting import scaled, wait_until
@@ -108,16 +112,42 @@ class CountingJob(HandStarted):
             "steps of all tasks",
         )
 
-    def shares(self) -> tuple[ShareLeader, ...]:
-        """Who leads and follows, as the chief says; nothing if it does not answer."""
-        address = json.loads(self.configs["chief:0"])["cluster"]["chief"][0]
-        chief = ChiefClient(address, Settings(), Principal("driver"))
+    @property
+    def address(self) -> str:
+        """Where the chief is."""
+        return str(json.loads(self.configs["chief:0"])["cluster"]["chief"][0])
+
+    @contextmanager
+    def chief(self) -> Iterator[ChiefClient]:
+        """Calls to the chief."""
+        chief = ChiefClient(self.address, Settings(), Principal("driver"))
         try:
-            return chief.status(timeout_s=2).shares
-        except WindlassError:
-            return ()
+            yield chief
         finally:
             chief.close()
+
+    def shares(self) -> tuple[ShareLeader, ...]:
+        """Who leads and follows, as the chief says; nothing if it does not answer."""
+        try:
+            with self.chief() as chief:
+                return chief.status(timeout_s=2).shares
+        except WindlassError:
+            return ()
+
+    def move(self, share: int, to: TaskId) -> Move:
+        """Have another ps lead a share, and wait until it does, or cannot."""
+        with self.chief() as chief:
+            number = chief.move_share(share, to, timeout_s=10).number
+
+            def over() -> Move | None:
+                move = chief.status(timeout_s=10).move
+                return move if move is not None and move.phase.is_over else None
+
+            wait_until(lambda: over() is not None, 30, f"the move of share {share} to {to.short}")
+            move = over()
+        assert move is not None
+        assert move.number == number
+        return move
 
     def until_whole(self) -> None:
         """Wait until every share has a follower."""

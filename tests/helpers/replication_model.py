@@ -175,6 +175,7 @@ class Rules:
     with_follower: Callable[[Configuration, int, TaskId], Any] = configuration.with_follower
     given_up: Callable[[Replica, GiveUpShare], Replica | None] = replica.given_up
     keeps_answering: bool = False
+    keeps_until_led: bool = True
     waits_for_reads: Callable[..., bool] = replica.waits_for_reads
     waits_for_the_answer: bool = True
 
@@ -189,7 +190,8 @@ class Bounds:
         crashes: Number of crashes of ps.
         restarts: Number of restarts of the chief.
         epochs: The last epoch that the chief may decide on.
-        gives_up: The chief tells those that it leaves out, and hands over in order.
+        gives_up: The chief tells those that it leaves out.
+        hands_over: The chief makes a follower lead though the leader lives.
         grants: Leaders answer reads alone.
     """
 
@@ -201,6 +203,7 @@ class Bounds:
     epochs: int = 3
     begins_followed: bool = True
     gives_up: bool = False
+    hands_over: bool = False
     grants: bool = False
     states: int = 1_000_000
 
@@ -399,7 +402,8 @@ class Model:
             after = rules.ordered(now, message)
             if after is None or after == now:
                 return None
-            if server.lets_read is not None and rules.waits_for_reads(message, leader_ended=False):
+            lets_read = now.role is ReplicaRole.FOLLOWING and server.lets_read is not None
+            if lets_read and rules.waits_for_reads(message, leader_ended=False):
                 return None
             waiting = server.waiting if now.role is ReplicaRole.LEADING else frozenset()
             keeps = now.role is ReplicaRole.LEADING or rules.keeps_links
@@ -422,12 +426,15 @@ class Model:
             after = rules.given_up(now, message)
             if after is None:
                 return None
-            emptied = server
-            if not rules.keeps_answering:
-                # A follower's grant outlasts what it has.
+            if after.is_whole:
+                emptied = replace(server, replica=after, links=(), heard=(), waiting=frozenset())
+                emptied = replace(emptied, caught_up=None)
+            else:  # a follower's grant outlasts what it has
                 emptied = Ps(
                     replica=after, marks=(0,) * len(server.marks), lets_read=server.lets_read
                 )
+            if rules.keeps_answering:
+                emptied = server
             answer = HasGivenUp(message.epoch, me)
             return replace(self._with(state, index, emptied), messages=state.messages | {answer})
         if isinstance(message, CopyTo):
@@ -513,6 +520,8 @@ class Model:
                 said |= {
                     GiveUpShare(SHARE, now.epoch, each) for each in everybody - {*now.replicas}
                 }
+            if state.ends is not None:
+                said |= {GiveUpShare(SHARE, now.epoch, state.ends, self.rules.keeps_until_led)}
             yield (
                 f"the chief tells {now.epoch}",
                 replace(state, told=True, messages=state.messages | said),
@@ -534,7 +543,7 @@ class Model:
                 yield from self._decided(
                     state, f"the chief gives up ps:{index}", self.rules.without(now, ps(index))
                 )
-            if self.bounds.gives_up:
+            if self.bounds.hands_over:
                 for follower in now.followers:
                     yield from self._decided(
                         state,

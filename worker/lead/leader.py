@@ -21,7 +21,12 @@ from ...core.task import Incarnation, TaskId
 from ...net.announcement import ChiefAnnouncement
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
-from ...telemetry.task_metrics import job_samples, save_samples, share_samples
+from ...telemetry.task_metrics import (
+    job_samples,
+    move_samples,
+    save_samples,
+    share_samples,
+)
 from ..data_plane.plane import DataPlane
 from .checkpoint_sources import CheckpointSource, PsShards, source_of
 from .checkpointer import Checkpointer
@@ -221,6 +226,9 @@ class JobLeader:
         if self._keeper is not None:
             replicas = {each.share: 1 + len(each.followers) for each in leaders.now()}
             yield from share_samples(replicas, leaders.replicas, leaders.failovers)
+            moves, last = leaders.moves, leaders.moves.last
+            seconds = last.seconds if last is not None and last.phase.is_over else 0.0
+            yield from move_samples(moves.done, moves.failed, seconds)
         yield from save_samples(self.locked_job.saves, self.locked_job.last_checkpoint_step)
 
     def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:

@@ -1,12 +1,10 @@
-"""Keeps every share of a job led and followed: watches the ps, decides, writes down, gives orders.
+"""Keeps every share of a job led and followed: decides, writes down, gives orders.
 
 What is decided is in :mod:`windlass.cluster.replication.shares`. One thread per ps waits for its
-reports, and notices at once when its process ends; one thread decides, so that events have an
-order.
+reports (:mod:`.ps_watch`); one thread decides, so that events have an order.
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +12,14 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from ...client.ps.control import PsControl
-from ...cluster.replication.configuration import Configuration, CopyTo, GiveUpShare, Lead
+from ...cluster.replication.configuration import (
+    Configuration,
+    CopyTo,
+    GiveUpShare,
+    Lead,
+    Reconfiguration,
+)
+from ...cluster.replication.moves import Move
 from ...cluster.replication.replica import GRANT_S
 from ...cluster.replication.reports import PsReport, ShareLeader
 from ...cluster.replication.shares import Shares, lead_orders, other_orders
@@ -25,18 +30,17 @@ from ...core.errors import FencedError, PeerLostError, StorageError, WindlassErr
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
+from .ps_watch import PsWatch
 
 log = logging.getLogger(__name__)
 
 _ORDER_S = 2.0
-_WATCH_S = (
-    2.0  # a call is answered after half a second: a ps that is silent for longer stands still
-)
-_PROBE_S = 0.75
-_FIRST_ANSWER_S = 3.0
-_PAUSE_S = 0.1
+_WRITE_AGAIN_S = 0.75
 _TURN_S = 0.1
 _FIRST_COPY_AGAIN_S, _COPY_AGAIN_S = 0.2, 10.0
+
+_ASKED = PsReport(0)
+"""In place of a report: something was asked for, and nobody has reported."""
 
 _Event = tuple[TaskId, PsReport | None]
 _Handover = tuple[
@@ -80,11 +84,15 @@ class ShareKeeper:
         self._closing = threading.Event()
         self._backoffs: dict[int, Backoff] = {}
         self._copy_again: dict[int, float] = {}
-        self._threads = [new_thread("shares", self._run, failed=self._failed)]
-        self._threads += [
-            new_thread(
-                f"watch-{control.task.short}",
-                lambda each=control: self._watch(each),  # type: ignore[misc]
+        self._move_began = 0.0  # by the clock of time.monotonic
+        self._thread = new_thread("shares", self._run, failed=self._failed)
+        self._watches = [
+            PsWatch(
+                control,
+                who,
+                lambda task, report: self._events.put((task, report)),
+                self._closing,
+                was_led=self._resumes,
                 failed=self._failed,
             )
             for control in controls
@@ -94,8 +102,10 @@ class ShareKeeper:
         """Begin to lead."""
         with self._lock:
             self._leads |= {order.share: (None, order) for order in self._shares.begin()}
-        for thread in self._threads:
-            thread.start()
+        self._locked_job.leaders.moves.begin = self.move
+        self._thread.start()
+        for watch in self._watches:
+            watch.start()
 
     def stop(self) -> None:
         """Decide nothing more: the job is over, and its ps end."""
@@ -104,9 +114,10 @@ class ShareKeeper:
     def close(self) -> None:
         """Stop, and wait until no ps is called any more: channels may be closed."""
         self.stop()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(_ORDER_S)
+        for watch in self._watches:
+            watch.join(_ORDER_S)
+        if self._thread.ident is not None:
+            self._thread.join(_ORDER_S)
         for control in self._controls.values():
             control.end_watch()
 
@@ -162,43 +173,30 @@ class ShareKeeper:
         with self._lock:
             return self._shares.is_stuck(task)
 
-    # -- watching ------------------------------------------------------------------------------
+    # -- moving --------------------------------------------------------------------------------
 
-    def _watch(self, control: PsControl) -> None:
-        seen = 0
-        known = False
-        # A restarted chief knows it from the one before, and may reach it a moment later.
-        lost_at = time.monotonic() + _FIRST_ANSWER_S if self._resumes else math.inf
-        while not self._closing.is_set():
-            try:
-                seen, report = control.watch_shares(
-                    self._who, seen, timeout_s=_WATCH_S if seen else _PROBE_S
-                )
-            except PeerLostError as error:
-                if self._closing.is_set():
-                    return
-                if seen:
-                    log.warning("%s does not answer: %s", control.task, error)
-                seen = 0
-                is_known = known or time.monotonic() > lost_at
-                if is_known and not self._answers(control):
-                    known, lost_at = False, math.inf
-                    self._events.put((control.task, None))
-                self._closing.wait(_PAUSE_S)
-            except WindlassError as error:  # e.g. of another job: the lease says so, too
-                log.debug("%s", error)
-                self._closing.wait(1.0)
-            else:
-                known = True
-                self._events.put((control.task, report))
+    def move(self, share: int, to: TaskId) -> Move:
+        """Begin to move a share, which is over some time after this returns. From any thread.
 
-    def _answers(self, control: PsControl) -> bool:
-        """Whether a ps whose call broke off answers another one, soon."""
-        try:
-            control.watch_shares(self._who, 0, timeout_s=_PROBE_S)
-        except WindlassError:
-            return False
-        return True
+        Raises:
+            NotFoundError: There is no such share, or no such ps.
+            RefusedError: See :meth:`Shares.begin_move`.
+        """
+        with self._lock:
+            before = self._shares.move
+            move = self._shares.begin_move(share, to)
+            if move is not before:
+                self._move_began = time.monotonic()
+        self._tell_of_move()
+        self._events.put((to, _ASKED))
+        return move
+
+    def _tell_of_move(self) -> None:
+        with self._lock:
+            move = self._shares.move
+        if move is not None:
+            seconds = time.monotonic() - self._move_began
+            self._locked_job.leaders.moves.publish(replace(move, seconds=seconds))
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -210,17 +208,15 @@ class ShareKeeper:
                 pass
             else:
                 self._decide(task, report)
-            self._tell()
+            if self._events.empty():  # an order may wait for a ps of which an event says it is lost
+                self._tell()
+            self._tell_of_move()
 
     def _decide(self, task: TaskId, report: PsReport | None) -> None:
         with self._lock:
-            before, has_left = dict(self._shares.configurations), False
-            if report is not None:
-                self._check_known(task, report)
-                decided = self._shares.reported(task, report)
-            else:
-                has_left = self._shares.may_leave(task)
-                decided = self._shares.gone(task)
+            before = dict(self._shares.configurations)
+            has_left = report is None and self._shares.may_leave(task)
+            decided = self._decided(task, report)
             decided += self._shares.hand_over()
             orders, give_ups = lead_orders(decided), other_orders(decided)
             lost = sorted(self._shares.lost)
@@ -245,6 +241,14 @@ class ShareKeeper:
         for order in give_ups:
             self._has_given_up(order)
 
+    def _decided(self, task: TaskId, report: PsReport | None) -> list[Reconfiguration]:
+        if report is _ASKED:
+            return []
+        if report is None:
+            return self._shares.gone(task)
+        self._check_known(task, report)
+        return self._shares.reported(task, report)
+
     def _is_written(self) -> bool:
         """Write down what was decided, however long that takes; False: the job is over."""
         while not self._closing.is_set():
@@ -252,7 +256,7 @@ class ShareKeeper:
                 self._write()
             except StorageError as error:
                 log.error("who leads the ps cannot be written down, and is tried again: %s", error)
-                self._closing.wait(_PROBE_S)
+                self._closing.wait(_WRITE_AGAIN_S)
             else:
                 return True
         return False
@@ -317,6 +321,7 @@ class ShareKeeper:
         with self._lock:
             if self._leads.get(order.share) is handover:
                 del self._leads[order.share]
+            self._shares.obeyed(order)
         self._locked_job.leaders.publish(
             ShareLeader(order.share, order.epoch, order.to, control.address, order.followers)
         )

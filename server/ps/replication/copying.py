@@ -38,21 +38,29 @@ def copy_to_all(stream: RecordStream, blocks: Sequence[PushTarget], held: Sequen
 
 
 def copy_target(
-    stream: RecordStream, block: PushTarget, held: Sequence[Held], follower: Follower
+    stream: RecordStream,
+    block: PushTarget,
+    held: Sequence[Held],
+    follower: Follower,
+    has_sent: Callable[[int], None] = lambda num_bytes: None,  # noqa: ARG005
 ) -> None:
     """Copy arrays or a part of a table to a follower; see :func:`copy_block`."""
     if isinstance(block, Block):
-        copy_block(stream, block, held, follower)
+        copy_block(stream, block, held, follower, has_sent)
         return
     from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it
     from .table_copying import copy_table
 
     if isinstance(block, KeyedBlock):
-        copy_table(stream, block, held, follower)
+        copy_table(stream, block, held, follower, has_sent)
 
 
 def copy_block(
-    stream: RecordStream, block: Block, held: Sequence[Held], follower: Follower
+    stream: RecordStream,
+    block: Block,
+    held: Sequence[Held],
+    follower: Follower,
+    has_sent: Callable[[int], None] = lambda num_bytes: None,  # noqa: ARG005
 ) -> None:
     """Copy one block to a follower.
 
@@ -61,6 +69,7 @@ def copy_block(
         block: The block to copy.
         held: Its shards, in order.
         follower: The follower that gets it.
+        has_sent: Called with the bytes of each tile that was sent.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
@@ -69,13 +78,13 @@ def copy_block(
     with block.lock:
         stream.send(follower, _begun(block, held))
         tiles = _tiles(block)
-        _send_tile(stream, follower, block, next(tiles))
+        has_sent(_send_tile(stream, follower, block, next(tiles)))
         sent.append(follower.position)
     for tile in tiles:
         if len(sent) >= _TILES_AHEAD:
             stream.wait_for(follower, sent.pop(0))
         with block.lock:
-            _send_tile(stream, follower, block, tile)
+            has_sent(_send_tile(stream, follower, block, tile))
             sent.append(follower.position)
 
 
@@ -165,10 +174,12 @@ def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:
 
 def _send_tile(
     stream: RecordStream, follower: Follower, block: Block, tile: tuple[int, int]
-) -> None:
+) -> int:
+    """Send one tile; its bytes."""
     part = slice(*tile)
-    slots = {name: slot[part] for name, slot in block.slots.items()}
-    stream.send(follower, CopiedTile(block.number, *tile, block.value[part], slots))
+    value, slots = block.value[part], {name: slot[part] for name, slot in block.slots.items()}
+    stream.send(follower, CopiedTile(block.number, *tile, value, slots))
+    return value.nbytes + sum(slot.nbytes for slot in slots.values())
 
 
 def _tiles(block: Block) -> Iterator[tuple[int, int]]:

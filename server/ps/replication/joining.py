@@ -10,7 +10,12 @@ from .stream import Follower
 _MOST_AHEAD = 32  # records
 
 
-def copy_store(store: Store, follower: Follower, attach: Callable[[], None] | None = None) -> None:
+def copy_store(
+    store: Store,
+    follower: Follower,
+    attach: Callable[[], None] | None = None,
+    has_sent: Callable[[int], None] = lambda num_bytes: None,  # noqa: ARG005
+) -> None:
     """Copy all of a store to a follower, which has everything when this returns.
 
     Answers do not wait for it yet: see :meth:`RecordStream.need`.
@@ -19,6 +24,7 @@ def copy_store(store: Store, follower: Follower, attach: Callable[[], None] | No
         store: The leader's.
         follower: It has nothing yet.
         attach: Attaches it to the store, or raises; None: nobody else attaches followers.
+        has_sent: Called with the bytes of each part that was sent.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
@@ -34,7 +40,7 @@ def copy_store(store: Store, follower: Follower, attach: Callable[[], None] | No
         for block in new:
             copied.add(block.number)
             if stream.claim(follower, block.number):
-                copy_target(stream, block, store.table.held_of(block), follower)
+                copy_target(stream, block, store.table.held_of(block), follower, has_sent)
                 # Many small blocks are not to stand on the link in front of pushes.
                 stream.wait_for(follower, follower.position - _MOST_AHEAD)
     stream.send(follower, CopyCompleted())

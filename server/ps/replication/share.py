@@ -63,6 +63,7 @@ class ReplicatedShare:
         self._position = 0
         self._break_link: Callable[[], None] = lambda: None
         self._joined: frozenset[TaskId] = frozenset()
+        self._copied_bytes = 0  # of the copy that was ordered last
         self._heard = 0.0  # of the leader, by the clock of time.monotonic
         self._leader_ended = False
         self._following: object = None
@@ -126,8 +127,9 @@ class ReplicatedShare:
             threading.Event().wait(left_s)
 
     def give_up(self, order: GiveUpShare) -> None:
-        """Obey an order to give up the share: when this returns, this ps answers nothing any more,
-        and what it had is thrown away.
+        """Obey an order to give up the share: when this returns, this ps answers nothing any more.
+
+        What it had is thrown away, unless the chief still counts on it.
 
         Raises:
             FencedError: It has heard of that epoch, or of a later one: the order came late.
@@ -138,9 +140,27 @@ class ReplicatedShare:
                 raise self._fenced(f"cannot give up share {self.number} in epoch {order.epoch}")
             if after is self.replica:
                 return
-            self._become(after, "another ps leads")
+            if after.is_whole:
+                self._step_down(after)
+            else:
+                self._become(after, "another ps leads")
         log.info("has given up share %d in epoch %d", self.number, order.epoch)
         self._changed()
+
+    def _step_down(self, after: Replica) -> None:
+        """Keep everything, and answer nothing: what waits to be answered waits on.
+
+        The caller holds the lock, so that no session begins meanwhile.
+        """
+        self._break_link()
+        self._break_link = lambda: None
+        self.replica = after
+        records = self.store.records
+        records.need([self._task])  # which has no link here
+        for follower in records.followers:
+            records.detach(follower.task)
+        for cancel in list(self._sessions):
+            cancel()
 
     def _become(self, after: Replica, why: str, contents: int = 0) -> None:
         """Begin with nothing; whoever waits for what was here gets a ``MovedError``.
@@ -229,6 +249,7 @@ class ReplicatedShare:
             if after is None:
                 return
             self.replica = after
+            self._copied_bytes = 0
             store = self.store
 
         follower: Follower | None = None
@@ -237,7 +258,9 @@ class ReplicatedShare:
             nonlocal follower
             try:
                 follower = Follower(order.follower, open_link(order, address, store.records))
-                copy_store(store, follower, lambda: self._attach(store, order, follower))
+                copy_store(
+                    store, follower, lambda: self._attach(store, order, follower), self._copied
+                )
                 self._count(store, follower)
             except (OSError, WindlassError) as error:
                 log.warning("share %d was not copied to %s: %s", self.number, order.follower, error)
@@ -248,6 +271,9 @@ class ReplicatedShare:
             self._give_up(store, order, follower)
 
         new_thread(f"copy-{order.follower.short}", copy, failed=failed).start()
+
+    def _copied(self, num_bytes: int) -> None:
+        self._copied_bytes += num_bytes
 
     def _count(self, store: Store, follower: Follower) -> None:
         """Answers wait for a follower from now on; the chief hears of it once it has all before."""
@@ -408,25 +434,36 @@ class ReplicatedShare:
     def state(self) -> ShareState:
         """What this ps is to the share."""
         # Without the lock, which a record that is carried out may hold for long.
-        now, joined, records = self.replica, self._joined, self.store.records
-        followers = records.followers
-        return ShareState(
-            self.number,
-            now.role,
-            now.epoch,
-            now.is_whole and not records.is_closed,
-            tuple(
-                FollowerState(
-                    each.task,
-                    has_joined=each.task in joined,
-                    is_lost=each.broken is not None,
-                    is_needed=each.is_needed,
-                    position=each.position,
-                    acknowledged=each.acknowledged,
-                )
-                for each in followers
-            ),
+        now, store = self.replica, self.store
+        state = ShareState(
+            self.number, now.role, now.epoch, now.is_whole and not store.records.is_closed
         )
+        if now.role is not ReplicaRole.LEADING:
+            return state
+        counters = store.counters()
+        return replace(
+            state,
+            followers=tuple(self._followers(now, store)),
+            held_bytes=counters.value_bytes + counters.slot_bytes,
+            pushes=counters.pushes,
+            received_bytes=counters.bytes_in,
+        )
+
+    def _followers(self, now: Replica, store: Store) -> Iterator[FollowerState]:
+        joined, copies_to = self._joined, now.copies_to
+        for each in store.records.followers:
+            yield FollowerState(
+                each.task,
+                has_joined=each.task in joined,
+                is_lost=each.broken is not None,
+                is_needed=each.is_needed,
+                position=each.position,
+                acknowledged=each.acknowledged,
+                copied_bytes=self._copied_bytes if each.task == copies_to else 0,
+            )
+            copies_to = None if each.task == copies_to else copies_to
+        if copies_to is not None:  # the link to it is being opened
+            yield FollowerState(copies_to)
 
     def _fenced(self, what: str) -> FencedError:
         return FencedError(

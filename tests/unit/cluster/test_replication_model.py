@@ -21,14 +21,20 @@ _FAST = {
         copies=1, begins_followed=False, epochs=5
     ),
     "those left out are told, and copied to again": Bounds(pushes=(1,), copies=1, gives_up=True),
-    "reads by grant, and a handover": Bounds(pushes=(1,), gives_up=True, grants=True, restarts=1),
+    "reads by grant, and a handover": Bounds(pushes=(1,), hands_over=True, grants=True),
 }
 _ALL = {
+    "a handover, and a chief that restarts": Bounds(
+        pushes=(1,), gives_up=True, hands_over=True, grants=True, restarts=1
+    ),
     "two workers, reads by grant, and a handover": Bounds(
-        pushes=(1, 1), gives_up=True, grants=True
+        pushes=(1, 1), hands_over=True, grants=True
     ),
     "one that gave up follows again": Bounds(
-        pushes=(1,), copies=1, gives_up=True, grants=True, epochs=4
+        pushes=(1,), copies=1, gives_up=True, hands_over=True, epochs=4
+    ),
+    "a handover, and a ps that dies": Bounds(
+        pushes=(1,), gives_up=True, hands_over=True, grants=True, crashes=1
     ),
     "a leader that becomes a follower": Bounds(copies=1, epochs=4),
     "three ps": Bounds(servers=3, copies=1, epochs=4),
@@ -88,7 +94,7 @@ def _waits_for_nothing(order: Lead, *, leader_ended: bool) -> bool:
     return False
 
 
-_HANDOVER = Bounds(pushes=(1,), gives_up=True, grants=True)
+_HANDOVER = Bounds(pushes=(1,), hands_over=True, grants=True)
 _COPY = Bounds(copies=1, begins_followed=False)
 _BACK = Bounds(copies=1, epochs=4, pushes=(1, 1))
 _DEFECTS = {
@@ -126,6 +132,7 @@ _DEFECTS = {
         _HANDOVER,
     ),
     "one that has given up answers nothing": (Rules(keeps_answering=True), _HANDOVER),
+    "one that hands over keeps what it has": (Rules(keeps_until_led=False), _HANDOVER),
     "nobody gives up what was copied in the same epoch": (
         Rules(given_up=_gives_up_in_its_own_epoch),
         Bounds(pushes=(1,), copies=1, gives_up=True),

@@ -1,5 +1,9 @@
 """The chief's decisions about all shares, when a ps reports, is lost, or is to leave."""
 
+from dataclasses import replace
+
+import pytest
+
 from windlass.cluster.replication import configuration
 from windlass.cluster.replication.configuration import (
     Configuration,
@@ -9,9 +13,11 @@ from windlass.cluster.replication.configuration import (
     Order,
     Reconfiguration,
 )
+from windlass.cluster.replication.moves import MovePhase
 from windlass.cluster.replication.replica import ReplicaRole
 from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
 from windlass.cluster.replication.shares import Shares, lead_orders, other_orders
+from windlass.core.errors import NotFoundError, RefusedError
 from windlass.core.task import TaskId
 
 PS = [TaskId("ps", index) for index in range(4)]
@@ -21,6 +27,13 @@ def told(decided: list[Reconfiguration]) -> list[Order]:
     """The orders of some decisions, in the order in which they are given."""
     pairs = [order for pair in lead_orders(decided) for order in pair if order is not None]
     return [*other_orders(decided), *pairs]
+
+
+def handover(share: int, epoch: int, source: TaskId, *order: TaskId) -> list[Order]:
+    """The leader gives up, and the first of some ps leads; the others are counted on until then."""
+    to, *others = order
+    lead = Lead(share, epoch, to, tuple(others))
+    return [GiveUpShare(share, epoch, source, keeps=True), lead]
 
 
 def leads(share: int, epoch: int, *followers: FollowerState) -> ShareState:
@@ -141,11 +154,13 @@ def test_a_ps_that_is_to_leave_goes_when_others_have_what_it_has() -> None:
     shares = followed(3)
     shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),)))
     assert not shares.may_leave(PS[0])
-    assert told(shares.hand_over()) == [
-        GiveUpShare(0, 3, PS[0]),
-        Lead(0, 3, PS[1]),
-        Lead(2, 3, PS[2]),
-    ]
+    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    assert shares.hand_over() == []
+    assert not shares.may_leave(PS[0]), "the other one does not lead yet"
+    led = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
+    assert told(shares.reported(PS[1], led)) == [Lead(0, 4, PS[1])]
+    shares.reported(PS[2], PsReport(1, shares=(leads(2, 2, joined(0)),)))
+    assert told(shares.hand_over()) == [Lead(2, 3, PS[2])]
     assert shares.may_leave(PS[0])
     assert not shares.may_leave(PS[1]), "nobody has asked it to"
     assert {copy.follower for copy in shares.copies()} == {PS[1], PS[2]}, "and not to it"
@@ -158,22 +173,49 @@ def test_a_ps_without_a_follower_is_copied_first() -> None:
     assert shares.copies() == [CopyTo(0, 1, PS[0], PS[1])], "share 1 has no other ps"
     draining = PsReport(1, draining=True, shares=(leads(0, 1, joined(1)),))
     shares.reported(PS[0], draining)
-    assert told(shares.hand_over()) == [GiveUpShare(0, 3, PS[0]), Lead(0, 3, PS[1])]
+    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    shares.reported(PS[1], PsReport(1, shares=(leads(0, 3),)))
     assert shares.may_leave(PS[0])
 
 
 def test_a_leader_that_is_to_leave_hands_over_to_a_follower_that_stays() -> None:
     shares = followed(3)
-    shares.reported(PS[1], PsReport(1, draining=True, shares=(leads(1, 2, joined(2)),)))
+    shares.begin_move(0, PS[2])
+    shares.reported(PS[1], PsReport(1, draining=True))
+    with_both = leads(0, 2, joined(1), joined(2))
+    decided = shares.reported(PS[0], PsReport(1, draining=True, shares=(with_both,)))
+    decided += shares.hand_over()
+    assert told(decided)[:2] == handover(0, 4, PS[0], PS[2], PS[0], PS[1])
+
+
+def test_a_leader_leads_again_if_the_ps_that_it_has_handed_over_to_is_lost() -> None:
+    shares = followed(3)
+    shares.begin_move(0, PS[1])
+    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    assert told(shares.gone(PS[1]))[0] == Lead(0, 4, PS[0])
     shares.hand_over()
-    shares.copies()
-    shares.reported(PS[0], PsReport(1, shares=(leads(0, 3, joined(2)),)))
-    both = PsReport(1, draining=True, shares=(leads(0, 4, joined(2)),))
-    assert told([*shares.reported(PS[0], both), *shares.hand_over()]) == [
-        GiveUpShare(0, 5, PS[0]),
-        Lead(0, 5, PS[2]),
-        Lead(2, 3, PS[2]),
-    ]
+    assert shares.move is not None
+    assert shares.move.reason == "it does not answer"
+
+
+def test_a_move_to_a_ps_that_was_started_again_before_it_led_has_failed() -> None:
+    shares = followed(3)
+    shares.begin_move(0, PS[1])
+    shares.hand_over()
+    shares.reported(PS[1], PsReport(2))
+    assert shares.hand_over() == []
+    assert shares.move is not None
+    assert shares.move.reason == "it was lost before it led"
+
+
+def test_a_new_leader_whose_chief_restarts_goes_on_without_those_it_has_no_link_to() -> None:
+    before = followed(3)
+    before.begin_move(0, PS[1])
+    before.hand_over()
+    after = Shares(2, before.configurations.values(), before.processes)
+    assert Lead(0, 3, PS[1], (PS[0],)) in after.begin()
+    led = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
+    assert told(after.reported(PS[1], led)) == [Lead(0, 4, PS[1])]
 
 
 def test_a_ps_that_was_left_out_is_told_so_when_it_is_heard_of_again() -> None:
@@ -194,8 +236,9 @@ def test_a_change_after_a_handover_leaves_the_order_to_give_up_first() -> None:
     shares = followed(2)
     draining = PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),))
     decided = [*shares.reported(PS[0], draining), *shares.hand_over()]
-    before = configuration.anew(shares.configurations[0])
-    assert lead_orders([*decided, before])[0] == (GiveUpShare(0, 3, PS[0]), Lead(0, 4, PS[1]))
+    anew = configuration.anew(shares.configurations[0])
+    ends, _ = handover(0, 3, PS[0], PS[1], PS[0])
+    assert lead_orders([*decided, anew])[0] == (ends, Lead(0, 4, PS[1], (PS[0],)))
     lost = configuration.without(Configuration(0, 3, PS[1], (PS[2],)), PS[1])
     assert lost is not None
     assert lead_orders([*decided, lost])[0] == (None, Lead(0, 4, PS[2])), "it followed another one"
@@ -217,3 +260,118 @@ def test_a_restarted_chief_gives_the_last_orders_again() -> None:
     assert after.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1)),))) == []
     decided = after.reported(PS[1], PsReport(7))
     assert told(decided) == [Lead(0, 3, PS[0]), Lead(1, 3, PS[0])]
+
+
+# -- moves -----------------------------------------------------------------------------------------
+
+
+def phase_of(shares: Shares) -> MovePhase | None:
+    return shares.move.phase if shares.move is not None else None
+
+
+def test_a_share_moves_to_its_follower_at_once() -> None:
+    shares = followed(3)
+    begun = shares.begin_move(0, PS[1])
+    assert (begun.number, begun.source, begun.to) == (1, PS[0], PS[1])
+    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    shares.obeyed(Lead(0, 3, PS[1], (PS[0],)))
+    assert phase_of(shares) is MovePhase.HANDING_OVER, "it answers nothing yet"
+    report = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
+    assert told(shares.reported(PS[1], report)) == [Lead(0, 4, PS[1])]
+    shares.obeyed(Lead(0, 4, PS[1]))
+    assert phase_of(shares) is MovePhase.DONE
+    assert shares.copies() == [CopyTo(0, 4, PS[1], PS[0])], "it has a replica less"
+    kept = PsReport(1, shares=(ShareState(0, ReplicaRole.FOLLOWING, 3, is_whole=True),))
+    assert told(shares.reported(PS[0], kept)) == [GiveUpShare(0, 4, PS[0])]
+
+
+def test_a_share_that_moves_elsewhere_is_copied_to_first() -> None:
+    shares = followed(3)
+    shares.begin_move(0, PS[2])
+    assert shares.hand_over() == []
+    assert shares.copies() == [CopyTo(0, 2, PS[0], PS[2])]
+    copying = FollowerState(PS[2], copied_bytes=30)
+    report = PsReport(1, shares=(replace(leads(0, 2, joined(1), copying), held_bytes=40),))
+    assert shares.reported(PS[0], report) == []
+    assert shares.move is not None
+    assert (shares.move.copied_bytes, shares.move.total_bytes) == (30, 40)
+    assert shares.copies() == []
+    decided = shares.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1), joined(2)),)))
+    decided += shares.hand_over()
+    assert told(decided) == handover(0, 4, PS[0], PS[2], PS[0], PS[1])
+    led = shares.reported(PS[2], PsReport(1, shares=(leads(0, 4),)))
+    assert told(led) == [Lead(0, 6, PS[2])]
+    follows = PsReport(1, shares=(ShareState(0, ReplicaRole.FOLLOWING, 2, is_whole=True),))
+    assert told(shares.reported(PS[1], follows)) == [GiveUpShare(0, 6, PS[1])]
+
+
+def test_what_cannot_move_is_refused() -> None:
+    shares = followed(3)
+    with pytest.raises(NotFoundError, match="there is no share 9; the job has 0, 1, 2"):
+        shares.begin_move(9, PS[1])
+    with pytest.raises(NotFoundError, match="there is no ps:3; the job has ps:0, ps:1, ps:2"):
+        shares.begin_move(0, PS[3])
+    with pytest.raises(RefusedError, match="it leads it already"):
+        shares.begin_move(0, PS[0])
+    shares.reported(PS[2], PsReport(1, draining=True))
+    with pytest.raises(RefusedError, match="it was asked to leave"):
+        shares.begin_move(0, PS[2])
+    shares.gone(PS[2])
+    with pytest.raises(RefusedError, match="it does not answer"):
+        shares.begin_move(0, PS[2])
+    first = shares.begin_move(0, PS[1])
+    assert shares.begin_move(0, PS[1]) is first, "asked for again"
+    with pytest.raises(RefusedError, match="the move of share 0 from ps:0 to ps:1 is under way"):
+        shares.begin_move(1, PS[0])
+
+
+@pytest.mark.parametrize("draining", [True, False])
+def test_a_move_to_a_ps_that_is_lost_or_leaves_fails_and_changes_nothing(*, draining: bool) -> None:
+    shares = followed(3)
+    shares.begin_move(0, PS[2])
+    shares.copies()
+    if draining:
+        shares.reported(PS[2], PsReport(1, draining=True))
+    else:
+        shares.gone(PS[2])
+    before = shares.configurations[0]
+    shares.hand_over()
+    assert shares.configurations[0] is before
+    assert phase_of(shares) is MovePhase.FAILED
+    assert shares.move is not None
+    assert shares.move.reason == ("it was asked to leave" if draining else "it does not answer")
+    assert shares.begin_move(0, PS[1]).number == 2
+
+
+def test_a_move_is_given_up_when_its_copy_breaks_off_again_and_again() -> None:
+    shares = followed(3)
+    shares.begin_move(0, PS[2])
+    for _ in range(3):
+        [order] = shares.copies()
+        shares.copy_refused(order)
+    assert shares.copies() == []
+    assert shares.move is not None
+    assert "the copy to ps:2 broke off 3 times" in shares.move.reason
+
+
+def test_a_move_goes_on_when_its_leader_is_lost() -> None:
+    """The ps that follows leads, and may be the one that was to lead."""
+    shares = followed(3)
+    shares.begin_move(0, PS[2])
+    shares.copies()
+    shares.gone(PS[0])
+    shares.hand_over()
+    assert CopyTo(0, 3, PS[1], PS[2]) in shares.copies()
+    to_follower = followed(3)
+    to_follower.begin_move(0, PS[1])
+    assert told(to_follower.gone(PS[0]))[0] == Lead(0, 3, PS[1])
+    assert to_follower.hand_over() == []
+    to_follower.obeyed(Lead(0, 3, PS[1]))
+    assert phase_of(to_follower) is MovePhase.DONE
+    lost = followed(2)
+    lost.begin_move(0, PS[1])
+    lost.gone(PS[1])
+    lost.gone(PS[0])
+    lost.hand_over()
+    assert lost.move is not None
+    assert lost.move.reason == "no ps has the share any more"

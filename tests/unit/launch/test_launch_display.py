@@ -4,6 +4,7 @@ import io
 import re
 import unicodedata
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +12,8 @@ from rich.table import Table
 
 from helpers.strategies import text_of
 from windlass.client.chief.calls import JobStatus, TaskStatus
+from windlass.cluster.replication.moves import Move, MovePhase
+from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.report import PsCounters, TableCounters, TaskReport
 from windlass.core.states import Phase, State
 from windlass.core.task import TaskId
@@ -201,6 +204,29 @@ def test_the_status_table_has_every_task_with_state_age_and_numbers() -> None:
         assert word in rows["chief:0"]
     assert "lost" in rows["worker:11"]
     assert "no sign of life for 11 s" in rows["worker:11"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"copied_bytes": 1024, "total_bytes": 4096}, ": copied 1.0 KiB of 4.0 KiB"),
+        ({"phase": MovePhase.HANDING_OVER}, ": handing over"),
+        ({"phase": MovePhase.DONE, "seconds": 0.213}, " took 0.21 s"),
+        (
+            {"phase": MovePhase.FAILED, "reason": "it does not answer"},
+            " failed: it does not answer",
+        ),
+    ],
+)
+def test_the_last_move_of_a_share_is_shown(changes: dict[str, Any], line: str) -> None:
+    move = Move(1, 0, TaskId("ps", 0), TaskId("ps", 2), **changes)
+    led = ShareLeader(0, 3, TaskId("ps", 2), "p:2")
+    status = replace(FULL_STATUS, shares=(led,), ps_replicas=2, move=move)
+    assert status_lines(status)[-3:] == [
+        "0 of 1 shares have 2 replicas",
+        "share 0: ps:2 leads, no follower yet",
+        f"the move of share 0 from ps:0 to ps:2{line}",
+    ]
 
 
 def test_in_eighty_columns_the_status_is_a_line_per_task() -> None:

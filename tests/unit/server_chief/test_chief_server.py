@@ -9,6 +9,7 @@ from helpers.clock import ManualClock
 from windlass.client.chief.calls import ChiefClient
 from windlass.cluster.access.principal import Principal
 from windlass.core.errors import (
+    ConfigurationError,
     FencedError,
     PeerLostError,
     ProtocolMismatchError,
@@ -200,3 +201,11 @@ def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:
             client.status(timeout_s=2)
     finally:
         client.close()
+
+
+def test_a_share_of_a_job_without_replicas_does_not_move(client: ChiefClient) -> None:
+    with pytest.raises(
+        ConfigurationError, match="this job has no replicas.*WINDLASS_PS_REPLICAS=2"
+    ):
+        client.move_share(0, PS, timeout_s=T)
+    assert client.status(timeout_s=T).move is None

@@ -17,7 +17,7 @@ from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from windlass.cluster.replication.replica import ReplicaRole
 from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
 from windlass.core.checkpoint.job_record import JobRecord, ShareRecord
-from windlass.core.errors import FencedError, PeerLostError, StorageError
+from windlass.core.errors import FencedError, PeerLostError, RefusedError, StorageError
 from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.chief.servicer import LockedJob
@@ -151,17 +151,39 @@ def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_leader_that_is_to_leave_gives_up_before_another_one_leads(*, answers: bool) -> None:
-    record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 1, 1, ())), processes={0: 1, 1: 1})
-    with kept(record) as job:
+    before = JobRecord(shares=written((0, 2, 0, (1,)), (1, 1, 1, ())), processes={0: 1, 1: 1})
+    with kept(before) as job:
         job.ps[0].is_silent = not answers
         job.ps[1].reports.put(leads(1, 1))
         wait_until(job.ps[1].reports.empty, 10)
         report = leads(0, 2, FollowerState(PS[1], has_joined=True))
         job.ps[0].reports.put(replace(report, draining=True))
-        led = Lead(0, 3, PS[1], leader_ended=answers)
+        led = Lead(0, 3, PS[1], (PS[0],), leader_ended=answers)
         job.until_told(led)
-        order = [written((0, 3, 1, ()), (1, 1, 1, ())), GiveUpShare(0, 3, PS[0]), led]
+        record = written((0, 3, 1, (0,)), (1, 1, 1, ()))
+        order = [record, GiveUpShare(0, 3, PS[0], keeps=True), led]
         assert [each for each in job.told if each in order] == order
+
+
+def test_a_move_is_told_of_until_the_other_ps_answers() -> None:
+    record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 1, 1, ())), processes={0: 1, 1: 1})
+    with kept(record) as job:
+        moves = job.locked_job.leaders.moves
+        job.ps[1].reports.put(leads(1, 1))
+        job.ps[0].reports.put(leads(0, 2, FollowerState(PS[1], has_joined=True)))
+        job.until_told((CopyTo(1, 1, PS[1], PS[0]), "ps0:1"))
+        begun = moves.begin(0, PS[1])
+        assert moves.last is not None
+        assert moves.last.number == begun.number == 1
+        job.until_told(Lead(0, 3, PS[1], (PS[0],), leader_ended=True))
+        assert moves.done == 0
+        job.ps[1].reports.put(leads(0, 3))
+        job.until_told(Lead(0, 4, PS[1]))
+        wait_until(lambda: moves.done == 1, 10)
+        assert moves.last is not None
+        assert moves.last.seconds > 0
+        with pytest.raises(RefusedError, match="it leads it already"):
+            moves.begin(0, PS[1])
 
 
 def test_a_chief_that_forgot_who_leads_ends_its_job() -> None:

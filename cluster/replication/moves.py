@@ -1,0 +1,50 @@
+"""A move of a share to another ps: what was asked for, and what has become of it. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ...core.task import TaskId
+
+
+class MovePhase(StrEnum):
+    """How far a move has come."""
+
+    COPYING = "copying"
+    HANDING_OVER = "handing over"  # the other ps has everything, and is told to lead
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens."""
+        return self in (MovePhase.DONE, MovePhase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A share is to be led by another ps.
+
+    Attributes:
+        number: Of this move, from 1 for the first one that a chief is asked for.
+        share: Number of the share.
+        source: The ps that led when the move was asked for.
+        to: The ps that is to lead.
+        phase: How far it has come.
+        reason: Why it failed; empty otherwise.
+        copied_bytes: Bytes of values and slots that were sent to ``to``.
+        total_bytes: Those of the share; 0: not known yet.
+        seconds: How long it has taken until now, or until it was over. Unit: seconds.
+    """
+
+    number: int
+    share: int
+    source: TaskId
+    to: TaskId
+    phase: MovePhase = MovePhase.COPYING
+    reason: str = ""
+    copied_bytes: int = 0
+    total_bytes: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"the move of share {self.share} from {self.source.short} to {self.to.short}"

@@ -1,0 +1,83 @@
+"""``windlass move``: has another ps lead a share of a running job, and waits until it does."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...cluster.replication.moves import MovePhase
+from ...core.errors import ConfigurationError, PeerLostError, RefusedError
+from ...core.task import TaskId
+from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..screen.echo import echo
+
+if TYPE_CHECKING:
+    from ...client.chief.calls import ChiefClient
+    from ...cluster.replication.moves import Move
+
+_LOOK_S = 0.1
+_ANSWER_S = 5.0
+
+
+@click.command("move")
+@click.argument("address", metavar="HOST:PORT")
+@click.argument("share", type=click.IntRange(min=0))
+@click.option(
+    "--to", required=True, metavar="PS", help="The ps that is to lead it: ps-2, ps:2 or 2."
+)
+@click.option("--wait/--no-wait", default=True, help="Wait until it leads.  [default: wait]")
+@settings_options(hidden=NO_CREDENTIALS)
+def move_command(address: str, share: int, to: str, wait: bool, **flags: Any) -> None:
+    """Have another ps lead SHARE, in the job with replicas whose chief is at HOST:PORT.
+
+    Training goes on. If that ps does not follow the share yet, it is copied to first.
+    """
+    from ...client.chief.calls import ChiefClient
+    from ...cluster.access.principal import DRIVER, Principal
+
+    settings = take_settings(flags)
+    target = _ps_of(to)
+    client = ChiefClient(address, settings, Principal(DRIVER, settings.job_id))
+    try:
+        move = client.move_share(share, target, timeout_s=_ANSWER_S)
+        echo(f"share {share} moves from {move.source.short} to {target.short}")
+        if wait:
+            _tell_end(_wait(client, move))
+    finally:
+        client.close()
+
+
+def _ps_of(name: str) -> TaskId:
+    """The ps of a name: ``ps-2``, as pods and logs are called, ``ps:2`` or ``2``."""
+    index = name.removeprefix("ps").lstrip("-:")
+    if not index.isdecimal():
+        raise ConfigurationError(f"--to {name!r} names no ps; write --to ps-2")
+    return TaskId("ps", int(index))
+
+
+def _wait(client: "ChiefClient", begun: "Move") -> "Move":
+    """Wait until a move is over, telling how far it has come."""
+    from ..screen.status_table import human_bytes
+
+    told = 0
+    while True:
+        now = client.status(timeout_s=_ANSWER_S).move
+        if now is None or (now.number, now.share, now.to) != (begun.number, begun.share, begun.to):
+            raise PeerLostError(
+                f"the chief knows nothing of {begun} any more: it was started again, or another "
+                "move has begun since; `windlass status` says who leads"
+            )
+        if now.phase.is_over:
+            return now
+        if now.copied_bytes > told:
+            told = now.copied_bytes
+            echo(f"copied {human_bytes(told)} of {human_bytes(now.total_bytes)}")
+        time.sleep(_LOOK_S)
+
+
+def _tell_end(move: "Move") -> None:
+    if move.phase is MovePhase.FAILED:
+        raise RefusedError(
+            f"{move} failed after {move.seconds:.1f} s, and nothing has changed: {move.reason}"
+        )
+    echo(f"{move.to.short} leads share {move.share}, after {move.seconds:.2f} s")

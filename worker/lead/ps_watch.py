@@ -1,0 +1,98 @@
+"""Watches one ps of a job with replicas: its reports, and at once when its process ends."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from ...client.ps.control import PsControl
+from ...cluster.replication.reports import PsReport
+from ...core.errors import PeerLostError, WindlassError
+from ...core.process.threads import new_thread
+from ...core.task import Incarnation, TaskId
+
+log = logging.getLogger(__name__)
+
+# A call is answered after half a second: a ps that is silent for longer stands still.
+_WATCH_S = 2.0
+_PROBE_S = 0.75
+_FIRST_ANSWER_S = 3.0
+_PAUSE_S = 0.1
+_REFUSED_S = 1.0
+
+Heard = Callable[[TaskId, PsReport | None], None]
+"""Takes a ps's report; None: the ps is lost, or suspected to be."""
+
+
+class PsWatch:
+    """A thread that asks one ps what it is to its shares.
+
+    Args:
+        control: Calls to the ps.
+        who: The chief.
+        heard: Called with each report, and once when the ps is lost. From the thread.
+        closing: Set when nothing is to be asked any more.
+        was_led: A chief before has led it: so it is lost if it does not answer soon.
+        failed: Called if the thread ends by an exception.
+    """
+
+    def __init__(
+        self,
+        control: PsControl,
+        who: Incarnation,
+        heard: Heard,
+        closing: threading.Event,
+        *,
+        was_led: bool,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._control = control
+        self._who = who
+        self._heard = heard
+        self._closing = closing
+        self._was_led = was_led
+        self._thread = new_thread(f"watch-{control.task.short}", self._watch, failed=failed)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until nothing is asked any more."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _watch(self) -> None:
+        control, seen, known = self._control, 0, False
+        # A restarted chief knows it from the one before, and may reach it a moment later.
+        lost_at = time.monotonic() + _FIRST_ANSWER_S if self._was_led else math.inf
+        while not self._closing.is_set():
+            try:
+                seen, report = control.watch_shares(
+                    self._who, seen, timeout_s=_WATCH_S if seen else _PROBE_S
+                )
+            except PeerLostError as error:
+                if self._closing.is_set():
+                    return
+                if seen:
+                    log.warning("%s does not answer: %s", control.task, error)
+                seen = 0
+                if (known or time.monotonic() > lost_at) and not self._answers():
+                    known, lost_at = False, math.inf
+                    self._heard(control.task, None)
+                self._closing.wait(_PAUSE_S)
+            except WindlassError as error:  # e.g. of another job: the lease says so, too
+                log.debug("%s", error)
+                self._closing.wait(_REFUSED_S)
+            else:
+                known = True
+                self._heard(control.task, report)
+
+    def _answers(self) -> bool:
+        """Whether a ps whose call broke off answers another one, soon."""
+        try:
+            self._control.watch_shares(self._who, 0, timeout_s=_PROBE_S)
+        except WindlassError:
+            return False
+        return True
