@@ -145,6 +145,13 @@ class Settings(BaseModel):
         "the chief and all ps. With 2 a step is answered when two have it, and a ps that is lost "
         "takes nothing with it: the other goes on. Costs the memory and the work of as many ps.",
     )
+    rebalance: bool = Field(
+        default=False,
+        description="Whether the chief moves shares of the variables between ps, in a job with "
+        "ps_replicas 2, when that takes at least a fifth of its work off a ps and pays within a "
+        "minute: after failovers one ps may lead them all. Off, since a move costs a pause of a "
+        "step and the copy of a share; `windlass move` makes one on request.",
+    )
     max_variable_bytes: int = Field(
         default=0,
         ge=0,

@@ -196,6 +196,14 @@ class Shares:
             return "it does not answer"
         return "it was asked to leave" if to in self._draining else ""
 
+    def settled(self) -> list[TaskId]:
+        """The ps among which shares may be moved about; none while anything else is to be done."""
+        under_way = self.move is not None and not self.move.phase.is_over
+        lacking = any(len(each.replicas) < self._replicas for each in self.configurations.values())
+        if under_way or lacking or self._draining or self._copying or self.lost:
+            return []
+        return sorted(self._alive, key=lambda task: task.index)
+
     def _moved(self) -> Iterable[Reconfiguration]:
         """The handover of the share that is moving, once the other ps follows it."""
         move = self.move

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from helpers.counting_job import CountingJob
@@ -19,8 +20,10 @@ from windlass.launch.commands.move import move_command
 
 
 @contextmanager
-def counting_job(folder: Path, ps: int = 2) -> Iterator[CountingJob]:
-    job = CountingJob(folder, ps)
+def counting_job(
+    folder: Path, ps: int = 2, *, rows: int = 20_000, rebalances: bool = False
+) -> Iterator[CountingJob]:
+    job = CountingJob(folder, ps, rows=rows, rebalances=rebalances)
     try:
         job.until_whole()
         yield job
@@ -75,6 +78,19 @@ def test_a_share_moves_while_workers_count(tmp_path: Path) -> None:
         job.until_whole()
         again = CliRunner().invoke(move_command, [job.address, "0", "--to", str(follower.index)])
         assert "it leads it already" in str(again.exception)
+
+
+@pytest.mark.soak
+def test_shares_move_apart_after_a_failover_if_that_is_asked_for(tmp_path: Path) -> None:
+    with counting_job(tmp_path, rows=2, rebalances=True) as job:
+        job.go_on()
+        job.running["ps:0"].kill()
+        job.start_again("ps:0")
+        job.until_said("moves to ps:0, which has less work", "to ps:0 took")
+        job.until_whole()
+        job.go_on()
+        assert {share.leader.short for share in job.shares()} == {"ps:0", "ps:1"}
+        assert job.said("chief:0").count("which has less work") == 1
 
 
 def test_a_ps_that_stands_still_is_replaced_and_follows_when_it_comes_back(tmp_path: Path) -> None:

@@ -70,16 +70,27 @@ class CountingJob(HandStarted):
         folder: Where they run.
         ps: Number of ps.
         chief_counts: The chief counts its steps, too.
+        rows: Rows of the large variable, each of 128 bytes.
+        rebalances: The chief moves shares by itself.
     """
 
-    def __init__(self, folder: Path, ps: int = 2, *, chief_counts: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ps: int = 2,
+        *,
+        chief_counts: bool = True,
+        rows: int = 20_000,
+        rebalances: bool = False,
+    ) -> None:
         self.folder = folder
         self.configs = tf_configs(chief=1, worker=2, ps=ps)
         self.environment = {
             "WINDLASS_PS_REPLICAS": "2",
             "WINDLASS_MODEL_DIR": str(folder / "model"),
+            "WINDLASS_REBALANCE": str(int(rebalances)),
         }
-        (folder / "program.py").write_text(PROGRAM)
+        (folder / "program.py").write_text(PROGRAM.replace("20_000", str(rows)))
         arguments = ["--chief-counts"] if chief_counts else []
         self.command = ["windlass", "run", "program.py", "--", *arguments]
         self._counting = range(0 if chief_counts else 1, 3)

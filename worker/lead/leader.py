@@ -164,6 +164,7 @@ class JobLeader:
             replicas,
             loop.write_record,
             record if goes_on else None,
+            rebalances=self._settings.rebalance,
         )
 
     def _write_status(self) -> None:

@@ -8,10 +8,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from ...client.ps.control import PsControl
+from ...cluster.replication.balancing import WorkMeter, best_move
 from ...cluster.replication.configuration import (
     Configuration,
     CopyTo,
@@ -20,13 +22,19 @@ from ...cluster.replication.configuration import (
     Reconfiguration,
 )
 from ...cluster.replication.moves import Move
-from ...cluster.replication.replica import GRANT_S
+from ...cluster.replication.replica import GRANT_S, ReplicaRole
 from ...cluster.replication.reports import PsReport, ShareLeader
 from ...cluster.replication.shares import Shares, lead_orders, other_orders
 from ...cluster.roles import PS
 from ...core.backoff import Backoff
 from ...core.checkpoint.job_record import JobRecord, ShareRecord
-from ...core.errors import FencedError, PeerLostError, StorageError, WindlassError
+from ...core.errors import (
+    FencedError,
+    PeerLostError,
+    RefusedError,
+    StorageError,
+    WindlassError,
+)
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
@@ -58,6 +66,7 @@ class ShareKeeper:
         replicas: How many ps are to have each share.
         write: Writes down :meth:`records`; when it returns they are durable.
         record: What the chief before wrote down; None: nothing.
+        rebalances: Shares are moved without being asked for, so that no ps has too much work.
 
     Raises:
         ValueError: The record is about ps that the job has not.
@@ -71,6 +80,8 @@ class ShareKeeper:
         replicas: int,
         write: Callable[[], None],
         record: JobRecord | None = None,
+        *,
+        rebalances: bool = False,
     ) -> None:
         self._locked_job = locked_job
         self._who = who
@@ -84,6 +95,7 @@ class ShareKeeper:
         self._closing = threading.Event()
         self._backoffs: dict[int, Backoff] = {}
         self._copy_again: dict[int, float] = {}
+        self._meter = WorkMeter() if rebalances else None
         self._move_began = 0.0  # by the clock of time.monotonic
         self._thread = new_thread("shares", self._run, failed=self._failed)
         self._watches = [
@@ -191,6 +203,24 @@ class ShareKeeper:
         self._events.put((to, _ASKED))
         return move
 
+    def _rebalance(self, task: TaskId, report: PsReport) -> None:
+        """Take what a ps has reported of its shares' work, and move the one for which that pays."""
+        if self._meter is None:
+            return
+        with self._lock:
+            configurations = dict(self._shares.configurations)
+            servers = self._shares.settled()
+        for state in report.shares:
+            now = configurations.get(state.share)
+            if now is not None and now.leader == task and state.role is ReplicaRole.LEADING:
+                self._meter.see(time.monotonic(), now, state)
+        best = best_move(self._meter.work(configurations.values()), servers) if servers else None
+        if best is not None:
+            share, to = best
+            log.info("share %d moves to %s, which has less work", share, to.short)
+            with suppress(RefusedError):  # another move was asked for meanwhile
+                self.move(share, to)
+
     def _tell_of_move(self) -> None:
         with self._lock:
             move = self._shares.move
@@ -208,6 +238,8 @@ class ShareKeeper:
                 pass
             else:
                 self._decide(task, report)
+                if report is not None:
+                    self._rebalance(task, report)
             if self._events.empty():  # an order may wait for a ps of which an event says it is lost
                 self._tell()
             self._tell_of_move()

@@ -204,8 +204,6 @@ def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:
 
 
 def test_a_share_of_a_job_without_replicas_does_not_move(client: ChiefClient) -> None:
-    with pytest.raises(
-        ConfigurationError, match="this job has no replicas.*WINDLASS_PS_REPLICAS=2"
-    ):
+    with pytest.raises(ConfigurationError, match="this job has no replicas"):
         client.move_share(0, PS, timeout_s=T)
     assert client.status(timeout_s=T).move is None

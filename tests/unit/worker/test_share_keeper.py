@@ -13,6 +13,7 @@ from helpers.clock import ManualClock
 from helpers.waiting import wait_until
 from windlass.client.ps.control import PsControl
 from windlass.cluster.job.job import Job
+from windlass.cluster.replication import balancing
 from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from windlass.cluster.replication.replica import ReplicaRole
 from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
@@ -72,7 +73,7 @@ class FakePs:
 class Kept:
     """A keeper of two ps, and what it has written down and told."""
 
-    def __init__(self, record: JobRecord | None = None) -> None:
+    def __init__(self, record: JobRecord | None = None, *, rebalances: bool = False) -> None:
         self.told: list[object] = []
         self.ps = [FakePs(index, self.told) for index in range(2)]
         self.job = Job([(task, "") for task in (CHIEF, *PS)], chief=CHIEF, lease_s=10, now=0)
@@ -81,7 +82,9 @@ class Kept:
         self.refusals = 0
         who = Incarnation(CHIEF, 1)
         controls = cast(list[PsControl], self.ps)
-        self.keeper = ShareKeeper(self.locked_job, who, controls, 2, self.write, record)
+        self.keeper = ShareKeeper(
+            self.locked_job, who, controls, 2, self.write, record, rebalances=rebalances
+        )
 
     def write(self) -> None:
         if self.refusals:
@@ -95,8 +98,8 @@ class Kept:
 
 
 @contextmanager
-def kept(record: JobRecord | None = None) -> Iterator[Kept]:
-    job = Kept(record)
+def kept(record: JobRecord | None = None, *, rebalances: bool = False) -> Iterator[Kept]:
+    job = Kept(record, rebalances=rebalances)
     job.keeper.start()
     try:
         yield job
@@ -184,6 +187,30 @@ def test_a_move_is_told_of_until_the_other_ps_answers() -> None:
         assert moves.last.seconds > 0
         with pytest.raises(RefusedError, match="it leads it already"):
             moves.begin(0, PS[1])
+
+
+@pytest.mark.parametrize("rebalances", [True, False])
+def test_a_share_moves_from_a_ps_that_leads_all_if_that_is_asked_for(
+    *, rebalances: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(balancing, "_MEASURED_S", 0.01)
+    record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 2, 0, (1,))), processes={0: 1, 1: 1})
+    follower = FollowerState(PS[1], has_joined=True)
+    with kept(record, rebalances=rebalances) as job:
+        job.ps[1].reports.put(PsReport(1))
+        wait_until(job.ps[1].reports.empty, 10)
+        for pushes in range(1, 4):
+            led = [
+                ShareState(share, ReplicaRole.LEADING, 2, True, (follower,), 9, pushes * 100)
+                for share in range(2)
+            ]
+            job.ps[0].reports.put(PsReport(1, shares=tuple(led)))
+        order = GiveUpShare(0, 3, PS[0], keeps=True)
+        if rebalances:
+            job.until_told(order)
+        else:
+            wait_until(job.ps[0].reports.empty, 10)
+            assert order not in job.told
 
 
 def test_a_chief_that_forgot_who_leads_ends_its_job() -> None:

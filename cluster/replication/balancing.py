@@ -1,0 +1,108 @@
+"""Which share is to move so that the ps have about as much work as each other. Pure.
+
+After failovers one ps may lead most shares; and shares are not equal. The work of a share is
+measured at its leader: the bytes that workers push there, and the pushes.
+
+A move has to pay: it takes a fifth off the busier one of two ps, and the bytes that are copied for
+it come back within a minute. So moves end, and none undoes another. For constant work each move
+lowers the sum of the squares of the work of all ps, and it does so still if what is measured is
+wrong by a twentieth.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...core.task import TaskId
+from .configuration import Configuration
+from .reports import ShareState
+
+_LEAST_GAIN = 0.2  # of the busier ps
+_PAYS_WITHIN_S = 60.0
+_PUSH_BYTES = 64 * 1024  # a push costs as much as so many bytes of it
+_MEASURED_S = 5.0  # under the same leader, in the same epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ShareWork:
+    """What a share costs the ps that leads it.
+
+    Attributes:
+        now: Who leads and follows.
+        bytes_per_s: Bytes that are pushed, with something for each push. Unit: bytes per second.
+        held_bytes: Bytes of values and slots, to be copied.
+    """
+
+    now: Configuration
+    bytes_per_s: float
+    held_bytes: int
+
+
+def best_move(shares: Sequence[ShareWork], servers: Iterable[TaskId]) -> tuple[int, TaskId] | None:
+    """The share to move next, and the ps that is to lead it; None: no move pays.
+
+    Of moves that gain as much, one to a ps that follows the share is made.
+
+    Args:
+        shares: All shares.
+        servers: The ps that may lead.
+    """
+    work: Counter[TaskId] = Counter()
+    for each in shares:
+        work[each.now.leader] += each.bytes_per_s  # type: ignore[assignment]
+    choices = [
+        (gain, to in each.now.followers, -each.now.share, -to.index, to)
+        for each in shares
+        for to in servers
+        if to != each.now.leader and _pays(gain := _gain(each, to, work), each, to, work)
+    ]
+    if not choices:
+        return None
+    _, _, share, _, to = max(choices, key=lambda choice: choice[:4])
+    return -share, to
+
+
+def _gain(share: ShareWork, to: TaskId, work: Mapping[TaskId, float]) -> float:
+    """By how much the busier one of two ps has less work after a move."""
+    busier, moved = work[share.now.leader], share.bytes_per_s
+    return busier - max(busier - moved, work[to] + moved)
+
+
+def _pays(gain: float, share: ShareWork, to: TaskId, work: Mapping[TaskId, float]) -> bool:
+    copies = 1 if to in share.now.followers else 2  # one follows it afterwards
+    is_enough = gain > 0 and gain >= _LEAST_GAIN * work[share.now.leader]
+    return is_enough and gain * _PAYS_WITHIN_S >= copies * share.held_bytes
+
+
+@dataclass(slots=True)
+class WorkMeter:
+    """Measures the work of shares by what their leaders report. Not thread-safe."""
+
+    _first: dict[int, tuple[Configuration, float, int]] = field(default_factory=dict)
+    _last: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+
+    def see(self, now_s: float, now: Configuration, state: ShareState) -> None:
+        """Take a leader's report.
+
+        Args:
+            now_s: When it came. Unit: seconds.
+            now: The share's configuration.
+            state: What the leader says of it.
+        """
+        cost = state.received_bytes + _PUSH_BYTES * state.pushes
+        if state.epoch != now.epoch:
+            return
+        if now.share not in self._first or self._first[now.share][0] != now:
+            self._first[now.share] = now, now_s, cost
+        self._last[now.share] = now_s, cost, state.held_bytes
+
+    def work(self, configurations: Iterable[Configuration]) -> list[ShareWork]:
+        """The work of all shares; nothing until each of them was led as it is now for a while."""
+        measured = []
+        for now in configurations:
+            before, begun_s, begun = self._first.get(now.share, (None, 0.0, 0))
+            last_s, cost, held_bytes = self._last.get(now.share, (0.0, 0, 0))
+            if before != now or last_s - begun_s < _MEASURED_S:
+                return []
+            measured.append(ShareWork(now, (cost - begun) / (last_s - begun_s), held_bytes))
+        return measured
