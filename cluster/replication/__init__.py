@@ -5,6 +5,7 @@ it and answers workers; followers have the same contents, record by record. The 
 leads, in **epochs**: each of its configurations has a higher one than that before. The family of
 protocols is primary-backup with a configuration manager (PacificA: Lin et al., MSR-TR-2008-25).
 
-``configuration`` has the chief's decisions, ``replica`` those of a ps. Both are what the code runs
-and what ``tests/helpers/replication_model.py`` searches exhaustively.
+``configuration`` has the chief's decisions about one share, ``replica`` those of a ps. Both are
+what the code runs and what ``tests/helpers/replication_model.py`` searches exhaustively. ``shares``
+has the chief's decisions about all of them, ``balancing`` which one is to move.
 """
