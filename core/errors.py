@@ -43,6 +43,7 @@
         ├── PeerLostError
         │   └── MovedError          a ps that does not lead these variables, or not any more
         ├── CollectiveTimeoutError  a synchronous worker did not reach a call in time
+        ├── CutVoidError            the values of all ps at one moment could not be had
         ├── JoinTimeoutError
         └── JobStoppedError
 
@@ -273,6 +274,10 @@ class CollectiveTimeoutError(RetryableError):
     """A synchronous worker is alive but did not reach a collective call in time."""
 
     exit_code = ExitCode.PEER_LOST
+
+
+class CutVoidError(RetryableError):
+    """The values of all ps at one moment could not be taken or kept; training goes on."""
 
 
 class JoinTimeoutError(RetryableError):

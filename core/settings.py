@@ -274,6 +274,15 @@ class Settings(BaseModel):
         description="Complete checkpoints kept; the oldest go first. Five, as Estimator.",
     )
 
+    cut_hold_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=60,
+        description="Longest time for which pushes wait so that a checkpoint or a snapshot has one "
+        "moment of all ps; then it is tried again. They wait for a round trip and for the steps "
+        "under way: much longer only if a worker stands still at that moment.",
+    )
+
     # -- a standalone cluster ------------------------------------------------------------------
 
     standalone: bool = Field(

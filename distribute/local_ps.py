@@ -13,6 +13,7 @@ from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
+from ..core.wire.cut_marks import CutMark
 from ..core.wire.steps import (
     NO_TARGET,
     HeldShard,
@@ -70,6 +71,10 @@ class LocalPs:
         """Present ourselves."""
         self._raise_if_aborted()
         self.store.register_incarnation(self.who)
+
+    def mark_cut(self, number: int, mark: CutMark, timeout_s: float) -> None:  # noqa: ARG002
+        """Tell the store where a cut is."""
+        self.store.cuts.mark(number, self.who, mark)
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""

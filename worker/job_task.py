@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
+from ..client.ps.cut_marker import CutMarker
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
@@ -68,6 +69,7 @@ class JobTask(JobLink):
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._barrier: BarrierClient | None = None
+        self._marker: CutMarker | None = None
         self._leader: JobLeader | None = None
         self._runtime: ClusterRuntime | None = None
         self._on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
@@ -121,6 +123,8 @@ class JobTask(JobLink):
         membership.on_lost = self.interrupt
         who = join_unless_done(membership, self.task, self._settings, self.check)
         self._barrier = BarrierClient(chief, who, self.check)
+        self._marker = marker = CutMarker(chief, who, lambda: self._plane.session)
+        membership.on_cut = marker.hear
         if self._leader is not None:
             self._leader.lead(who, chief)
         self._plane.connect(who, chief, self._check_not_done)
@@ -275,7 +279,7 @@ class JobTask(JobLink):
 
     def close(self) -> None:
         """Close every connection at once. Idempotent."""
-        for part in (self._membership, self._leader, self._plane, self._chief):
+        for part in (self._marker, self._membership, self._leader, self._plane, self._chief):
             if part is not None:
                 part.close()
         self._metrics.stop()

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...cluster.access.principal import Principal
@@ -13,6 +14,7 @@ from ...core.states import Outcome, Phase, State
 from ...core.task import Incarnation, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec
+from ...core.wire.cut_marks import Marks, marks_from_wire
 from ...net.channel import Watch, invoke, open_channel
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
 
@@ -124,6 +126,7 @@ class ChiefClient:
         *,
         knows: Phase = Phase.RUNNING,
         timeout_s: float,
+        on_cut: Callable[[int], None] = lambda number: None,  # noqa: ARG005
     ) -> tuple[Phase, str]:
         """Renew the lease; returns (phase of the job, its reason).
 
@@ -132,6 +135,7 @@ class ChiefClient:
             report: Its progress.
             knows: The phase it was told last.
             timeout_s: For the answer.
+            on_cut: Called with the number of the cut that is to be joined, if there is one.
 
         Raises:
             FencedError: A newer incarnation of this task has registered.
@@ -144,6 +148,8 @@ class ChiefClient:
         response = invoke(
             self._stub.Heartbeat, request, peer=self._peer, doing="heartbeat", timeout_s=timeout_s
         )
+        if response.cut:
+            on_cut(response.cut)
         return codec.phase_from_wire(response.phase), response.reason
 
     def finish(
@@ -214,6 +220,51 @@ class ChiefClient:
     def end_watch(self) -> None:
         """End :meth:`watch_leaders`, before :meth:`close`; returns when no call is under way."""
         self._watching.end()
+
+    def join_cut(self, who: Incarnation, number: int, *, timeout_s: float) -> tuple[bool, float]:
+        """Take part in a cut.
+
+        Returns:
+            (whether to mark now, after how many seconds to ask again; 0: the cut is over)
+
+        Raises:
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.JoinCutRequest(cut=number)
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+        response = invoke(
+            self._stub.JoinCut, request, peer=self._peer, doing="join a cut", timeout_s=timeout_s
+        )
+        return response.marks, response.again_s
+
+    def take_cut(self, who: Incarnation, *, timeout_s: float) -> tuple[int, int, Marks]:
+        """Have a cut taken, whose values are then read from the ps.
+
+        Returns:
+            (its number, its global step, the mark of each worker)
+
+        Raises:
+            CutVoidError: It could not be taken.
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.TakeCutRequest()
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+        response = invoke(
+            self._stub.TakeCut, request, peer=self._peer, doing="take a cut", timeout_s=timeout_s
+        )
+        return response.cut, response.global_step, marks_from_wire(response.marks)
+
+    def release_cut(self, who: Incarnation, number: int, *, timeout_s: float) -> None:
+        """Have the ps keep nothing of a cut any more. Idempotent.
+
+        Raises:
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.ReleaseCutRequest(cut=number)
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+        invoke(
+            self._stub.ReleaseCut, request, peer=self._peer, doing="end a cut", timeout_s=timeout_s
+        )
 
     def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
         """Ask the job to save and stop.

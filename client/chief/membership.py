@@ -70,6 +70,9 @@ class Membership:
         self.who = Incarnation(task, 0)
         # Called once, from the heartbeat thread, when the program must be interrupted.
         self.on_lost: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+        # Called from the heartbeat thread with the number of a cut that is to be joined, again and
+        # again while it is under way.
+        self.on_cut: Callable[[int], None] = lambda number: None  # noqa: ARG005
 
     def join(self, *, still_wanted: Callable[[], None] = lambda: None) -> Incarnation:
         """Register, waiting for a late chief until the join timeout; begin the heartbeats.
@@ -126,7 +129,11 @@ class Membership:
 
     def _heartbeat(self, timeout_s: float) -> tuple[Phase, str]:
         return self._chief.heartbeat(
-            self.who, self._report(), knows=self.phase, timeout_s=timeout_s
+            self.who,
+            self._report(),
+            knows=self.phase,
+            timeout_s=timeout_s,
+            on_cut=self.on_cut,
         )
 
     def _renew_until_over(self, heartbeat_s: float) -> None:

@@ -12,11 +12,13 @@ from ...cluster.replication.replica import ReplicaRole
 from ...cluster.replication.reports import FollowerState, PsReport, ShareState
 from ...core.checkpoint.manifest import FileRecord, TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
+from ...core.errors import CutVoidError
 from ...core.report import PsCounters
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
+from ...core.wire.cut_marks import Marks, marks_from_wire
 from ...net.channel import Watch, invoke, open_channel
 from ...proto.v1 import ps_pb2, ps_pb2_grpc
 
@@ -53,6 +55,23 @@ class JobOnPs:
     global_step: int = 0
     gives_way: bool = False
     has_shares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CutOrder:
+    """An order to begin a cut.
+
+    Attributes:
+        number: Number of the cut.
+        workers: Whose marks are waited for.
+        hold_s: How long pushes wait at most. Unit: seconds.
+        with_slots: Whether slots are wanted, or values alone.
+    """
+
+    number: int
+    workers: frozenset[Incarnation]
+    hold_s: float
+    with_slots: bool
 
 
 class PsControl:
@@ -175,25 +194,29 @@ class PsControl:
         )
 
     def save_shards(
-        self, checkpoint: str, *, timeout_s: float, share: int | None = None
+        self, checkpoint: str, *, timeout_s: float, share: int | None = None, cut: int = 0
     ) -> SavedPart:
         """Have this ps write its part of a checkpoint, below its own model directory.
 
         Args:
             checkpoint: Its name.
             share: Number of a share that it leads; None: its own.
+            cut: Number of the cut whose values are saved; 0: those of now.
             timeout_s: Unit: seconds.
 
         Raises:
             ConfigurationError: It was given no model directory.
             StorageError: It cannot write there.
             MovedError: It does not lead the share.
+            CutVoidError: The values of the cut were not kept.
             PeerLostError: No answer.
         """
         response = invoke(
             self._stub.SaveShards,
             ps_pb2.SaveShardsRequest(
-                checkpoint=checkpoint, share=self.task.index if share is None else share
+                checkpoint=checkpoint,
+                share=self.task.index if share is None else share,
+                cut=cut,
             ),
             peer=self._peer,
             doing="save",
@@ -216,6 +239,65 @@ class PsControl:
             {item.name: FileRecord(**_fields(item)) for item in response.files},
             response.pushes,
         )
+
+    # -- cuts ----------------------------------------------------------------------------------
+
+    def begin_cut(
+        self, chief: Incarnation, share: int, order: CutOrder, *, timeout_s: float
+    ) -> None:
+        """Order this ps to hold the pushes that are not in a cut.
+
+        Raises:
+            MovedError: It does not lead the share.
+            FencedError: It knows of a later cut.
+            PeerLostError: No answer.
+        """
+        request = ps_pb2.BeginCutRequest(
+            chief=codec.incarnation_to_wire(chief),
+            share=share,
+            cut=order.number,
+            workers=[codec.incarnation_to_wire(who) for who in order.workers],
+            hold_s=order.hold_s,
+            with_slots=order.with_slots,
+        )
+        invoke(self._stub.BeginCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s)
+
+    def finish_cut(
+        self, chief: Incarnation, share: int, number: int, *, timeout_s: float
+    ) -> tuple[int, Marks]:
+        """Wait until this ps has the marks of all workers.
+
+        Returns:
+            (global step as far as this ps knows, the marks)
+
+        Raises:
+            CutVoidError: A mark is missing.
+            MovedError: It does not lead the share.
+            PeerLostError: No answer.
+        """
+        request = ps_pb2.FinishCutRequest(
+            chief=codec.incarnation_to_wire(chief), share=share, cut=number
+        )
+        response = invoke(
+            self._stub.FinishCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s
+        )
+        if response.void_because:
+            raise CutVoidError(response.void_because, number=number, task=self.task)
+        return response.global_step, marks_from_wire(response.marks)
+
+    def end_cut(self, chief: Incarnation, share: int, number: int, *, timeout_s: float) -> None:
+        """Let all pushes go on, and keep nothing of a cut. Idempotent.
+
+        Raises:
+            MovedError: It does not lead the share.
+            PeerLostError: No answer.
+        """
+        request = ps_pb2.EndCutRequest(
+            chief=codec.incarnation_to_wire(chief), share=share, cut=number
+        )
+        invoke(self._stub.EndCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s)
+
+    # -- shares --------------------------------------------------------------------------------
 
     def lead_share(self, chief: Incarnation, order: Lead, *, timeout_s: float) -> None:
         """Order this ps to lead a share. Idempotent by epoch.

@@ -9,6 +9,7 @@ from ...core.arrays.dtypes import total_bytes
 from ...core.errors import PeerLostError, WindlassError
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
+from ...core.wire.cut_marks import CutMark
 from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepRequest
 from .peer import PsPeer
 
@@ -34,6 +35,7 @@ class FanOut:
 
     Attributes:
         sequences: Number of the last applied push to each ps; in a closure, its number there.
+        pushes: Number of steps in which anything was pushed, closures included.
         closure: Closure in which pushes are made now; None: no closure.
         broken: Why no step can follow: the outcome of a step is unknown.
     """
@@ -42,6 +44,7 @@ class FanOut:
         self.peers = list(peers)
         self._who = who
         self.sequences = [0] * len(peers)
+        self.pushes = 0
         self.closure: ClosureRun | None = None
         self._own_sequences = self.sequences
         self.counters = SessionCounters()
@@ -62,6 +65,7 @@ class FanOut:
             WindlassError: A request was refused here.
         """
         size = sum(request.value_bytes for request in requests.values())
+        self.pushes += any(request.sequence for request in requests.values())
         self._for_each(requests, lambda ps: self.peers[ps].prepare(requests[ps]), size)
         sent: dict[int, StepRequest] = {}
         try:
@@ -119,6 +123,19 @@ class FanOut:
             "known; this session cannot go on. Restart the task, or make the strategy anew",
             task=self._who.task,
         )
+
+    def mark_cut(self, number: int, timeout_s: float) -> None:
+        """Tell all ps where a cut is; no step is under way.
+
+        Raises:
+            WindlassError: One did not take it: the cut will be void.
+        """
+
+        def mark(ps: int) -> None:
+            mark = CutMark(self._own_sequences[ps], self.pushes)
+            self.peers[ps].mark_cut(number, mark, timeout_s)
+
+        self._for_each(range(len(self.peers)), mark, _PARALLEL_BYTES + 1)
 
     def abort(self, error: WindlassError) -> None:
         """Make a running and every later call raise ``error``. From any thread."""

@@ -5,6 +5,7 @@ What a set of variables means in bytes is worked out once and kept (``plan_cache
 only cuts, sends and receives (``fan_out.py``).
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from .pending_step import PendingStep, StepResult
 from .plan_cache import NO_PULL, PlanCache
 from .push_plans import PushPayload
 from .row_pulls import WantedRows, row_pulls
+
+log = logging.getLogger(__name__)
 
 
 class ParameterSession:
@@ -393,6 +396,29 @@ class ParameterSession:
             with self._lock:
                 self.wait()
                 self._fan_out.enter_closure(None)
+
+    def mark_cut(self, number: int) -> bool:
+        """Tell all ps up to which push this task's are in a cut, between two of its steps.
+
+        It needs no step of the program: another thread calls it while that computes. The next step
+        begins once all ps have answered.
+
+        Returns:
+            Whether all ps were told in time; else the cut is void, and nothing is lost.
+        """
+        hold_s = self._settings.cut_hold_s
+        if not self._lock.acquire(timeout=hold_s):
+            return False
+        try:
+            self._after_last_step()
+            # A ps that has a mark holds at most this long: whoever waits no longer is held no more.
+            self._fan_out.mark_cut(number, hold_s)
+        except WindlassError as error:
+            log.debug("cut %d is not marked everywhere: %s", number, error)
+            return False
+        finally:
+            self._lock.release()
+        return True
 
     def lookup(self, variable: str, indices: Array) -> Array:
         """Rows of a variable, in the order of ``indices``; repeated ones are fetched once.

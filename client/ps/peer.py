@@ -7,6 +7,7 @@ from ...core.errors import WindlassError
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import TaskId
+from ...core.wire.cut_marks import CutMark
 from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 
 
@@ -93,6 +94,14 @@ class PsPeer(Protocol):
         Raises:
             RefusedError: The ps refused the step; nothing of it was applied there.
             PeerLostError: The ps is gone for longer than the reconnect timeout.
+        """
+        ...
+
+    def mark_cut(self, number: int, mark: CutMark, timeout_s: float) -> None:
+        """Tell the ps where a cut is; no step is under way.
+
+        Raises:
+            WindlassError: It did not take the mark: the cut will be void.
         """
         ...
 

@@ -17,6 +17,7 @@ from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
+from ...core.wire.cut_marks import CutMark
 from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 from ...net.channel import invoke, open_channel
 from ...net.connection_choice import ConnectionKind
@@ -221,6 +222,18 @@ class RemotePs:
                 )
         self._held_bytes = response.held_bytes
         return response
+
+    # -- cuts --------------------------------------------------------------------------------
+
+    def mark_cut(self, number: int, mark: CutMark, timeout_s: float) -> None:
+        """Tell the ps where a cut is, in one attempt."""
+        request = ps_pb2.MarkCutRequest(
+            share=self._share, cut=number, sequence=mark.sequence, pushes=mark.pushes
+        )
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(self._who))
+        invoke(
+            self._stub.MarkCut, request, peer=self._peer, doing="mark a cut", timeout_s=timeout_s
+        )
 
     # -- steps -------------------------------------------------------------------------------
 

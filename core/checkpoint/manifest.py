@@ -108,6 +108,20 @@ class BlockRecord(_Record):
     applied: dict[str, tuple[int, int]] = {}
 
 
+class CutRecord(_Record):
+    """Which moment of all ps a checkpoint is of.
+
+    Attributes:
+        number: Number of the cut in its job.
+        pushes: Task -> (generation, number of its steps that pushed), as each ps was told.
+        shares: By share, in order: task -> number of its last push to that share outside closures.
+    """
+
+    number: _Count
+    pushes: dict[str, tuple[_Count, _Count]] = {}
+    shares: tuple[dict[str, _Count], ...] = ()
+
+
 class FileRecord(_Record):
     """A file of tensors.
 
@@ -130,6 +144,7 @@ class Manifest(_Record):
         global_step: Worker steps applied.
         final: The job was complete; an evaluator ends after this one.
         blocks: Which pushes are in which values.
+        cut: Which moment of all ps it is of; None: ranges of rows are of different moments.
         places: Where iterators and random generators were, by name.
         tables: Growing tables by name.
     """
@@ -144,6 +159,7 @@ class Manifest(_Record):
     tensors: tuple[TensorRecord, ...]
     files: dict[str, FileRecord] = {}
     blocks: tuple[BlockRecord, ...] = ()
+    cut: CutRecord | None = None
     places: dict[str, dict[str, Any]] = {}
     tables: dict[str, TableRecord] = {}
 

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from ..rules.definitions import ShardDefinition
 from ..rules.tables import TableOptions
 from ..versions import own_versions
-from .manifest import BlockRecord, Manifest, TableRecord, VariableRecord
+from .manifest import BlockRecord, CutRecord, Manifest, TableRecord, VariableRecord
 from .saved_part import SavedPart
 
 
-def manifest_of_parts(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> Manifest:
+def manifest_of_parts(
+    parts: Sequence[SavedPart], global_step: int, *, final: bool, cut: CutRecord | None = None
+) -> Manifest:
     """The manifest of a checkpoint whose values are written.
 
     Args:
         parts: What each ps has saved, by its index.
         global_step: Global step of the checkpoint.
         final: Whether the job is complete.
+        cut: Which moment of all ps it is of; None: of none.
     """
     variables: dict[str, VariableRecord] = {}
     tables: dict[str, TableRecord] = {}
@@ -49,6 +52,7 @@ def manifest_of_parts(parts: Sequence[SavedPart], global_step: int, *, final: bo
         tensors=tuple(record for part in parts for record in part.tensors),
         files={name: record for part in parts for name, record in part.files.items()},
         blocks=tuple(blocks),
+        cut=cut,
         tables=tables,
     )
 

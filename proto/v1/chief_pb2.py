@@ -26,7 +26,7 @@ from . import common_pb2 as windlass_dot_proto_dot_v1_dot_common__pb2
 from . import ps_pb2 as windlass_dot_proto_dot_v1_dot_ps__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/proto/v1/chief.proto\x12\x11windlass.proto.v1\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1awindlass/proto/v1/ps.proto\"\xcf\x02\n\nTaskReport\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_pushed\x18\x03 \x01(\x04\x12\x14\n\x0c\x62ytes_pulled\x18\x04 \x01(\x04\x12\x16\n\x0erefused_pushes\x18\x05 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x06 \x01(\x04\x12\x11\n\tstaleness\x18\x07 \x01(\x01\x12;\n\x07metrics\x18\x08 \x03(\x0b\x32*.windlass.proto.v1.TaskReport.MetricsEntry\x12\x13\n\x0btotal_steps\x18\t \x01(\x04\x12\x12\n\ntransports\x18\n \x03(\t\x12\x10\n\x08replicas\x18\x0b \x01(\r\x12\x0e\n\x06serves\x18\x0c \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xb0\x01\n\x0fRegisterRequest\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12-\n\x08versions\x18\x03 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\x12\x0e\n\x06serves\x18\x07 \x01(\x08\"\xb3\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12*\n\x05phase\x18\x03 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12-\n\x08versions\x18\x04 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\"\x9b\x01\n\x10HeartbeatRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12-\n\x06report\x18\x02 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\x12*\n\x05knows\x18\x03 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\"O\n\x11HeartbeatResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xaa\x01\n\rFinishRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12+\n\x07outcome\x18\x02 \x01(\x0e\x32\x1a.windlass.proto.v1.Outcome\x12\x0f\n\x07message\x18\x03 \x01(\t\x12-\n\x06report\x18\x04 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\"L\n\x0e\x46inishResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\rArriveRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\"e\n\x0e\x41rriveResponse\x12(\n\x07missing\x18\x01 \x03(\x0b\x32\x17.windlass.proto.v1.Task\x12)\n\x08\x66inished\x18\x02 \x03(\x0b\x32\x17.windlass.proto.v1.Task\" \n\x0eStopJobRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"=\n\x0fStopJobResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\"\x12\n\x10GetStatusRequest\"\xa1\x02\n\nTaskStatus\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.windlass.proto.v1.TaskState\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12-\n\x06report\x18\x07 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\x12/\n\x08\x63ounters\x18\x08 \x01(\x0b\x32\x1d.windlass.proto.v1.PsCounters\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0c\n\x04host\x18\n \x01(\t\"\xde\x03\n\x11GetStatusResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x05 \x01(\x04\x12,\n\x05tasks\x18\x06 \x03(\x0b\x32\x1d.windlass.proto.v1.TaskStatus\x12\x17\n\x0flast_checkpoint\x18\x07 \x01(\t\x12\x1c\n\x14last_checkpoint_step\x18\x08 \x01(\x04\x12-\n\x08versions\x18\t \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x10\n\x08security\x18\n \x01(\t\x12.\n\x06shares\x18\x0b \x03(\x0b\x32\x1e.windlass.proto.v1.ShareLeader\x12\x13\n\x0bps_replicas\x18\x0c \x01(\r\x12\x11\n\tfailovers\x18\r \x01(\x04\x12\x18\n\x0b\x62\x65gins_with\x18\x0e \x01(\tH\x00\x88\x01\x01\x12*\n\x04move\x18\x0f \x01(\x0b\x32\x1c.windlass.proto.v1.ShareMoveB\x0e\n\x0c_begins_with\"F\n\x10MoveShareRequest\x12\r\n\x05share\x18\x01 \x01(\r\x12#\n\x02to\x18\x02 \x01(\x0b\x32\x17.windlass.proto.v1.Task\"?\n\x11MoveShareResponse\x12*\n\x04move\x18\x01 \x01(\x0b\x32\x1c.windlass.proto.v1.ShareMove\"\xf1\x01\n\tShareMove\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05share\x18\x02 \x01(\r\x12\'\n\x06source\x18\x03 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12#\n\x02to\x18\x04 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12+\n\x05phase\x18\x05 \x01(\x0e\x32\x1c.windlass.proto.v1.MovePhase\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x14\n\x0c\x63opied_bytes\x18\x07 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07seconds\x18\t \x01(\x01\"#\n\x13WatchLeadersRequest\x12\x0c\n\x04seen\x18\x01 \x01(\x04\"X\n\x14WatchLeadersResponse\x12\x0f\n\x07\x63hanges\x18\x01 \x01(\x04\x12/\n\x07leaders\x18\x02 \x03(\x0b\x32\x1e.windlass.proto.v1.ShareLeader\"\x91\x01\n\x0bShareLeader\x12\r\n\x05share\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\'\n\x06leader\x18\x03 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12*\n\tfollowers\x18\x05 \x03(\x0b\x32\x17.windlass.proto.v1.Task*Z\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_DONE\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x10\n\x0cOUTCOME_LEFT\x10\x03*\xab\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_MISSING\x10\x01\x12\x14\n\x10TASK_STATE_ALIVE\x10\x02\x12\x13\n\x0fTASK_STATE_LOST\x10\x03\x12\x13\n\x0fTASK_STATE_DONE\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x13\n\x0fTASK_STATE_LEFT\x10\x06*\x88\x01\n\tMovePhase\x12\x1a\n\x16MOVE_PHASE_UNSPECIFIED\x10\x00\x12\x16\n\x12MOVE_PHASE_COPYING\x10\x01\x12\x1b\n\x17MOVE_PHASE_HANDING_OVER\x10\x02\x12\x13\n\x0fMOVE_PHASE_DONE\x10\x03\x12\x15\n\x11MOVE_PHASE_FAILED\x10\x04\x32\xb5\x05\n\x05\x43hief\x12S\n\x08Register\x12\".windlass.proto.v1.RegisterRequest\x1a#.windlass.proto.v1.RegisterResponse\x12V\n\tHeartbeat\x12#.windlass.proto.v1.HeartbeatRequest\x1a$.windlass.proto.v1.HeartbeatResponse\x12M\n\x06\x46inish\x12 .windlass.proto.v1.FinishRequest\x1a!.windlass.proto.v1.FinishResponse\x12M\n\x06\x41rrive\x12 .windlass.proto.v1.ArriveRequest\x1a!.windlass.proto.v1.ArriveResponse\x12P\n\x07StopJob\x12!.windlass.proto.v1.StopJobRequest\x1a\".windlass.proto.v1.StopJobResponse\x12V\n\tMoveShare\x12#.windlass.proto.v1.MoveShareRequest\x1a$.windlass.proto.v1.MoveShareResponse\x12V\n\tGetStatus\x12#.windlass.proto.v1.GetStatusRequest\x1a$.windlass.proto.v1.GetStatusResponse\x12_\n\x0cWatchLeaders\x12&.windlass.proto.v1.WatchLeadersRequest\x1a\'.windlass.proto.v1.WatchLeadersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/proto/v1/chief.proto\x12\x11windlass.proto.v1\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1awindlass/proto/v1/ps.proto\"\xcf\x02\n\nTaskReport\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_pushed\x18\x03 \x01(\x04\x12\x14\n\x0c\x62ytes_pulled\x18\x04 \x01(\x04\x12\x16\n\x0erefused_pushes\x18\x05 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x06 \x01(\x04\x12\x11\n\tstaleness\x18\x07 \x01(\x01\x12;\n\x07metrics\x18\x08 \x03(\x0b\x32*.windlass.proto.v1.TaskReport.MetricsEntry\x12\x13\n\x0btotal_steps\x18\t \x01(\x04\x12\x12\n\ntransports\x18\n \x03(\t\x12\x10\n\x08replicas\x18\x0b \x01(\r\x12\x0e\n\x06serves\x18\x0c \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xb0\x01\n\x0fRegisterRequest\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12-\n\x08versions\x18\x03 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\x12\x0e\n\x06serves\x18\x07 \x01(\x08\"\xb3\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12*\n\x05phase\x18\x03 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12-\n\x08versions\x18\x04 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\"\x9b\x01\n\x10HeartbeatRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12-\n\x06report\x18\x02 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\x12*\n\x05knows\x18\x03 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\"\\\n\x11HeartbeatResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0b\n\x03\x63ut\x18\x03 \x01(\x04\"\xaa\x01\n\rFinishRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12+\n\x07outcome\x18\x02 \x01(\x0e\x32\x1a.windlass.proto.v1.Outcome\x12\x0f\n\x07message\x18\x03 \x01(\t\x12-\n\x06report\x18\x04 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\"L\n\x0e\x46inishResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\rArriveRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\"e\n\x0e\x41rriveResponse\x12(\n\x07missing\x18\x01 \x03(\x0b\x32\x17.windlass.proto.v1.Task\x12)\n\x08\x66inished\x18\x02 \x03(\x0b\x32\x17.windlass.proto.v1.Task\" \n\x0eStopJobRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"=\n\x0fStopJobResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\"\x12\n\x10GetStatusRequest\"\xa1\x02\n\nTaskStatus\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.windlass.proto.v1.TaskState\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12-\n\x06report\x18\x07 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\x12/\n\x08\x63ounters\x18\x08 \x01(\x0b\x32\x1d.windlass.proto.v1.PsCounters\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0c\n\x04host\x18\n \x01(\t\"\xde\x03\n\x11GetStatusResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x05 \x01(\x04\x12,\n\x05tasks\x18\x06 \x03(\x0b\x32\x1d.windlass.proto.v1.TaskStatus\x12\x17\n\x0flast_checkpoint\x18\x07 \x01(\t\x12\x1c\n\x14last_checkpoint_step\x18\x08 \x01(\x04\x12-\n\x08versions\x18\t \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x10\n\x08security\x18\n \x01(\t\x12.\n\x06shares\x18\x0b \x03(\x0b\x32\x1e.windlass.proto.v1.ShareLeader\x12\x13\n\x0bps_replicas\x18\x0c \x01(\r\x12\x11\n\tfailovers\x18\r \x01(\x04\x12\x18\n\x0b\x62\x65gins_with\x18\x0e \x01(\tH\x00\x88\x01\x01\x12*\n\x04move\x18\x0f \x01(\x0b\x32\x1c.windlass.proto.v1.ShareMoveB\x0e\n\x0c_begins_with\"F\n\x10MoveShareRequest\x12\r\n\x05share\x18\x01 \x01(\r\x12#\n\x02to\x18\x02 \x01(\x0b\x32\x17.windlass.proto.v1.Task\"?\n\x11MoveShareResponse\x12*\n\x04move\x18\x01 \x01(\x0b\x32\x1c.windlass.proto.v1.ShareMove\"\xf1\x01\n\tShareMove\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05share\x18\x02 \x01(\r\x12\'\n\x06source\x18\x03 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12#\n\x02to\x18\x04 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12+\n\x05phase\x18\x05 \x01(\x0e\x32\x1c.windlass.proto.v1.MovePhase\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x14\n\x0c\x63opied_bytes\x18\x07 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07seconds\x18\t \x01(\x01\"#\n\x13WatchLeadersRequest\x12\x0c\n\x04seen\x18\x01 \x01(\x04\"X\n\x14WatchLeadersResponse\x12\x0f\n\x07\x63hanges\x18\x01 \x01(\x04\x12/\n\x07leaders\x18\x02 \x03(\x0b\x32\x1e.windlass.proto.v1.ShareLeader\"\x91\x01\n\x0bShareLeader\x12\r\n\x05share\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\'\n\x06leader\x18\x03 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12*\n\tfollowers\x18\x05 \x03(\x0b\x32\x17.windlass.proto.v1.Task\"K\n\x0eJoinCutRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0b\n\x03\x63ut\x18\x02 \x01(\x04\"1\n\x0fJoinCutResponse\x12\r\n\x05marks\x18\x01 \x01(\x08\x12\x0f\n\x07\x61gain_s\x18\x02 \x01(\x01\">\n\x0eTakeCutRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\"^\n\x0fTakeCutResponse\x12\x0b\n\x03\x63ut\x18\x01 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x02 \x01(\x04\x12)\n\x05marks\x18\x03 \x03(\x0b\x32\x1a.windlass.proto.v1.CutMark\"N\n\x11ReleaseCutRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0b\n\x03\x63ut\x18\x02 \x01(\x04\"\x14\n\x12ReleaseCutResponse*Z\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_DONE\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x10\n\x0cOUTCOME_LEFT\x10\x03*\xab\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_MISSING\x10\x01\x12\x14\n\x10TASK_STATE_ALIVE\x10\x02\x12\x13\n\x0fTASK_STATE_LOST\x10\x03\x12\x13\n\x0fTASK_STATE_DONE\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x13\n\x0fTASK_STATE_LEFT\x10\x06*\x88\x01\n\tMovePhase\x12\x1a\n\x16MOVE_PHASE_UNSPECIFIED\x10\x00\x12\x16\n\x12MOVE_PHASE_COPYING\x10\x01\x12\x1b\n\x17MOVE_PHASE_HANDING_OVER\x10\x02\x12\x13\n\x0fMOVE_PHASE_DONE\x10\x03\x12\x15\n\x11MOVE_PHASE_FAILED\x10\x04\x32\xb4\x07\n\x05\x43hief\x12S\n\x08Register\x12\".windlass.proto.v1.RegisterRequest\x1a#.windlass.proto.v1.RegisterResponse\x12V\n\tHeartbeat\x12#.windlass.proto.v1.HeartbeatRequest\x1a$.windlass.proto.v1.HeartbeatResponse\x12M\n\x06\x46inish\x12 .windlass.proto.v1.FinishRequest\x1a!.windlass.proto.v1.FinishResponse\x12M\n\x06\x41rrive\x12 .windlass.proto.v1.ArriveRequest\x1a!.windlass.proto.v1.ArriveResponse\x12P\n\x07StopJob\x12!.windlass.proto.v1.StopJobRequest\x1a\".windlass.proto.v1.StopJobResponse\x12V\n\tMoveShare\x12#.windlass.proto.v1.MoveShareRequest\x1a$.windlass.proto.v1.MoveShareResponse\x12V\n\tGetStatus\x12#.windlass.proto.v1.GetStatusRequest\x1a$.windlass.proto.v1.GetStatusResponse\x12_\n\x0cWatchLeaders\x12&.windlass.proto.v1.WatchLeadersRequest\x1a\'.windlass.proto.v1.WatchLeadersResponse\x12P\n\x07JoinCut\x12!.windlass.proto.v1.JoinCutRequest\x1a\".windlass.proto.v1.JoinCutResponse\x12P\n\x07TakeCut\x12!.windlass.proto.v1.TakeCutRequest\x1a\".windlass.proto.v1.TakeCutResponse\x12Y\n\nReleaseCut\x12$.windlass.proto.v1.ReleaseCutRequest\x1a%.windlass.proto.v1.ReleaseCutResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TASKREPORT_METRICSENTRY']._loaded_options = None
   _globals['_TASKREPORT_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_OUTCOME']._serialized_start=3027
-  _globals['_OUTCOME']._serialized_end=3117
-  _globals['_TASKSTATE']._serialized_start=3120
-  _globals['_TASKSTATE']._serialized_end=3291
-  _globals['_MOVEPHASE']._serialized_start=3294
-  _globals['_MOVEPHASE']._serialized_end=3430
+  _globals['_OUTCOME']._serialized_start=3430
+  _globals['_OUTCOME']._serialized_end=3520
+  _globals['_TASKSTATE']._serialized_start=3523
+  _globals['_TASKSTATE']._serialized_end=3694
+  _globals['_MOVEPHASE']._serialized_start=3697
+  _globals['_MOVEPHASE']._serialized_end=3833
   _globals['_TASKREPORT']._serialized_start=113
   _globals['_TASKREPORT']._serialized_end=448
   _globals['_TASKREPORT_METRICSENTRY']._serialized_start=402
@@ -52,37 +52,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATREQUEST']._serialized_start=812
   _globals['_HEARTBEATREQUEST']._serialized_end=967
   _globals['_HEARTBEATRESPONSE']._serialized_start=969
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1048
-  _globals['_FINISHREQUEST']._serialized_start=1051
-  _globals['_FINISHREQUEST']._serialized_end=1221
-  _globals['_FINISHRESPONSE']._serialized_start=1223
-  _globals['_FINISHRESPONSE']._serialized_end=1299
-  _globals['_ARRIVEREQUEST']._serialized_start=1301
-  _globals['_ARRIVEREQUEST']._serialized_end=1376
-  _globals['_ARRIVERESPONSE']._serialized_start=1378
-  _globals['_ARRIVERESPONSE']._serialized_end=1479
-  _globals['_STOPJOBREQUEST']._serialized_start=1481
-  _globals['_STOPJOBREQUEST']._serialized_end=1513
-  _globals['_STOPJOBRESPONSE']._serialized_start=1515
-  _globals['_STOPJOBRESPONSE']._serialized_end=1576
-  _globals['_GETSTATUSREQUEST']._serialized_start=1578
-  _globals['_GETSTATUSREQUEST']._serialized_end=1596
-  _globals['_TASKSTATUS']._serialized_start=1599
-  _globals['_TASKSTATUS']._serialized_end=1888
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1891
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2369
-  _globals['_MOVESHAREREQUEST']._serialized_start=2371
-  _globals['_MOVESHAREREQUEST']._serialized_end=2441
-  _globals['_MOVESHARERESPONSE']._serialized_start=2443
-  _globals['_MOVESHARERESPONSE']._serialized_end=2506
-  _globals['_SHAREMOVE']._serialized_start=2509
-  _globals['_SHAREMOVE']._serialized_end=2750
-  _globals['_WATCHLEADERSREQUEST']._serialized_start=2752
-  _globals['_WATCHLEADERSREQUEST']._serialized_end=2787
-  _globals['_WATCHLEADERSRESPONSE']._serialized_start=2789
-  _globals['_WATCHLEADERSRESPONSE']._serialized_end=2877
-  _globals['_SHARELEADER']._serialized_start=2880
-  _globals['_SHARELEADER']._serialized_end=3025
-  _globals['_CHIEF']._serialized_start=3433
-  _globals['_CHIEF']._serialized_end=4126
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1061
+  _globals['_FINISHREQUEST']._serialized_start=1064
+  _globals['_FINISHREQUEST']._serialized_end=1234
+  _globals['_FINISHRESPONSE']._serialized_start=1236
+  _globals['_FINISHRESPONSE']._serialized_end=1312
+  _globals['_ARRIVEREQUEST']._serialized_start=1314
+  _globals['_ARRIVEREQUEST']._serialized_end=1389
+  _globals['_ARRIVERESPONSE']._serialized_start=1391
+  _globals['_ARRIVERESPONSE']._serialized_end=1492
+  _globals['_STOPJOBREQUEST']._serialized_start=1494
+  _globals['_STOPJOBREQUEST']._serialized_end=1526
+  _globals['_STOPJOBRESPONSE']._serialized_start=1528
+  _globals['_STOPJOBRESPONSE']._serialized_end=1589
+  _globals['_GETSTATUSREQUEST']._serialized_start=1591
+  _globals['_GETSTATUSREQUEST']._serialized_end=1609
+  _globals['_TASKSTATUS']._serialized_start=1612
+  _globals['_TASKSTATUS']._serialized_end=1901
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1904
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2382
+  _globals['_MOVESHAREREQUEST']._serialized_start=2384
+  _globals['_MOVESHAREREQUEST']._serialized_end=2454
+  _globals['_MOVESHARERESPONSE']._serialized_start=2456
+  _globals['_MOVESHARERESPONSE']._serialized_end=2519
+  _globals['_SHAREMOVE']._serialized_start=2522
+  _globals['_SHAREMOVE']._serialized_end=2763
+  _globals['_WATCHLEADERSREQUEST']._serialized_start=2765
+  _globals['_WATCHLEADERSREQUEST']._serialized_end=2800
+  _globals['_WATCHLEADERSRESPONSE']._serialized_start=2802
+  _globals['_WATCHLEADERSRESPONSE']._serialized_end=2890
+  _globals['_SHARELEADER']._serialized_start=2893
+  _globals['_SHARELEADER']._serialized_end=3038
+  _globals['_JOINCUTREQUEST']._serialized_start=3040
+  _globals['_JOINCUTREQUEST']._serialized_end=3115
+  _globals['_JOINCUTRESPONSE']._serialized_start=3117
+  _globals['_JOINCUTRESPONSE']._serialized_end=3166
+  _globals['_TAKECUTREQUEST']._serialized_start=3168
+  _globals['_TAKECUTREQUEST']._serialized_end=3230
+  _globals['_TAKECUTRESPONSE']._serialized_start=3232
+  _globals['_TAKECUTRESPONSE']._serialized_end=3326
+  _globals['_RELEASECUTREQUEST']._serialized_start=3328
+  _globals['_RELEASECUTREQUEST']._serialized_end=3406
+  _globals['_RELEASECUTRESPONSE']._serialized_start=3408
+  _globals['_RELEASECUTRESPONSE']._serialized_end=3428
+  _globals['_CHIEF']._serialized_start=3836
+  _globals['_CHIEF']._serialized_end=4784
 # @@protoc_insertion_point(module_scope)

@@ -128,12 +128,14 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, report: _Optional[_Union[TaskReport, _Mapping]] = ..., knows: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., **kwargs) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("phase", "reason")
+    __slots__ = ("phase", "reason", "cut")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    cut: int
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class FinishRequest(_message.Message):
     __slots__ = ("outcome", "message", "report")
@@ -306,3 +308,44 @@ class ShareLeader(_message.Message):
     address: str
     followers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
     def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., leader: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+
+class JoinCutRequest(_message.Message):
+    __slots__ = ("cut",)
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: int
+    def __init__(self, cut: _Optional[int] = ..., **kwargs) -> None: ...
+
+class JoinCutResponse(_message.Message):
+    __slots__ = ("marks", "again_s")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_S_FIELD_NUMBER: _ClassVar[int]
+    marks: bool
+    again_s: float
+    def __init__(self, marks: bool = ..., again_s: _Optional[float] = ...) -> None: ...
+
+class TakeCutRequest(_message.Message):
+    __slots__ = ()
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    def __init__(self, **kwargs) -> None: ...
+
+class TakeCutResponse(_message.Message):
+    __slots__ = ("cut", "global_step", "marks")
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    cut: int
+    global_step: int
+    marks: _containers.RepeatedCompositeFieldContainer[_ps_pb2.CutMark]
+    def __init__(self, cut: _Optional[int] = ..., global_step: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[_ps_pb2.CutMark, _Mapping]]] = ...) -> None: ...
+
+class ReleaseCutRequest(_message.Message):
+    __slots__ = ("cut",)
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: int
+    def __init__(self, cut: _Optional[int] = ..., **kwargs) -> None: ...
+
+class ReleaseCutResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -74,6 +74,21 @@ class ChiefStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
                 _registered_method=True)
+        self.JoinCut = channel.unary_unary(
+                '/windlass.proto.v1.Chief/JoinCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.FromString,
+                _registered_method=True)
+        self.TakeCut = channel.unary_unary(
+                '/windlass.proto.v1.Chief/TakeCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.FromString,
+                _registered_method=True)
+        self.ReleaseCut = channel.unary_unary(
+                '/windlass.proto.v1.Chief/ReleaseCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
+                _registered_method=True)
 
 
 class ChiefServicer(object):
@@ -138,6 +153,27 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinCut(self, request, context):
+        """A worker has heard of a cut (docs/adr/0062), and asks whether it should mark. Answered at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeCut(self, request, context):
+        """Take a cut whose values the caller reads from the ps. One at a time is read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseCut(self, request, context):
+        """Nobody reads a cut any more: the ps keep nothing of it. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChiefServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -180,6 +216,21 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.WatchLeaders,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.SerializeToString,
+            ),
+            'JoinCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.SerializeToString,
+            ),
+            'TakeCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.SerializeToString,
+            ),
+            'ReleaseCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -398,6 +449,87 @@ class Chief(object):
             '/windlass.proto.v1.Chief/WatchLeaders',
             windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/JoinCut',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/TakeCut',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/ReleaseCut',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
             options,
             channel_credentials,
             insecure,

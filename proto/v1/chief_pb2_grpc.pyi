@@ -73,6 +73,24 @@ class ChiefStub:
     second. For tasks that hold sessions with ps.
     """
 
+    JoinCut: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.JoinCutRequest,
+        chief_pb2.JoinCutResponse,
+    ]
+    """A worker has heard of a cut (docs/adr/0062), and asks whether it should mark. Answered at once."""
+
+    TakeCut: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.TakeCutRequest,
+        chief_pb2.TakeCutResponse,
+    ]
+    """Take a cut whose values the caller reads from the ps. One at a time is read."""
+
+    ReleaseCut: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.ReleaseCutRequest,
+        chief_pb2.ReleaseCutResponse,
+    ]
+    """Nobody reads a cut any more: the ps keep nothing of it. Idempotent."""
+
 class ChiefAsyncStub:
     Register: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.RegisterRequest,
@@ -127,6 +145,24 @@ class ChiefAsyncStub:
     """Which ps leads each share of variables (replication.proto); waits for a change for up to half a
     second. For tasks that hold sessions with ps.
     """
+
+    JoinCut: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.JoinCutRequest,
+        chief_pb2.JoinCutResponse,
+    ]
+    """A worker has heard of a cut (docs/adr/0062), and asks whether it should mark. Answered at once."""
+
+    TakeCut: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.TakeCutRequest,
+        chief_pb2.TakeCutResponse,
+    ]
+    """Take a cut whose values the caller reads from the ps. One at a time is read."""
+
+    ReleaseCut: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.ReleaseCutRequest,
+        chief_pb2.ReleaseCutResponse,
+    ]
+    """Nobody reads a cut any more: the ps keep nothing of it. Idempotent."""
 
 class ChiefServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -198,5 +234,29 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         """Which ps leads each share of variables (replication.proto); waits for a change for up to half a
         second. For tasks that hold sessions with ps.
         """
+
+    @abc.abstractmethod
+    def JoinCut(
+        self,
+        request: chief_pb2.JoinCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.JoinCutResponse, collections.abc.Awaitable[chief_pb2.JoinCutResponse]]:
+        """A worker has heard of a cut (docs/adr/0062), and asks whether it should mark. Answered at once."""
+
+    @abc.abstractmethod
+    def TakeCut(
+        self,
+        request: chief_pb2.TakeCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.TakeCutResponse, collections.abc.Awaitable[chief_pb2.TakeCutResponse]]:
+        """Take a cut whose values the caller reads from the ps. One at a time is read."""
+
+    @abc.abstractmethod
+    def ReleaseCut(
+        self,
+        request: chief_pb2.ReleaseCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.ReleaseCutResponse, collections.abc.Awaitable[chief_pb2.ReleaseCutResponse]]:
+        """Nobody reads a cut any more: the ps keep nothing of it. Idempotent."""
 
 def add_ChiefServicer_to_server(servicer: ChiefServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

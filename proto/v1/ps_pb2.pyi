@@ -243,14 +243,16 @@ class GetJobResponse(_message.Message):
     def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ..., has_shares: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("checkpoint", "probe", "share")
+    __slots__ = ("checkpoint", "probe", "share", "cut")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     probe: str
     share: int
-    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ...) -> None: ...
+    cut: int
+    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class SavedFile(_message.Message):
     __slots__ = ("name", "num_bytes", "header_bytes", "header_digest")
@@ -458,3 +460,113 @@ class FollowerState(_message.Message):
     is_needed: bool
     copied_bytes: int
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ..., copied_bytes: _Optional[int] = ...) -> None: ...
+
+class BeginCutRequest(_message.Message):
+    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots")
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_S_FIELD_NUMBER: _ClassVar[int]
+    WITH_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    chief: _common_pb2.Incarnation
+    share: int
+    cut: int
+    workers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Incarnation]
+    hold_s: float
+    with_slots: bool
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ...) -> None: ...
+
+class BeginCutResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MarkCutRequest(_message.Message):
+    __slots__ = ("share", "cut", "sequence", "pushes")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    cut: int
+    sequence: int
+    pushes: int
+    def __init__(self, share: _Optional[int] = ..., cut: _Optional[int] = ..., sequence: _Optional[int] = ..., pushes: _Optional[int] = ..., **kwargs) -> None: ...
+
+class MarkCutResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FinishCutRequest(_message.Message):
+    __slots__ = ("chief", "share", "cut")
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    chief: _common_pb2.Incarnation
+    share: int
+    cut: int
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
+
+class FinishCutResponse(_message.Message):
+    __slots__ = ("void_because", "global_step", "marks")
+    VOID_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    void_because: str
+    global_step: int
+    marks: _containers.RepeatedCompositeFieldContainer[CutMark]
+    def __init__(self, void_because: _Optional[str] = ..., global_step: _Optional[int] = ..., marks: _Optional[_Iterable[_Union[CutMark, _Mapping]]] = ...) -> None: ...
+
+class CutMark(_message.Message):
+    __slots__ = ("sequence", "pushes")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    pushes: int
+    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[int] = ..., **kwargs) -> None: ...
+
+class ReadCutRequest(_message.Message):
+    __slots__ = ("share", "cut", "piece")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    cut: int
+    piece: int
+    def __init__(self, share: _Optional[int] = ..., cut: _Optional[int] = ..., piece: _Optional[int] = ...) -> None: ...
+
+class ReadCutResponse(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[CutValues]
+    def __init__(self, values: _Optional[_Iterable[_Union[CutValues, _Mapping]]] = ...) -> None: ...
+
+class CutValues(_message.Message):
+    __slots__ = ("variable", "full_shape", "dtype", "start", "values")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    FULL_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    full_shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: _common_pb2.DType
+    start: int
+    values: bytes
+    def __init__(self, variable: _Optional[str] = ..., full_shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., start: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class EndCutRequest(_message.Message):
+    __slots__ = ("chief", "share", "cut")
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    chief: _common_pb2.Incarnation
+    share: int
+    cut: int
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
+
+class EndCutResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

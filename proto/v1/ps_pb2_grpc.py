@@ -84,6 +84,31 @@ class ParameterServerStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
                 _registered_method=True)
+        self.BeginCut = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/BeginCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.FromString,
+                _registered_method=True)
+        self.MarkCut = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/MarkCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.FromString,
+                _registered_method=True)
+        self.FinishCut = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/FinishCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.FromString,
+                _registered_method=True)
+        self.ReadCut = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/ReadCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.FromString,
+                _registered_method=True)
+        self.EndCut = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/EndCut',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer(object):
@@ -160,6 +185,43 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BeginCut(self, request, context):
+        """A cut: the values of all ps at one moment, each worker's pushes up to one number (docs/adr/0062).
+        The chief's order to begin: pushes of workers that are not named, or have marked, wait from now
+        on. A cut that was begun before is void.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MarkCut(self, request, context):
+        """A worker's mark: its pushes up to now belong to the cut, later ones do not. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinishCut(self, request, context):
+        """Wait until all workers have marked, or the cut is void.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadCut(self, request, context):
+        """The values of a cut, a piece at a time; each is read once, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndCut(self, request, context):
+        """The cut is void, or nobody reads it any more: hold nothing, keep nothing. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -212,6 +274,31 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.WatchShares,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.SerializeToString,
+            ),
+            'BeginCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.SerializeToString,
+            ),
+            'MarkCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.MarkCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.SerializeToString,
+            ),
+            'FinishCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.SerializeToString,
+            ),
+            'ReadCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.SerializeToString,
+            ),
+            'EndCut': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndCut,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -484,6 +571,141 @@ class ParameterServer(object):
             '/windlass.proto.v1.ParameterServer/WatchShares',
             windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/BeginCut',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MarkCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/MarkCut',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/FinishCut',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/ReadCut',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndCut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/EndCut',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
             options,
             channel_credentials,
             insecure,

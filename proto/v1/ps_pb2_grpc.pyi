@@ -83,6 +83,39 @@ class ParameterServerStub:
     off tells the chief at once that the process has ended.
     """
 
+    BeginCut: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.BeginCutRequest,
+        ps_pb2.BeginCutResponse,
+    ]
+    """A cut: the values of all ps at one moment, each worker's pushes up to one number (docs/adr/0062).
+    The chief's order to begin: pushes of workers that are not named, or have marked, wait from now
+    on. A cut that was begun before is void.
+    """
+
+    MarkCut: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.MarkCutRequest,
+        ps_pb2.MarkCutResponse,
+    ]
+    """A worker's mark: its pushes up to now belong to the cut, later ones do not. Idempotent."""
+
+    FinishCut: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.FinishCutRequest,
+        ps_pb2.FinishCutResponse,
+    ]
+    """Wait until all workers have marked, or the cut is void."""
+
+    ReadCut: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.ReadCutRequest,
+        ps_pb2.ReadCutResponse,
+    ]
+    """The values of a cut, a piece at a time; each is read once, in order."""
+
+    EndCut: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.EndCutRequest,
+        ps_pb2.EndCutResponse,
+    ]
+    """The cut is void, or nobody reads it any more: hold nothing, keep nothing. Idempotent."""
+
 class ParameterServerAsyncStub:
     Define: grpc.aio.UnaryUnaryMultiCallable[
         ps_pb2.DefineRequest,
@@ -147,6 +180,39 @@ class ParameterServerAsyncStub:
     """What this ps is to its shares; waits for a change for up to half a second. A call that breaks
     off tells the chief at once that the process has ended.
     """
+
+    BeginCut: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.BeginCutRequest,
+        ps_pb2.BeginCutResponse,
+    ]
+    """A cut: the values of all ps at one moment, each worker's pushes up to one number (docs/adr/0062).
+    The chief's order to begin: pushes of workers that are not named, or have marked, wait from now
+    on. A cut that was begun before is void.
+    """
+
+    MarkCut: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.MarkCutRequest,
+        ps_pb2.MarkCutResponse,
+    ]
+    """A worker's mark: its pushes up to now belong to the cut, later ones do not. Idempotent."""
+
+    FinishCut: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.FinishCutRequest,
+        ps_pb2.FinishCutResponse,
+    ]
+    """Wait until all workers have marked, or the cut is void."""
+
+    ReadCut: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.ReadCutRequest,
+        ps_pb2.ReadCutResponse,
+    ]
+    """The values of a cut, a piece at a time; each is read once, in order."""
+
+    EndCut: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.EndCutRequest,
+        ps_pb2.EndCutResponse,
+    ]
+    """The cut is void, or nobody reads it any more: hold nothing, keep nothing. Idempotent."""
 
 class ParameterServerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -232,5 +298,48 @@ class ParameterServerServicer(metaclass=abc.ABCMeta):
         """What this ps is to its shares; waits for a change for up to half a second. A call that breaks
         off tells the chief at once that the process has ended.
         """
+
+    @abc.abstractmethod
+    def BeginCut(
+        self,
+        request: ps_pb2.BeginCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.BeginCutResponse, collections.abc.Awaitable[ps_pb2.BeginCutResponse]]:
+        """A cut: the values of all ps at one moment, each worker's pushes up to one number (docs/adr/0062).
+        The chief's order to begin: pushes of workers that are not named, or have marked, wait from now
+        on. A cut that was begun before is void.
+        """
+
+    @abc.abstractmethod
+    def MarkCut(
+        self,
+        request: ps_pb2.MarkCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.MarkCutResponse, collections.abc.Awaitable[ps_pb2.MarkCutResponse]]:
+        """A worker's mark: its pushes up to now belong to the cut, later ones do not. Idempotent."""
+
+    @abc.abstractmethod
+    def FinishCut(
+        self,
+        request: ps_pb2.FinishCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.FinishCutResponse, collections.abc.Awaitable[ps_pb2.FinishCutResponse]]:
+        """Wait until all workers have marked, or the cut is void."""
+
+    @abc.abstractmethod
+    def ReadCut(
+        self,
+        request: ps_pb2.ReadCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.ReadCutResponse, collections.abc.Awaitable[ps_pb2.ReadCutResponse]]:
+        """The values of a cut, a piece at a time; each is read once, in order."""
+
+    @abc.abstractmethod
+    def EndCut(
+        self,
+        request: ps_pb2.EndCutRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.EndCutResponse, collections.abc.Awaitable[ps_pb2.EndCutResponse]]:
+        """The cut is void, or nobody reads it any more: hold nothing, keep nothing. Idempotent."""
 
 def add_ParameterServerServicer_to_server(servicer: ParameterServerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

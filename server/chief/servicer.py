@@ -18,10 +18,12 @@ from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
 from ...core.wire.bounds import check_number, check_text, shorten
+from ...core.wire.cut_marks import marks_to_wire
 from ...net.auth.guard import Visitor
 from ...net.unary import Servicer, servicer
 from ...proto.v1 import chief_pb2
 from ...telemetry.task_metrics import SaveCounters
+from .cuts import JobCuts
 from .leaders import Leaders
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class LockedJob:
     def __init__(self, job: Job, clock: Clock, replicas: int = 1) -> None:
         self._job = job
         self.leaders = Leaders(replicas)
+        self.cuts = JobCuts()
         # Reentrant: a signal handler stops the job, in a thread that may hold the lock.
         self._lock = threading.RLock()
         self.clock = clock
@@ -130,7 +133,8 @@ class ChiefServicer:
         with self._locked_job.open() as (job, now):
             phase = job.heartbeat(who, report, now=now, knows=knows)
             reason = job.reason
-        return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason)
+        cut = self._locked_job.cuts.number
+        return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason, cut=cut)
 
     def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:
         """A task's part is over. Idempotent: the first outcome stays."""
@@ -208,6 +212,28 @@ class ChiefServicer:
             changes=changes,
             leaders=[_leader_to_wire(each) for each in leaders],
         )
+
+    def JoinCut(self, request: chief_pb2.JoinCutRequest, _: Visitor) -> chief_pb2.JoinCutResponse:
+        """A worker takes part in a cut, and asks whether it should mark. Idempotent."""
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        marks, again_s = self._locked_job.cuts.join(request.cut, who)
+        return chief_pb2.JoinCutResponse(marks=marks, again_s=again_s)
+
+    def TakeCut(self, request: chief_pb2.TakeCutRequest, _: Visitor) -> chief_pb2.TakeCutResponse:
+        """Take a cut for a task that reads its values. Not idempotent: each has a new number."""
+        codec.incarnation_from_wire(getattr(request, "from"))
+        number, global_step, marks = self._locked_job.cuts.take()
+        return chief_pb2.TakeCutResponse(
+            cut=number, global_step=global_step, marks=marks_to_wire(marks)
+        )
+
+    def ReleaseCut(
+        self, request: chief_pb2.ReleaseCutRequest, _: Visitor
+    ) -> chief_pb2.ReleaseCutResponse:
+        """Have the ps keep nothing of a cut any more. Idempotent."""
+        codec.incarnation_from_wire(getattr(request, "from"))
+        self._locked_job.cuts.release(request.cut)
+        return chief_pb2.ReleaseCutResponse()
 
 
 def _leader_to_wire(leader: ShareLeader) -> chief_pb2.ShareLeader:

@@ -4,7 +4,8 @@ What is written is first copied under the lock of its block, a part of a MiB at 
 neither the memory for it nor the time a push waits depends on how large a shard is. Small shards
 that share a block are copied together. A large shard is saved in ranges of rows, each with its
 slots at one moment: a push that arrives meanwhile is in the ranges copied after it, as it would be
-if the variable were cut into more shards. Growing tables follow: ``table_copies.py``.
+if the variable were cut into more shards. Growing tables follow: ``table_copies.py``. Of a cut,
+all is of one moment: what a push changes is kept for it (``cut/image.py``).
 """
 
 import contextlib
@@ -13,34 +14,31 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.arrays.dtypes import Array, DType
+from ...core.arrays.dtypes import Array
 from ...core.checkpoint.file_systems import open_folder
 from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
-from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
+from ...core.checkpoint.tensor_file import TensorFileWriter
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
 from ...engine.block import Block
-from ...engine.push_target import RowsByKey
 from ...net.memory_pool import temporary_buffer
+from .cut.image import BlockImage, CutImage, KeptPiece, copies_of_tables
 from .store import Store
+from .tensor_plan import COPY_BYTES, PlannedTensor, memory_of, named, piece_bytes
 
 if TYPE_CHECKING:
-    from .table_copies import TableCopy, TablePiece
+    from .table_copies import TablePiece
 
-COPY_BYTES = 4 * 1024 * 1024  # values and slots written at a time
 _LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
 _PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
 # Above the process's: a tenth of the share of a step's thread, where both want the same core.
 _NICENESS = 10
-_MAX_COPY_BYTES = 32 * 1024 * 1024
-_RANGES = 4096  # of one ps, about: from 16 GiB on they grow, so that manifests stay small
 
 
 def give_way() -> None:
@@ -55,68 +53,73 @@ def give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, min(19, niceness))
 
 
-def save_shards(store: Store, directory: str | Folder, copy_bytes: int = COPY_BYTES) -> SavedPart:
+def save_shards(
+    store: Store,
+    directory: str | Folder,
+    copy_bytes: int = COPY_BYTES,
+    image: CutImage | None = None,
+) -> SavedPart:
     """Write every initialized shard of ``store`` to ``directory/ps-<share>.safetensors``.
 
     Args:
         store: The shards of this ps.
         directory: Directory of the checkpoint: a path, a fsspec URL or an open folder.
         copy_bytes: Bytes copied at a time, in extra memory; up to 32 MiB on a ps with over 16 GiB.
+        image: What the store had at one moment; None: each piece is of the moment it is copied.
 
     Raises:
         OSError: The file system refused.
+        CutVoidError: What the image is of was not kept.
     """
     folder = open_folder(directory) if isinstance(directory, str) else directory
     folder.make()
-    pushes = store.counters().pushes
+    pushes = store.counters().pushes if image is None else image.moment.pushes
     file = f"ps-{store.share}.safetensors"
-    blocks, parts_of_tables = store.table.blocks(), store.table.tables()
-    held = [*blocks, *parts_of_tables]
-    held_bytes = sum(block.value_bytes + block.slot_bytes for block in held)
-    most = max(copy_bytes, min(_MAX_COPY_BYTES, held_bytes // _RANGES))
+    most = piece_bytes(store.table.bytes_in_use(), copy_bytes)
     # Planned before writing: a slot that is bound later waits for the next checkpoint.
+    if image is None:
+        blocks = [BlockImage(block, most) for block in store.table.blocks()]
+        tables = copies_of_tables(store.table.tables(), most)
+    else:
+        image.check()
+        blocks, tables = image.blocks, image.tables
     taken = {"__metadata__"}  # reserved by safetensors
-    plan = [[_named(group, taken) for group in _plan(block, most)] for block in blocks]
-    specs = [tensor.spec for groups in plan for group in groups for tensor in group]
-    tables = _copies_of_tables(parts_of_tables, most)
+    for block in blocks:
+        for piece in block.pieces:
+            piece.tensors = named(piece.tensors, taken)
+    specs = [each.spec for block in blocks for piece in block.pieces for each in piece.tensors]
     specs += [piece.spec for table in tables for piece in table.pieces]
     tensors: list[TensorRecord] = []
     shards: list[SavedShard] = []
     applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
-    copies = _Copies(most)
+    copies = _Copies(most, image)
     with folder.create(file) as stream:
         writer = TensorFileWriter(stream, specs)
-        for number, (block, groups) in enumerate(zip(blocks, plan, strict=True)):
-            with block.lock:
-                versions, updates = block.versions.tolist(), block.updates.tolist()
-                applied[number] = dict(block.applied)
-            for group in groups:
-                for tensor, parts in copies.of(block, group):
+        for number, block in enumerate(blocks):
+            if image is None:
+                block.look()
+            applied[number] = block.applied
+            for piece in block.pieces:
+                for tensor, parts in copies.of(block, piece):
                     digest = writer.write_parts(parts)
                     tensors.append(_record(tensor, file, digest))
-            saved = {tensor.entry: tensor.shard for group in groups for tensor in group}
+            saved = {each.entry: each.shard for piece in block.pieces for each in piece.tensors}
             shards += [
-                SavedShard(shard, versions[entry], updates[entry], number)
+                SavedShard(shard, block.versions[entry], block.updates[entry], number)
                 for entry, shard in saved.items()
             ]
         for number, table in enumerate(tables, len(blocks)):
             [shard] = table.block.shards
             applied[number] = table.applied
-            for piece, array in zip(table.pieces, table.arrays(), strict=True):
-                tensors.append(_record_of_piece(shard, piece, file, writer.write(array)))
+            for place, array in zip(table.pieces, table.arrays(), strict=True):
+                tensors.append(_record_of_piece(shard, place, file, writer.write(array)))
             shards.append(SavedShard(shard, table.version, table.version, number))
+        if image is not None:
+            image.check()
         writer.close()
     files = {file: writer.record}
-    return SavedPart(tuple(tensors), tuple(shards), applied, store.global_step, files, pushes)
-
-
-def _copies_of_tables(parts: Sequence[RowsByKey], most: int) -> list["TableCopy"]:
-    if not parts:
-        return []
-    from ...engine.keyed.block import KeyedBlock  # a ps without tables never loads it
-    from .table_copies import TableCopy
-
-    return [TableCopy(part, most) for part in parts if isinstance(part, KeyedBlock)]
+    global_step = store.global_step if image is None else image.moment.global_step
+    return SavedPart(tuple(tensors), tuple(shards), applied, global_step, files, pushes)
 
 
 def _record_of_piece(
@@ -135,50 +138,53 @@ def _record_of_piece(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _PlannedTensor:
-    """One array of the file: rows of a shard's value (``slot`` empty) or of one of its slots.
-
-    Attributes:
-        entry: The shard's number in its block.
-        start: The first element, in the block's memory.
-        row_offset: The first row, in the variable.
-    """
-
-    entry: int
-    slot: str
-    shard: ShardDefinition
-    spec: TensorSpec
-    start: int
-    row_offset: int
-    rows: int
-
-
 class _Copies:
-    """Copies of parts of blocks, in memory that is used again for each.
+    """Copies of pieces of blocks, in memory that is used again for each.
 
     Args:
         num_bytes: Most that is copied at a time.
+        image: Whose pieces they are, of one moment; None: each is of the moment it is copied.
     """
 
-    def __init__(self, num_bytes: int) -> None:
+    def __init__(self, num_bytes: int, image: CutImage | None) -> None:
         self._num_bytes = num_bytes
+        self._image = image
         # Before a lock is taken: page faults must not make pushes wait.
         self._memory = temporary_buffer(num_bytes, np.dtype(np.uint8))
         self._memory[:] = 0
 
     def of(
-        self, block: Block, group: Sequence[_PlannedTensor]
-    ) -> Iterator[tuple[_PlannedTensor, Iterator[memoryview]]]:
-        """Each tensor of a group with its parts, flat; a part is valid until the next is asked for.
+        self, image: BlockImage, piece: KeptPiece
+    ) -> Iterator[tuple[PlannedTensor, Iterator[memoryview]]]:
+        """Each tensor of a piece with its parts, flat; a part is valid until the next is asked for.
 
-        The group is copied at one moment if it fits.
+        The piece is copied at one moment if it fits.
         """
-        total = sum(tensor.spec.num_bytes for tensor in group)
-        if total > self._num_bytes:
-            for tensor in group:
+        block, total = image.block, piece.num_bytes
+        if total > self._num_bytes and self._image is None:
+            for tensor in piece.tensors:
                 yield tensor, self._piecewise(block, tensor)
             return
+        views: list[Array] = []
+        if total > self._num_bytes:
+            with block.lock:
+                piece.keep(block)  # a row that does not fit
+        elif piece.kept is None:
+            views = self._copy(block, piece.tensors)
+        if self._image is not None:
+            views = self._kept(self._image, block, piece, views)
+        for tensor, view in zip(piece.tensors, views, strict=True):
+            yield tensor, iter([view.data])
+
+    @staticmethod
+    def _kept(image: CutImage, block: Block, piece: KeptPiece, views: list[Array]) -> list[Array]:
+        """What a push has kept of a piece before it changed it; if none has, our own copy."""
+        with block.lock:  # a push meanwhile has changed what we were copying
+            kept, piece.kept, piece.is_read = piece.kept, None, True
+        image.freed(piece.num_bytes if kept is not None else 0)
+        return views if kept is None else [array.view(np.uint8) for array in kept]
+
+    def _copy(self, block: Block, group: Sequence[PlannedTensor]) -> list[Array]:
         ends = np.cumsum([tensor.spec.num_bytes for tensor in group]).tolist()
         views = [
             self._memory[end - tensor.spec.num_bytes : end]
@@ -189,17 +195,16 @@ class _Copies:
         else:
             with block.lock:
                 for tensor, view in zip(group, views, strict=True):
-                    np.copyto(view, _memory_of(block, tensor).view(np.uint8))
-        for tensor, view in zip(group, views, strict=True):
-            yield tensor, iter([view.data])
+                    np.copyto(view, memory_of(block, tensor).view(np.uint8))
+        return views
 
     @staticmethod
-    def _copy_rows(block: Block, group: Sequence[_PlannedTensor], views: Sequence[Array]) -> None:
+    def _copy_rows(block: Block, group: Sequence[PlannedTensor], views: Sequence[Array]) -> None:
         """Copy rows of one shard, some at a moment, each with its slots."""
         rows = group[0].rows
         row_bytes = [view.size // max(1, rows) for view in views]
         step = max(1, _LOCKED_BYTES // max(1, sum(row_bytes)))
-        sources = [_memory_of(block, tensor).view(np.uint8) for tensor in group]
+        sources = [memory_of(block, tensor).view(np.uint8) for tensor in group]
         for first in range(0, rows, step):
             if first:
                 time.sleep(_PAUSE_S)
@@ -208,9 +213,9 @@ class _Copies:
                     part = slice(first * size, (first + step) * size)
                     np.copyto(view[part], source[part])
 
-    def _piecewise(self, block: Block, tensor: _PlannedTensor) -> Iterator[memoryview]:
-        """A row that does not fit."""
-        source = _memory_of(block, tensor).view(np.uint8)
+    def _piecewise(self, block: Block, tensor: PlannedTensor) -> Iterator[memoryview]:
+        """Copy a row that does not fit, some of it at a time."""
+        source = memory_of(block, tensor).view(np.uint8)
         for start in range(0, source.size, self._num_bytes):
             part = source[start : start + self._num_bytes]
             copy = self._memory[: part.size]
@@ -219,67 +224,7 @@ class _Copies:
             yield copy.data
 
 
-def _memory_of(block: Block, tensor: _PlannedTensor) -> Array:
-    memory = block.slots[tensor.slot] if tensor.slot else block.value
-    size = tensor.spec.num_bytes // tensor.spec.dtype.itemsize
-    return memory[tensor.start : tensor.start + size]
-
-
-def _named(group: Sequence[_PlannedTensor], taken: set[str]) -> list[_PlannedTensor]:
-    """Tensors under unique names; a variable may be named like a slot of another."""
-    named = []
-    for tensor in group:
-        name = tensor.spec.name
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        named.append(replace(tensor, spec=replace(tensor.spec, name=name)))
-    return named
-
-
-def _plan(block: Block, most: int) -> list[list[_PlannedTensor]]:
-    """Groups of tensors to be copied at one moment each."""
-    with block.lock:
-        entries = [
-            (entry, replace(shard, rule=block.rules[entry]))
-            for entry, shard in enumerate(block.shards)
-            if block.initialized[entry]
-        ]
-    if not entries:
-        return []
-    whole = [t for entry, shard in entries for t in _tensors(block, entry, shard, 0, shard.rows)]
-    if len(entries) > 1 or sum(tensor.spec.num_bytes for tensor in whole) <= most:
-        return [whole]
-    [(entry, shard)] = entries
-    row_bytes = sum(tensor.spec.num_bytes for tensor in whole) // shard.rows
-    step = max(1, most // row_bytes)
-    return [
-        _tensors(block, entry, shard, first, min(step, shard.rows - first))
-        for first in range(0, shard.rows, step)
-    ]
-
-
-def _tensors(
-    block: Block, entry: int, shard: ShardDefinition, first: int, rows: int
-) -> list[_PlannedTensor]:
-    """Rows ``[first, first + rows)`` of a shard, and of its slots."""
-    row_size = shard.size // max(1, shard.rows)
-    shape = (rows, *shard.shape[1:]) if shard.shape else ()
-    label = shard.label if rows == shard.rows else f"{shard.label}[{first}:{first + rows}]"
-    start = block.range_of(entry).start + first * row_size
-
-    def planned(slot: str, dtype: DType) -> _PlannedTensor:
-        spec = TensorSpec(f"{label}:{slot}" if slot else label, shape, dtype)
-        return _PlannedTensor(entry, slot, shard, spec, start, shard.row_offset + first, rows)
-
-    slots = shard.rule.active_slots() if shard.rule is not None else ()
-    return [
-        planned("", block.dtype),
-        *(planned(slot, block.compute_dtype) for slot in slots),
-    ]
-
-
-def _record(tensor: _PlannedTensor, file: str, digest: str) -> TensorRecord:
+def _record(tensor: PlannedTensor, file: str, digest: str) -> TensorRecord:
     return TensorRecord(
         variable=tensor.shard.variable.name,
         slot=tensor.slot,

@@ -5,12 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 from ...cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from ...cluster.replication.reports import ShareState
 from ...cluster.roles import CHIEF
+from ...core.arrays.dtypes import as_bytes
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
+from ...core.errors import CutVoidError
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
-from ...core.wire.bounds import MAX_NAME_BYTES, check_text
+from ...core.wire.bounds import MAX_LEASE_S, MAX_NAME_BYTES, check_number, check_text
+from ...core.wire.cut_marks import CutMark, marks_to_wire
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
@@ -121,10 +124,65 @@ class ParameterServerServicer:
                 return ps_pb2.SaveShardsResponse(model_dir=place)
             store = self._shares.led(request.share)
             folder = self._model_dir.checkpoint(request.checkpoint)
-            part = self._saver.submit(save_shards, store, folder).result()
+            image = store.cuts.kept(request.cut) if request.cut else None
+            part = self._saver.submit(save_shards, store, folder, image=image).result()
         except OSError as error:
             raise storage_error(error, f"{place}/{request.checkpoint}", task) from error
         return _saved_to_wire(part, place)
+
+    # -- cuts ----------------------------------------------------------------------------------
+
+    def BeginCut(self, request: ps_pb2.BeginCutRequest, _: Visitor) -> ps_pb2.BeginCutResponse:
+        """Hold pushes that are not in a cut. A repeat changes nothing."""
+        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
+        check_number(request.hold_s, MAX_LEASE_S, "hold_s", self._task)
+        workers = {codec.incarnation_from_wire(each) for each in request.workers}
+        cuts = self._shares.led(request.share).cuts
+        cuts.begin(request.cut, workers, request.hold_s, with_slots=request.with_slots)
+        return ps_pb2.BeginCutResponse()
+
+    def MarkCut(self, request: ps_pb2.MarkCutRequest, _: Visitor) -> ps_pb2.MarkCutResponse:
+        """Take a worker's mark. A repeat changes nothing."""
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        self._lease.check_job(who)
+        cuts = self._shares.led(request.share).cuts
+        cuts.mark(request.cut, who, CutMark(request.sequence, request.pushes))
+        return ps_pb2.MarkCutResponse()
+
+    def FinishCut(self, request: ps_pb2.FinishCutRequest, _: Visitor) -> ps_pb2.FinishCutResponse:
+        """Wait until all workers have marked, or the cut is void. May be repeated."""
+        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
+        try:
+            moment = self._shares.led(request.share).cuts.finish(request.cut)
+        except CutVoidError as error:
+            return ps_pb2.FinishCutResponse(void_because=error.message)
+        return ps_pb2.FinishCutResponse(
+            global_step=moment.global_step,
+            marks=marks_to_wire(moment.marks),
+        )
+
+    def ReadCut(self, request: ps_pb2.ReadCutRequest, _: Visitor) -> ps_pb2.ReadCutResponse:
+        """Read a piece of the values of a cut. Each is read once, in order."""
+        image = self._shares.led(request.share).cuts.kept(request.cut)
+        values = [
+            ps_pb2.CutValues(
+                variable=each.shard.variable.name,
+                full_shape=each.shard.variable.shape,
+                dtype=codec.dtype_to_wire(each.shard.variable.dtype),
+                start=each.start,
+                values=as_bytes(each.values).tobytes(),
+            )
+            for each in image.read(request.piece)
+        ]
+        return ps_pb2.ReadCutResponse(values=values)
+
+    def EndCut(self, request: ps_pb2.EndCutRequest, _: Visitor) -> ps_pb2.EndCutResponse:
+        """Let pushes go on, and keep nothing of a cut. Idempotent."""
+        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
+        self._shares.led(request.share).cuts.end(request.cut)
+        return ps_pb2.EndCutResponse()
+
+    # -- the chief -----------------------------------------------------------------------------
 
     def VerifyShards(
         self, request: ps_pb2.VerifyShardsRequest, _: Visitor

@@ -549,6 +549,11 @@ class ShardTable:
         with self._definitions:
             return list(self._blocks)
 
+    def bytes_in_use(self) -> int:
+        """Bytes of all values and slots, growing tables included."""
+        with self._definitions:
+            return sum(block.value_bytes + block.slot_bytes for block in self._blocks)
+
     def blocks(self) -> list[Block]:
         """Every block of arrays, in the order of creation."""
         with self._definitions:

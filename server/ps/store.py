@@ -23,6 +23,8 @@ from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, Upd
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
 from .closure_log import ClosurePushLog
+from .cut.cuts import ShareCuts
+from .cut.image import CutImage, Moment
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
 from .replication.copying import run_and_post
@@ -36,6 +38,7 @@ from .replication.records import (
 )
 from .replication.stream import Follower, RecordStream
 from .shard_table import ShardTable
+from .tensor_plan import piece_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class Store:
             another one knows that its variables are gone.
         table: The shards.
         records: To the ps that follow this store.
+        cuts: Moments of all ps that are taken, or kept.
     """
 
     def __init__(
@@ -108,6 +112,8 @@ class Store:
         self.contents = 1
         self.records = RecordStream(settings.request_timeout_s)
         self.table = ShardTable(task, settings, self.raise_global_step, self.records, beside)
+        self.cuts = ShareCuts(self._take_image, self._last_push)
+        self._beside = beside
         self._log_lock = threading.Lock()
         self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
         self._closures = ClosurePushLog(limit=_LANES_PER_SESSION * settings.max_sessions)
@@ -197,6 +203,9 @@ class Store:
         Blocks of a repeated push are not yielded.
         """
         info = push.info
+        gate = self.cuts.gate
+        if gate is not None:
+            gate.wait(info.who)
         with self._log_lock:
             if info.global_step > self._global_step + MAX_STEP_LEAD:
                 raise self._impossible_step(info)
@@ -257,6 +266,9 @@ class Store:
         with block.writing():
             if block.has_applied(info):
                 return None
+            image = self.cuts.image
+            if image is not None:
+                image.before(block, work)
             if not self.records.followers:
                 block.run(work, info)
                 return None
@@ -320,6 +332,30 @@ class Store:
         self._step_marks[info.who.task] = mark
         self._log.applied(info.who, info.sequence)
         return True
+
+    # -- cuts --------------------------------------------------------------------------------
+
+    def _last_push(self, who: Incarnation) -> int:
+        """Number of a worker's last complete push outside closures."""
+        with self._log_lock:
+            generation, sequence = self._log.last.get(who.task, (0, 0))
+            return sequence if generation == who.generation else 0
+
+    def _take_image(self, moment: Moment, with_slots: bool) -> CutImage:
+        """Keep the values of now; the caller lets no push be applied."""
+        in_use, settings = self.table.bytes_in_use(), self.settings
+        most = piece_bytes(in_use) if with_slots else settings.max_message_bytes // 2
+        with self._tally.lock:
+            pushes = self._tally.pushes
+        return CutImage(
+            self.task,
+            replace(moment, global_step=self.global_step, pushes=pushes),
+            self.table.blocks(),
+            self.table.tables() if with_slots else (),
+            most=most,
+            room=max(0, self.table.max_bytes - in_use - self._beside()),
+            with_slots=with_slots,
+        )
 
     # -- followers ---------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ copied some at a time under the table's lock, each row with its slots.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from ...engine.keyed.block import KeyedBlock
 from ...engine.keyed.hashing import ps_of_keys
 from ...engine.keyed.row_store import SLOT
 from ...engine.keyed.tiles import Tile
-from ...engine.push_target import PushTarget
+from ...engine.push_target import PushTarget, UpdatePart
 from .first_values import another_kind
 
 _LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
@@ -67,6 +67,9 @@ class TableCopy:
             self._state = block.table.state()
             columns = block.table.columns
             self.version, self.applied = int(block.versions[0]), dict(block.applied)
+        self._kept: dict[int, list[Array]] = {}  # by the first place
+        self._next = 0  # places before it are read
+        self._is_kept = False
         self._used = columns["keys"].shape[0]
         self._row_bytes = sum(column[:1].nbytes for column in columns.values()) if self._used else 1
         self._step = max(1, most // self._row_bytes)
@@ -84,7 +87,26 @@ class TableCopy:
         """Copies of the arrays, in order."""
         yield from self._state.values()
         for start, stop in self._tiles():
-            yield from self._copied(start, stop)
+            copied = self._copied(start, stop) if not self._is_kept else []
+            with self.block.lock:
+                self._next = stop
+                kept = self._kept.pop(start, copied)
+            yield from kept
+
+    def keep(self, _: Sequence[UpdatePart]) -> int:
+        """Copy all that is not read, before a push changes rows; the number of bytes copied.
+
+        The caller locks the block. A push may move rows, so that it does not matter which ones it
+        names.
+        """
+        if self._is_kept:
+            return 0
+        self._is_kept = True
+        columns = self.block.table.columns
+        for start, stop in self._tiles():
+            if start >= self._next:
+                self._kept[start] = [column[start:stop].copy() for column in columns.values()]
+        return sum(array.nbytes for arrays in self._kept.values() for array in arrays)
 
     def _tiles(self) -> Iterator[tuple[int, int]]:
         for start in range(0, self._used, self._step):

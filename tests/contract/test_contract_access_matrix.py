@@ -54,6 +54,11 @@ ParameterServer/LeadShare   .       x       .         .       .        .        
 ParameterServer/CopyShare   .       x       .         .       .        .          .
 ParameterServer/GiveUpShare .       x       .         .       .        .          .
 ParameterServer/WatchShares .       x       .         .       .        .          .
+ParameterServer/BeginCut    .       x       .         .       .        .          .
+ParameterServer/MarkCut     .       x       x         x       .        .          .
+ParameterServer/FinishCut   .       x       .         .       .        .          .
+ParameterServer/ReadCut     .       x       x         x       .        .          .
+ParameterServer/EndCut      .       x       .         .       .        .          .
 Chief/Register              .       x       x         x       .        x          .
 Chief/Heartbeat             .       x       x         x       .        x          .
 Chief/Finish                .       x       x         x       .        x          .
@@ -62,6 +67,9 @@ Chief/StopJob               x       x       .         .       .        .        
 Chief/MoveShare             x       x       .         .       .        .          .
 Chief/GetStatus             x       x       x         x       x        x          x
 Chief/WatchLeaders          .       x       x         x       .        x          .
+Chief/JoinCut               .       x       x         x       .        .          .
+Chief/TakeCut               .       x       x         x       .        .          .
+Chief/ReleaseCut            .       x       x         x       .        .          .
 Collective/Probe            .       x       x         x       .        .          .
 Health/Check                x       x       x         x       x        x          x
 Health/Watch                -       -       -         -       -        -          -
@@ -311,9 +319,11 @@ SENDERS = [name for name in METHODS if request_of(name, Incarnation(TaskId("work
 
 def test_requests_with_a_sender_are_known() -> None:
     assert SENDERS == [
-        "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive",
-        "ParameterServer/Define", "ParameterServer/Attach", "ParameterServer/LeadShare",
-        "ParameterServer/CopyShare", "ParameterServer/GiveUpShare", "ParameterServer/WatchShares",
+        "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive", "Chief/JoinCut",
+        "Chief/TakeCut", "Chief/ReleaseCut", "ParameterServer/Define", "ParameterServer/Attach",
+        "ParameterServer/LeadShare", "ParameterServer/CopyShare",
+        "ParameterServer/GiveUpShare", "ParameterServer/WatchShares", "ParameterServer/BeginCut",
+        "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/EndCut",
     ]  # fmt: skip
 
 

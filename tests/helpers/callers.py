@@ -373,7 +373,7 @@ def claim(request: Any, who: Incarnation) -> bool:
     """Have a request say that it comes from a task; whether it has a sender."""
     has = False
     for each in request.DESCRIPTOR.fields:
-        if each.message_type is common_pb2.Incarnation.DESCRIPTOR:
+        if each.message_type is common_pb2.Incarnation.DESCRIPTOR and each.name != "workers":
             getattr(request, each.name).CopyFrom(codec.incarnation_to_wire(who))
             has = True
         elif each.message_type is common_pb2.Task.DESCRIPTOR and each.name == "task":

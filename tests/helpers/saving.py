@@ -46,9 +46,11 @@ class StorePs:
         write_probe(self.folder, probe, str(self.task))
         return self.folder.url
 
-    def save_shards(self, checkpoint: str, *, share: int, timeout_s: float) -> SavedPart:
+    def save_shards(
+        self, checkpoint: str, *, share: int, timeout_s: float, cut: int = 0
+    ) -> SavedPart:
         assert timeout_s > 0
-        assert share == self.task.index
+        assert (share, cut) == (self.task.index, 0)
         return save_shards(self.store, self.folder.subfolder(checkpoint))
 
     def verify_shards(self, checkpoint: str, files: Sequence[str], *, timeout_s: float) -> None:

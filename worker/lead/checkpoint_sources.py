@@ -10,10 +10,12 @@ from ...client.ps.control import PsControl
 from ...core.checkpoint import CheckpointReader, Manifest
 from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.parts import manifest_of_parts
+from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import probe_name
-from ...core.errors import StorageError
+from ...core.errors import CutVoidError, StorageError
 from ...distribute.job_snapshots import JobSnapshots, Snapshot
 from ...distribute.saved_variables import write_values
+from .cutter import Cutter, TakenCut
 
 _SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
 _TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
@@ -71,6 +73,9 @@ class CheckpointSource(Protocol):
             WindlassError: A ps is gone or cannot write.
         """
 
+    def release(self) -> None:
+        """Keep nothing of what :meth:`take` has prepared, whether it was written or not."""
+
 
 NextSource = Callable[[], CheckpointSource]
 """Returns the source of the next checkpoint."""
@@ -82,15 +87,19 @@ class PsShards:
     Args:
         controls: One per ps.
         leaders: Returns each share with the ps that leads it; None: each ps leads its own.
+        cutter: Takes one moment of all ps, which is then saved; None: the ps save what they have.
     """
 
     def __init__(
         self,
         controls: Sequence[PsControl],
         leaders: Callable[[], Sequence[tuple[int, PsControl]]] | None = None,
+        cutter: Cutter | None = None,
     ) -> None:
         self._controls = list(controls)
         self._leaders = leaders or (lambda: [(each.task.index, each) for each in controls])
+        self._cutter = cutter
+        self._cut: TakenCut | None = None
 
     def try_model_dir(self, model_dir: Folder) -> None:
         """Have every ps write a small file, and find it; see :class:`CheckpointSource`."""
@@ -115,23 +124,39 @@ class PsShards:
                 check.result()
 
     def take(self, global_step: int) -> int | None:
-        """Nothing to do: the ps copy what they write."""
-        return global_step
+        """Take a cut, if that is possible now; its global step."""
+        if self._cutter is None:
+            return global_step
+        try:
+            self._cut = self._cutter.take(with_slots=True)
+        except CutVoidError as error:
+            self._cutter.warn(error)
+            return global_step
+        return self._cut.global_step
+
+    def release(self) -> None:
+        """Have the ps keep nothing; see :class:`CheckpointSource`."""
+        if self._cutter is not None and self._cut is not None:
+            self._cutter.release(self._cut)
+        self._cut = None
+
+    def _save(self, checkpoint: str) -> tuple[list[tuple[int, PsControl]], list[SavedPart]]:
+        """Have every ps write its part; who has written what."""
+        cut = self._cut
+        if cut is not None and self._cutter is not None:
+            try:
+                return list(cut.led), _save_parts(cut.led, checkpoint, cut.number)
+            except CutVoidError as error:
+                self._cutter.warn(error)
+                self.release()
+        led = list(self._leaders())
+        return led, _save_parts(led, checkpoint)
 
     def write(
         self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
     ) -> Written | None:
         """Have every ps write, and find its files; see :class:`CheckpointSource`."""
-        led = list(self._leaders())
-        with ThreadPoolExecutor(len(led), thread_name_prefix="save") as pool:
-            parts = list(
-                pool.map(
-                    lambda each: each[1].save_shards(
-                        checkpoint, share=each[0], timeout_s=_SAVE_TIMEOUT_S
-                    ),
-                    led,
-                )
-            )
+        led, parts = self._save(checkpoint)
         if not any(part.shards for part in parts):
             return None
         folder = model_dir.subfolder(checkpoint)
@@ -139,8 +164,23 @@ class PsShards:
             for name, record in part.files.items():
                 if folder.size(name) != record.num_bytes:
                     raise _not_shared(control, model_dir, f"{checkpoint}/{name}")
-        manifest = manifest_of_parts(parts, global_step, final=final)
+        cut = self._cut.record() if self._cut is not None else None
+        manifest = manifest_of_parts(parts, global_step, final=final, cut=cut)
         return Written(manifest, sum(part.pushes for part in parts))
+
+
+def _save_parts(
+    led: Sequence[tuple[int, PsControl]], checkpoint: str, cut: int = 0
+) -> list[SavedPart]:
+    """Have each leader of a share write it; of a cut, or as it is now."""
+    with ThreadPoolExecutor(len(led), thread_name_prefix="save") as pool:
+        saving = [
+            pool.submit(
+                control.save_shards, checkpoint, share=share, cut=cut, timeout_s=_SAVE_TIMEOUT_S
+            )
+            for share, control in led
+        ]
+        return [each.result() for each in saving]
 
 
 class ProgramVariables:
@@ -165,6 +205,10 @@ class ProgramVariables:
         """Wait for the end of the program's step."""
         self._taken = self._snapshots.take()
         return self._taken.global_step if self._taken is not None else None
+
+    def release(self) -> None:
+        """Drop the copy."""
+        self._taken = None
 
     def write(
         self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool

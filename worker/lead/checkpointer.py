@@ -17,7 +17,7 @@ from ...core.checkpoint.file_systems import remove_temporaries
 from ...core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
-from .checkpoint_sources import NextSource, Written
+from .checkpoint_sources import CheckpointSource, NextSource, Written
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +165,14 @@ class Checkpointer:
             StorageError: The directory cannot be written, and that will not pass.
         """
         source = self._source()
+        try:
+            return self._save(source, global_step, final=final, changed=changed)
+        finally:
+            source.release()
+
+    def _save(
+        self, source: CheckpointSource, global_step: int, *, final: bool, changed: bool
+    ) -> str:
         step = source.take(global_step)
         if step is None:
             return ""

@@ -31,6 +31,7 @@ from ..data_plane.plane import DataPlane
 from .checkpoint_sources import CheckpointSource, PsShards, source_of
 from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
+from .cutter import Cutter
 from .enough_workers import wait_for_workers
 from .job_identity import KnownJob, find_job
 from .share_keeper import ShareKeeper
@@ -76,6 +77,7 @@ class JobLeader:
         self._resumes = False
         self._loop: ChiefLoop | None = None
         self._keeper: ShareKeeper | None = None
+        self._cutter: Cutter | None = None
         self._announcement: ChiefAnnouncement | None = None
         self._chief: ChiefClient | None = None
 
@@ -123,7 +125,8 @@ class JobLeader:
     def _source(self) -> CheckpointSource:
         plane = self._plane
         in_use = plane.session is not None and bool(plane.session.placement())
-        servers = PsShards(self._controls, self._keeper.leaders if self._keeper else None)
+        leaders = self._keeper.leaders if self._keeper else None
+        servers = PsShards(self._controls, leaders, self._cutter)
         return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)
 
     def lead(self, who: Incarnation, chief: "ChiefClient | None" = None) -> None:
@@ -144,9 +147,19 @@ class JobLeader:
         )
         if self._settings.ps_replicas > 1 and self._controls:
             self._keeper = self._loop.keeper = self._keep_shares(who, self._loop)
+        if self._controls:
+            self._cutter = self._new_cutter(who)
         self._loop.start()
         self._announcement = ChiefAnnouncement(self.address)
         self._write_status()  # with the addresses: `windlass status` looks there
+
+    def _new_cutter(self, who: Incarnation) -> Cutter:
+        keeper, own = self._keeper, [(each.task.index, each) for each in self._controls]
+        leaders = keeper.leaders if keeper is not None else lambda: own
+        cutter = Cutter(self.locked_job, who, leaders, self._settings)
+        cuts = self.locked_job.cuts
+        cuts.take, cuts.release = cutter.take_for_reader, cutter.release_number
+        return cutter
 
     def _keep_shares(self, who: Incarnation, loop: ChiefLoop) -> ShareKeeper:
         replicas, servers = self._settings.ps_replicas, len(self._controls)

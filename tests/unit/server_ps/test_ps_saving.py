@@ -25,7 +25,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.engine.push_target import StepInfo
 from windlass.net.memory_pool import temporary_buffer
-from windlass.server.ps import saving
+from windlass.server.ps import saving, tensor_plan
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 
@@ -87,7 +87,7 @@ class Cluster:
             if shard.variable.name == name
         }
 
-    def save(self, directory: Path, copy_bytes: int = saving.COPY_BYTES) -> list[SavedPart]:
+    def save(self, directory: Path, copy_bytes: int = tensor_plan.COPY_BYTES) -> list[SavedPart]:
         """Save every store's part, and the manifest a chief would write."""
         parts = [save_shards(store, str(directory), copy_bytes) for store in self.stores]
         records = {}
@@ -410,7 +410,7 @@ def test_saving_takes_memory_for_one_copy_whatever_the_shard(
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(tensor.num_bytes for tensor in part.tensors) == whole == 64_000_000
-    assert taken == [saving.COPY_BYTES]
+    assert taken == [tensor_plan.COPY_BYTES]
     assert peak < 4 * 1024 * 1024
 
 

@@ -46,9 +46,11 @@ class FakePs:
         assert timeout_s > 0
         CheckpointReader(str(self.model_dir / checkpoint)).verify(files)
 
-    def save_shards(self, checkpoint: str, *, share: int, timeout_s: float) -> SavedPart:
+    def save_shards(
+        self, checkpoint: str, *, share: int, timeout_s: float, cut: int = 0
+    ) -> SavedPart:
         assert timeout_s > 0
-        assert share == self.index
+        assert (share, cut) == (self.index, 0)
         directory = self.model_dir / checkpoint
         self.asked.append(checkpoint)
         if not self.shards:
@@ -260,7 +262,10 @@ def test_the_manifest_is_the_last_thing_written(tmp_path: Path) -> None:
     seen: list[bool] = []
 
     class Watching(FakePs):
-        def save_shards(self, checkpoint: str, *, share: int, timeout_s: float) -> SavedPart:
+        def save_shards(
+            self, checkpoint: str, *, share: int, timeout_s: float, cut: int = 0
+        ) -> SavedPart:
+            assert cut == 0
             part = super().save_shards(checkpoint, share=share, timeout_s=timeout_s)
             seen.append((self.model_dir / checkpoint / "manifest.json").exists())
             return part

@@ -1,0 +1,62 @@
+"""A worker's part in cuts: it hears of one, waits until all ps hold, and marks."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ...core.errors import WindlassError
+from ...core.process.threads import new_thread
+from ...core.task import Incarnation
+from ..chief.calls import ChiefClient
+from .parameter_session import ParameterSession
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 2.0
+
+
+def _failed(error: BaseException) -> None:
+    log.error("a cut was not marked: %r", error)
+
+
+class CutMarker:
+    """Takes part in the cuts of a job, each in a thread of its own. Thread-safe.
+
+    Args:
+        chief: Says when to mark.
+        who: This worker.
+        session: Its session; None: it has none yet, and takes no part.
+    """
+
+    def __init__(
+        self, chief: ChiefClient, who: Incarnation, session: Callable[[], ParameterSession | None]
+    ) -> None:
+        self._chief = chief
+        self._who = who
+        self._session = session
+        self._last = 0
+        self._closing = threading.Event()
+
+    def hear(self, number: int) -> None:
+        """Take part in a cut, if that is not so yet. Called by one thread."""
+        session = self._session()
+        if number <= self._last or session is None or self._closing.is_set():
+            return
+        self._last = number
+        new_thread(f"cut-{number}", lambda: self._join(session, number), failed=_failed).start()
+
+    def _join(self, session: ParameterSession, number: int) -> None:
+        try:
+            while not self._closing.is_set():
+                marks, again_s = self._chief.join_cut(self._who, number, timeout_s=_ANSWER_S)
+                if marks:
+                    session.mark_cut(number)
+                if marks or not again_s:
+                    return
+                self._closing.wait(again_s)
+        except WindlassError as error:
+            log.debug("cut %d: %s", number, error)
+
+    def close(self) -> None:
+        """Take part in no more."""
+        self._closing.set()

@@ -1,0 +1,82 @@
+"""The cut that a job is taking, for the workers that ask, and the thread that takes it."""
+
+import threading
+from collections.abc import Callable
+
+from ...cluster.job import cut as decisions
+from ...cluster.job.cut import CutPhase, JobCut
+from ...core.errors import CutVoidError
+from ...core.task import Incarnation
+from ...core.wire.cut_marks import Marks
+
+_ASK_S = 0.02  # a round trip is less, and so is the stall that it costs
+_ASK_EACH_S = 0.0005  # so that hundreds of workers do not keep the chief busy
+
+TakeForReader = Callable[[], tuple[int, int, Marks]]
+"""Takes a cut; returns (its number, its global step, its marks)."""
+
+
+def _cannot() -> tuple[int, int, Marks]:
+    raise CutVoidError("the chief takes no cuts: its job has no ps, or has not begun")
+
+
+class JobCuts:
+    """The cut under way. Thread-safe.
+
+    Attributes:
+        take: Takes a cut for a task that reads its values.
+        release: Has the ps keep nothing of a cut any more.
+    """
+
+    def __init__(self) -> None:
+        self._change = threading.Condition()
+        self._cut: JobCut | None = None
+        self.take: TakeForReader = _cannot
+        self.release: Callable[[int], None] = lambda number: None  # noqa: ARG005
+
+    @property
+    def number(self) -> int:
+        """Number of the cut under way; 0: none."""
+        cut = self._cut
+        return cut.number if cut is not None and not cut.is_over else 0
+
+    def join(self, number: int, who: Incarnation) -> tuple[bool, float]:
+        """A worker takes part, and asks what to do.
+
+        Returns:
+            (whether it should mark now, after how many seconds to ask again; 0: not any more)
+        """
+        with self._change:
+            cut = self._cut
+            if cut is None or cut.number != number or cut.is_over or who not in cut.workers:
+                return False, 0.0
+            self._set(decisions.joined(cut, who))
+            return cut.phase is CutPhase.MARKING, max(_ASK_S, _ASK_EACH_S * len(cut.workers))
+
+    def begin(self, cut: JobCut) -> None:
+        """Announce a cut."""
+        with self._change:
+            self._set(cut)
+
+    def advance(self, decide: Callable[[JobCut], JobCut]) -> JobCut:
+        """Apply a decision to the cut under way; returns what it is then."""
+        with self._change:
+            if self._cut is None:
+                raise RuntimeError("no cut was begun")
+            self._set(decide(self._cut))
+            return self._cut
+
+    def wait(self, phase: CutPhase, timeout_s: float) -> JobCut:
+        """Wait as long as a cut is in a phase; returns what it is then."""
+        with self._change:
+            self._change.wait_for(
+                lambda: self._cut is None or self._cut.phase is not phase, timeout_s
+            )
+            if self._cut is None:
+                raise RuntimeError("no cut was begun")
+            return self._cut
+
+    def _set(self, cut: JobCut) -> None:
+        if cut != self._cut:
+            self._cut = cut
+            self._change.notify_all()

@@ -1,0 +1,188 @@
+"""Cuts of one share on the ps that leads it: pushes that wait, and the values once all have marked.
+
+At most one cut is under way, and at most one is kept. A store asks :attr:`ShareCuts.gate` before it
+applies a push, and :attr:`ShareCuts.image` before it changes a block; without a cut both are None.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Set
+
+from ....core.errors import CutVoidError
+from ....core.task import Incarnation
+from ....core.wire.cut_marks import CutMark
+from . import marks
+from .image import CutImage, Moment
+from .marks import CutState, ShareCut
+
+log = logging.getLogger(__name__)
+
+TakeImage = Callable[[Moment, bool], CutImage]
+"""Returns the values of now, with slots or without; ``Moment`` lacks what the store knows."""
+
+
+class CutGate:
+    """Lets pushes wait that are not in the cut under way. Thread-safe.
+
+    Args:
+        cut: The cut, once it was begun.
+        taken: Called once with the marks, when the values are the cut's and no push is applied.
+    """
+
+    def __init__(self, cut: ShareCut, taken: Callable[[ShareCut], None]) -> None:
+        self._change = threading.Condition()
+        self._taken = taken
+        self.cut = cut
+        with self._change:
+            self._advance(cut)  # with no workers it is taken at once
+
+    def wait(self, who: Incarnation) -> None:
+        """Wait until a push of this worker may be applied."""
+        if not self.cut.is_holding:
+            return
+        with self._change:
+            if marks.holds(self.cut, who, time.monotonic()):
+                self._change.wait_for(
+                    lambda: not marks.holds(self.cut, who, time.monotonic()),
+                    self.cut.until - time.monotonic(),
+                )
+            self._expire()
+
+    def mark(self, who: Incarnation, mark: CutMark, applied: int) -> None:
+        """Take a worker's mark; see :func:`~windlass.server.ps.cut.marks.marked`."""
+        with self._change:
+            self._advance(marks.marked(self.cut, who, mark, applied, time.monotonic()))
+
+    def void(self, why: str) -> None:
+        """End the cut, if it is not over."""
+        with self._change:
+            if self.cut.is_holding:
+                self._advance(marks.voided(self.cut, why))
+
+    def finished(self) -> ShareCut:
+        """Wait until the cut is over."""
+        with self._change:
+            self._change.wait_for(
+                lambda: not self.cut.is_holding, self.cut.until - time.monotonic()
+            )
+            self._expire()
+            return self.cut
+
+    def _expire(self) -> None:
+        after = marks.expired(self.cut, time.monotonic())
+        if after is not self.cut:
+            self._advance(after)
+
+    def _advance(self, after: ShareCut) -> None:
+        self.cut = after
+        if after.state is CutState.TAKEN:
+            self._taken(after)  # before any push that waits goes on
+        if not after.is_holding:
+            self._change.notify_all()
+
+
+class ShareCuts:
+    """Cuts of one share. Thread-safe.
+
+    Args:
+        take_image: Keeps the values of now.
+        applied: Number of a worker's last push outside closures.
+
+    Attributes:
+        gate: Where pushes ask whether they may be applied; None: they may.
+        image: What is asked before values are changed; None: nothing is kept.
+    """
+
+    def __init__(self, take_image: TakeImage, applied: Callable[[Incarnation], int]) -> None:
+        self._take_image = take_image
+        self._applied = applied
+        self._lock = threading.Lock()
+        self._last: CutGate | None = None
+        self.gate: CutGate | None = None
+        self.image: CutImage | None = None
+
+    def begin(
+        self, number: int, workers: Set[Incarnation], hold_s: float, *, with_slots: bool
+    ) -> None:
+        """Begin to hold the pushes that are not in a cut. What was kept of another one is dropped.
+
+        Args:
+            number: Number of the cut.
+            workers: Whose marks it waits for.
+            hold_s: How long pushes wait at most. Unit: seconds.
+            with_slots: Whether slots are wanted, or values alone.
+
+        Raises:
+            FencedError: A later cut was begun.
+        """
+        with self._lock:
+            before = self._last.cut if self._last is not None else None
+            until = time.monotonic() + hold_s
+            cut = marks.begun(before, number, workers, until)
+            if cut is before:
+                return
+            if self._last is not None:
+                self._last.void(f"cut {number} was begun")
+            self.image = None
+
+            def taken(after: ShareCut) -> None:
+                moment = Moment(after.number, dict(after.marks))
+                self.image = self._take_image(moment, with_slots)
+
+            self._last = self.gate = CutGate(cut, taken)
+
+    def mark(self, number: int, who: Incarnation, mark: CutMark) -> None:
+        """Take a worker's mark.
+
+        Raises:
+            CutVoidError: This cut is not under way.
+            FencedError: It is over, or does not wait for this worker.
+        """
+        self._current(number).mark(who, mark, self._applied(who))
+
+    def finish(self, number: int) -> Moment:
+        """Wait until all workers have marked; which moment it is.
+
+        Raises:
+            CutVoidError: A mark did not come in time, or this cut is not under way.
+        """
+        gate = self._current(number)
+        cut = gate.finished()
+        self._open(gate)
+        if cut.state is not CutState.TAKEN:
+            raise CutVoidError(f"cut {number} is void: {cut.void_because}", number=number)
+        return self.kept(number).moment
+
+    def kept(self, number: int) -> CutImage:
+        """The values of a cut.
+
+        Raises:
+            CutVoidError: They are not here, or not any more.
+        """
+        image = self.image
+        if image is None or image.moment.number != number:
+            raise CutVoidError(f"the values of cut {number} are not here", number=number)
+        image.check()
+        return image
+
+    def end(self, number: int) -> None:
+        """Let all pushes go on, and keep nothing of this cut. Idempotent."""
+        with self._lock:
+            gate, image = self._last, self.image
+            if gate is not None and gate.cut.number == number:
+                gate.void("the chief has given it up")
+                self.gate = None
+            if image is not None and image.moment.number == number:
+                self.image = None
+
+    def _open(self, gate: CutGate) -> None:
+        with self._lock:
+            if self.gate is gate:
+                self.gate = None
+
+    def _current(self, number: int) -> CutGate:
+        gate = self._last
+        if gate is None or gate.cut.number != number:
+            raise CutVoidError(f"cut {number} is not under way", number=number)
+        return gate

@@ -1,0 +1,300 @@
+"""The values of a share at one moment, kept for whoever reads them while pushes change them.
+
+Nothing is copied at that moment itself. The reader copies piece by piece, as a checkpoint is always
+written; a push that comes first to a piece copies it before it changes it. A piece is some rows of
+a shard with their slots, or the small shards of one block. So the most memory that this takes is
+that of the pieces which were changed before they were read: with dense pushes all values and slots
+once more, with sparse ones the pieces that have changed rows. It is given back as it is read.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....core.arrays.dtypes import Array
+from ....core.errors import CutVoidError
+from ....core.rules.definitions import ShardDefinition
+from ....core.task import TaskId
+from ....core.wire.cut_marks import Marks
+from ....engine.block import Block
+from ....engine.push_target import PushTarget, RowsByKey, UpdatePart
+from ..tensor_plan import PlannedTensor, memory_of, plan_of
+
+if TYPE_CHECKING:
+    from ..table_copies import TableCopy
+
+_UNREAD_S = 60.0
+"""Values that nobody has read for this long are not kept any longer. Unit: seconds."""
+
+
+@dataclass(slots=True)
+class KeptPiece:
+    """Some tensors of a block that are copied at one moment.
+
+    Attributes:
+        start: The first element, in the memory of the block.
+        stop: After the last one.
+        kept: Copies of the tensors, flat, if they were to be changed; None: they were not.
+        is_read: Nobody needs it any more.
+    """
+
+    tensors: Sequence[PlannedTensor]
+    start: int
+    stop: int
+    kept: list[Array] | None = None
+    is_read: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.spec.num_bytes for tensor in self.tensors)
+
+    def keep(self, block: Block) -> int:
+        """Copy the tensors if that is yet to be done; bytes copied. The caller locks the block."""
+        if self.is_read or self.kept is not None:
+            return 0
+        self.kept = [memory_of(block, tensor).copy() for tensor in self.tensors]
+        return self.num_bytes
+
+
+class BlockImage:
+    """What one block had at one moment.
+
+    Args:
+        block: The block.
+        most: Bytes of a piece.
+        with_slots: Whether slots go with the values.
+        is_kept: Whether pushes keep what they change; else each piece is of the moment it is read.
+
+    Attributes:
+        pieces: In the order of their elements.
+        versions: Version of each shard.
+        updates: Number of updates of each shard.
+        applied: The last push of each task that is in all values.
+    """
+
+    def __init__(
+        self, block: Block, most: int, *, with_slots: bool = True, is_kept: bool = False
+    ) -> None:
+        self.block = block
+        self.is_kept = is_kept
+        with block.lock:
+            self.pieces = [_piece(group) for group in plan_of(block, most, with_slots=with_slots)]
+        self._starts = np.array([piece.start for piece in self.pieces], np.int64)
+        self.look()
+
+    def look(self) -> None:
+        """Remember what is in the values now."""
+        with self.block.lock:
+            self.versions: list[int] = self.block.versions.tolist()
+            self.updates: list[int] = self.block.updates.tolist()
+            self.applied = dict(self.block.applied)
+
+    def keep(self, parts: Sequence[UpdatePart]) -> int:
+        """Copy what a push is about to change; bytes copied. The caller locks the block."""
+        return sum(piece.keep(self.block) for part in parts for piece in self._changed_by(part))
+
+    def _changed_by(self, part: UpdatePart) -> Iterator[KeptPiece]:
+        where, rows = part.where, part.gradient.rows
+        if rows is None:
+            inside = (
+                where.start < piece.stop and piece.start < where.stop for piece in self.pieces
+            )
+            numbers = [number for number, is_inside in enumerate(inside) if is_inside]
+        else:
+            shard = self.block.shards[where.first]
+            width = shard.size // max(1, shard.rows)
+            found = np.searchsorted(self._starts, where.start + rows * width, "right") - 1
+            numbers = np.unique(found[found >= 0]).tolist()
+        for number in numbers:
+            yield self.pieces[number]
+
+
+def _piece(group: Sequence[PlannedTensor]) -> KeptPiece:
+    values = [tensor for tensor in group if not tensor.slot]
+    last = values[-1]
+    stop = last.start + last.spec.num_bytes // last.spec.dtype.itemsize
+    return KeptPiece(group, values[0].start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Which moment it is.
+
+    Attributes:
+        number: Number of the cut.
+        marks: The last push of each worker in it.
+        global_step: As far as this ps knows.
+        pushes: Number of pushes that this ps has counted.
+    """
+
+    number: int
+    marks: Marks = field(default_factory=dict)
+    global_step: int = 0
+    pushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Some elements of a shard.
+
+    Attributes:
+        start: The first element, in the variable.
+        values: 1-D.
+    """
+
+    shard: ShardDefinition
+    start: int
+    values: Array
+
+
+class CutImage:
+    """What a share had at one moment. Thread-safe.
+
+    Args:
+        task: The ps, for messages.
+        moment: Which moment.
+        blocks: Blocks of arrays.
+        tables: Parts of growing tables; empty for a reader that wants none.
+        most: Bytes of a piece.
+        room: Most bytes of copies.
+        with_slots: Whether slots go with the values.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        moment: Moment,
+        blocks: Sequence[Block],
+        tables: Sequence[RowsByKey],
+        *,
+        most: int,
+        room: int,
+        with_slots: bool,
+    ) -> None:
+        self.moment = moment
+        self._task = task
+        self._room = room
+        self._lock = threading.Lock()
+        self._copied = 0
+        self._read_at = time.monotonic()
+        self.void_because = ""
+        self.blocks = [
+            BlockImage(block, most, with_slots=with_slots, is_kept=True) for block in blocks
+        ]
+        self.tables = copies_of_tables(tables, most)
+        self._most = most
+        self._reading = self._values()
+        self._next = 0
+        self._by_block: dict[int, BlockImage | TableCopy] = {
+            id(image.block): image for image in self.blocks
+        }
+        self._by_block |= {id(table.block): table for table in self.tables}
+
+    def before(self, block: PushTarget, parts: Sequence[UpdatePart]) -> None:
+        """Keep what a push is about to change. The caller locks the block."""
+        image = self._by_block.get(id(block))
+        if image is None or self.void_because:  # a block that was made later
+            return
+        if copied := image.keep(parts):
+            self._count(copied)
+
+    def _count(self, copied: int) -> None:
+        with self._lock:
+            self._copied += copied
+            if self._copied > self._room:
+                self.void_because = (
+                    f"{self._task} has no memory to keep {self._copied} bytes that changed before "
+                    f"they were read: {self._room} are left of max_ps_bytes"
+                )
+            elif time.monotonic() - self._read_at > _UNREAD_S:
+                self.void_because = f"{self._task} was not asked for its values for {_UNREAD_S:g} s"
+            if self.void_because:
+                self._by_block = {}
+                self.blocks, self.tables = [], []
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(self, number: int) -> list[Elements]:
+        """Some values; nothing when there are no more.
+
+        Args:
+            number: 0 for the first ones, then ascending: each is read once.
+
+        Raises:
+            CutVoidError: The values were not kept, or have been read.
+        """
+        with self._lock:
+            if number != self._next:
+                raise CutVoidError(
+                    f"part {number} of cut {self.moment.number} was asked for when part "
+                    f"{self._next} was next: its values are read once, by one task",
+                    number=self.moment.number,
+                )
+            self._next += 1
+        self.check()
+        return next(self._reading, [])
+
+    def _values(self) -> Iterator[list[Elements]]:
+        for image in self.blocks:
+            for piece in image.pieces:
+                with image.block.lock:
+                    copied = 0 if piece.kept is None else piece.num_bytes
+                    piece.keep(image.block)
+                    kept, piece.kept, piece.is_read = piece.kept or [], None, True
+                self.freed(copied)
+                found = [
+                    Elements(tensor.shard, _start_of(tensor), values)
+                    for tensor, values in zip(piece.tensors, kept, strict=True)
+                ]
+                if piece.num_bytes <= self._most:
+                    yield found
+                    continue
+                for each in found:  # a row that does not fit
+                    step = max(1, self._most // each.values.itemsize)
+                    for first in range(0, each.values.size, step):
+                        part = each.values[first : first + step]
+                        yield [Elements(each.shard, each.start + first, part)]
+
+    def freed(self, num_bytes: int) -> None:
+        """So many bytes of copies were given back. Called for each piece that was read.
+
+        Raises:
+            CutVoidError: The values were not kept.
+        """
+        with self._lock:
+            self._copied -= num_bytes
+            self._read_at = time.monotonic()
+        self.check()
+
+    def check(self) -> None:
+        """Go on only if the values were kept.
+
+        Raises:
+            CutVoidError: They were not.
+        """
+        if self.void_because:
+            raise CutVoidError(
+                f"cut {self.moment.number} is void: {self.void_because}",
+                number=self.moment.number,
+                task=self._task,
+            )
+
+
+def _start_of(tensor: PlannedTensor) -> int:
+    """The first element of a tensor, in its variable."""
+    return tensor.row_offset * (tensor.shard.size // max(1, tensor.shard.rows))
+
+
+def copies_of_tables(parts: Sequence[RowsByKey], most: int) -> list["TableCopy"]:
+    """Copies of parts of growing tables, yet to be made."""
+    if not parts:
+        return []
+    from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it
+    from ..table_copies import TableCopy
+
+    return [TableCopy(part, most) for part in parts if isinstance(part, KeyedBlock)]

@@ -1,0 +1,239 @@
+"""Taking cuts: the values of all ps at one moment, for checkpoints and snapshots.
+
+The decisions are :mod:`windlass.cluster.job.cut`; here are the calls. Workers join when they hear
+of a cut by their heartbeats, and mark when all ps hold; the ps say when they have all marks.
+"""
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from ...client.ps.control import CutOrder, PsControl
+from ...cluster.job import cut as decisions
+from ...cluster.job.cut import CutPhase, JobCut
+from ...core.checkpoint.manifest import CutRecord
+from ...core.errors import CutVoidError, WindlassError
+from ...core.settings import Settings
+from ...core.states import Phase
+from ...core.task import Incarnation
+from ...core.wire.cut_marks import Marks
+from ...server.chief.servicer import LockedJob
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3
+_ANSWER_S = 2.0
+_LOOK_S = 0.05  # how soon it is noticed that a task has come or left
+_READ_S = 60.0  # a reader that says nothing for longer is gone, and another one may read
+
+_Answer = TypeVar("_Answer")
+
+Led = Sequence[tuple[int, PsControl]]
+"""Each share with the ps that leads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCut:
+    """A cut that all ps have.
+
+    Attributes:
+        led: The shares that it is of, and who has their values.
+        marks: By share, in the same order.
+    """
+
+    number: int
+    global_step: int
+    led: Led
+    marks: tuple[Marks, ...]
+
+    @property
+    def pushes(self) -> Marks:
+        """Each worker's mark on the first share; its pushes are the same on all."""
+        return self.marks[0]
+
+    def record(self) -> CutRecord:
+        """What a manifest says of it."""
+        return CutRecord(
+            number=self.number,
+            pushes={
+                str(who.task): (who.generation, mark.pushes) for who, mark in self.pushes.items()
+            },
+            shares=tuple(
+                {str(who.task): mark.sequence for who, mark in marks.items()}
+                for marks in self.marks
+            ),
+        )
+
+
+class Cutter:
+    """Takes the cuts of a job, one at a time. Thread-safe.
+
+    Args:
+        locked_job: The job.
+        who: The chief.
+        leaders: Returns each share with the ps that leads it.
+        settings: How long pushes wait, and how often workers are heard of.
+    """
+
+    def __init__(
+        self,
+        locked_job: LockedJob,
+        who: Incarnation,
+        leaders: Callable[[], Led],
+        settings: Settings,
+    ) -> None:
+        self._locked_job = locked_job
+        self._who = who
+        self._leaders = leaders
+        self._hold_s = settings.cut_hold_s
+        self._join_s = 1 + 2 * settings.heartbeat_s
+        # They ascend over restarts of the chief, too: its generations are a million apart.
+        self._numbers = itertools.count(who.generation + 1)
+        self._taking = threading.Lock()
+        self._kept: TakenCut | None = None
+        self._kept_until: float | None = None  # None: until it is released
+        self._has_warned = False
+
+    def take(self, *, with_slots: bool) -> TakenCut:
+        """Take a cut, whose values the ps keep until :meth:`release`.
+
+        A cut that somebody reads is given up for this one.
+
+        Args:
+            with_slots: Whether slots are wanted, or values alone.
+
+        Raises:
+            CutVoidError: It was tried some times; why the last one was void.
+        """
+        with self._taking:
+            taken = self._take(with_slots=with_slots)
+            self._kept, self._kept_until = taken, None
+            return taken
+
+    def take_for_reader(self) -> tuple[int, int, Marks]:
+        """Take a cut for a task that reads its values.
+
+        Returns:
+            (its number, its global step, the mark of each worker)
+
+        Raises:
+            CutVoidError: As :meth:`take`; or another one is taken, saved or read now.
+        """
+        if not self._taking.acquire(blocking=False):
+            raise CutVoidError("another cut is being taken; ask again")
+        try:
+            now, kept = self._locked_job.clock.now(), self._kept
+            if kept is not None and (self._kept_until is None or now < self._kept_until):
+                raise CutVoidError(f"cut {kept.number} is being saved or read; ask again")
+            taken = self._take(with_slots=False)
+            self._kept, self._kept_until = taken, self._locked_job.clock.now() + _READ_S
+        finally:
+            self._taking.release()
+        return taken.number, taken.global_step, taken.pushes
+
+    def release(self, cut: TakenCut) -> None:
+        """Have the ps keep nothing of a cut any more."""
+        if self._kept is cut:
+            self._kept = None
+        self._end(cut.number, cut.led)
+
+    def release_number(self, number: int) -> None:
+        """The same, for a reader."""
+        kept = self._kept
+        if kept is not None and kept.number == number and self._kept_until is not None:
+            self.release(kept)
+
+    def warn(self, error: CutVoidError) -> None:
+        """Say that a checkpoint is not of one moment; loudly once."""
+        level = logging.DEBUG if self._has_warned else logging.WARNING
+        self._has_warned = True
+        log.log(
+            level,
+            "a checkpoint is not of one moment of all ps (its manifest has no cut): %s",
+            error.message,
+        )
+
+    def _take(self, *, with_slots: bool) -> TakenCut:
+        with self._locked_job.open() as (job, _):
+            # A job that ends has no time to wait for a task that stands still.
+            tries = _TRIES if job.phase is Phase.RUNNING else 1
+        last: CutVoidError | None = None
+        for _ in range(tries):
+            try:
+                return self._attempt(next(self._numbers), with_slots=with_slots)
+            except CutVoidError as error:
+                log.debug("%s", error)
+                last = error
+        raise last or CutVoidError("no cut was tried")
+
+    def _attempt(self, number: int, *, with_slots: bool) -> TakenCut:
+        cuts = self._locked_job.cuts
+        try:
+            led = list(self._leaders())
+        except WindlassError as error:
+            raise CutVoidError(f"cut {number} is void: {error}", number=number) from error
+        cut = decisions.announced(number, self._pushing(), [share for share, _ in led])
+        cuts.begin(cut)
+        try:
+            self._wait_for_workers()
+            order = CutOrder(number, cut.workers, self._hold_s, with_slots)
+            _for_each(led, lambda share, ps: self._begin(ps, share, order))
+            answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))
+        except WindlassError as error:
+            why = error.message
+            cuts.advance(lambda now: decisions.voided(now, why))
+            self._end(number, led)
+            raise CutVoidError(f"cut {number} is void: {error}", number=number) from error
+        step = max(step for step, _ in answers)
+        return TakenCut(number, step, led, tuple(marks for _, marks in answers))
+
+    def _wait_for_workers(self) -> None:
+        """Wait until all workers have joined the cut under way."""
+        cuts, clock = self._locked_job.cuts, self._locked_job.clock
+        until = clock.now() + self._join_s
+        while (now := cuts.wait(CutPhase.JOINING, _LOOK_S)).phase is CutPhase.JOINING:
+            if clock.now() >= until:
+                raise CutVoidError(f"{decisions.missing(now)} did not join in {self._join_s:g} s")
+            workers = self._pushing()
+            self._check(cuts.advance(partial(decisions.still_of, workers=workers)))
+
+    def _begin(self, ps: PsControl, share: int, order: CutOrder) -> None:
+        ps.begin_cut(self._who, share, order, timeout_s=self._hold_s + _ANSWER_S)
+        workers = self._pushing()
+        now = self._locked_job.cuts.advance(lambda cut: decisions.began(cut, share, workers))
+        self._check(now)
+
+    def _finish(self, ps: PsControl, share: int, number: int) -> tuple[int, Marks]:
+        timeout_s = self._hold_s + _ANSWER_S
+        answer = ps.finish_cut(self._who, share, number, timeout_s=timeout_s)
+        self._check(self._locked_job.cuts.advance(lambda cut: decisions.taken(cut, share)))
+        return answer
+
+    @staticmethod
+    def _check(cut: JobCut) -> None:
+        if cut.phase is CutPhase.VOID:
+            raise CutVoidError(cut.void_because, number=cut.number)
+
+    def _pushing(self) -> frozenset[Incarnation]:
+        with self._locked_job.open() as (job, _):
+            return decisions.pushing(job)
+
+    def _end(self, number: int, led: Led) -> None:
+        def end(share: int, ps: PsControl) -> None:
+            try:
+                ps.end_cut(self._who, share, number, timeout_s=_ANSWER_S)
+            except WindlassError as error:
+                log.debug("cut %d on %s: %s", number, ps.task, error)
+
+        _for_each(led, end)
+
+
+def _for_each(led: Led, call: Callable[[int, PsControl], _Answer]) -> list[_Answer]:
+    """Call for each share at once; the first error of them, when all are over."""
+    with ThreadPoolExecutor(len(led), thread_name_prefix="cut") as pool:
+        return [each.result() for each in [pool.submit(call, *each) for each in led]]
