@@ -6,6 +6,7 @@ Names, signatures and semantics are those of ``tf.distribute``, without TensorFl
 
 from typing import TYPE_CHECKING
 
+from ..client.ps.snapshot import PsSnapshot
 from ..cluster.placement import balance as placement
 from ..cluster.placement import partitioners
 from ..core.public_face import public_getattr
@@ -69,6 +70,7 @@ __all__ = [
     "OneDeviceStrategy",
     "ParameterServerStrategy",
     "PerReplica",
+    "PsSnapshot",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",

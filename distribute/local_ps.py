@@ -13,7 +13,7 @@ from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
-from ..core.wire.cut_marks import CutMark
+from ..core.wire.cut_marks import CutMark, Elements
 from ..core.wire.steps import (
     NO_TARGET,
     HeldShard,
@@ -75,6 +75,10 @@ class LocalPs:
     def mark_cut(self, number: int, mark: CutMark, timeout_s: float) -> None:  # noqa: ARG002
         """Tell the store where a cut is."""
         self.store.cuts.mark(number, self.who, mark)
+
+    def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:  # noqa: ARG002
+        """Values of a cut of the store."""
+        return self.store.cuts.kept(number).read(piece)
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""

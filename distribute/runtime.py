@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..client.ps.fan_out import SessionCounters
 from ..client.ps.parameter_session import ParameterSession
+from ..client.ps.snapshot import PsSnapshot
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR
 from ..core.errors import ConfigurationError
@@ -87,6 +88,10 @@ class JobLink:
 
     def barrier(self, timeout_s: float) -> None:
         """Wait until the other tasks that run the program are here, too."""
+
+    def snapshot(self, timeout_s: float) -> PsSnapshot | None:  # noqa: ARG002 - nobody else pushes
+        """The values of all ps at one moment; None: this process alone has them."""
+        return None
 
     def wait_over(self, timeout_s: float) -> bool:  # noqa: ARG002 - there is none to wait for
         """Wait for the end of the job; returns whether it has come."""

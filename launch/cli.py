@@ -19,6 +19,7 @@ _COMMANDS = {
     "compose": ".launchers.commands:compose_command",
     "doctor": ".commands.doctor:doctor_command",
     "evaluator": ".commands.roles:evaluator_command",
+    "checkpoint": ".commands.checkpoint:checkpoint_group",
     "export": ".commands.export:export_command",
     "job": ".launchers.commands:job_command",
     "jobs": ".standalone.jobs_commands:jobs_command",

@@ -15,6 +15,7 @@ from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
 from ..client.ps.cut_marker import CutMarker
+from ..client.ps.snapshot import PsSnapshot, take_snapshot
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
@@ -213,6 +214,13 @@ class JobTask(JobLink):
         """Wait until the other tasks that run the program are here, too."""
         if self._barrier is not None:
             self._barrier.wait(timeout_s)
+
+    def snapshot(self, timeout_s: float) -> PsSnapshot | None:
+        """The values of all ps at one moment."""
+        session = self._plane.session
+        if session is None or self._chief is None:
+            return None
+        return take_snapshot(self._chief, session.who, session.peers, timeout_s, self.check)
 
     def wait_over(self, timeout_s: float) -> bool:
         """Wait for the end of the job; returns whether it has come."""

@@ -7,7 +7,7 @@ from ...core.errors import WindlassError
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import TaskId
-from ...core.wire.cut_marks import CutMark
+from ...core.wire.cut_marks import CutMark, Elements
 from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 
 
@@ -102,6 +102,14 @@ class PsPeer(Protocol):
 
         Raises:
             WindlassError: It did not take the mark: the cut will be void.
+        """
+        ...
+
+    def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:
+        """Values of a cut, a piece at a time, in order; none: there are no more. From any thread.
+
+        Raises:
+            CutVoidError: They were not kept.
         """
         ...
 

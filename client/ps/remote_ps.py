@@ -17,7 +17,7 @@ from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
-from ...core.wire.cut_marks import CutMark
+from ...core.wire.cut_marks import CutMark, Elements, elements_from_wire
 from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 from ...net.channel import invoke, open_channel
 from ...net.connection_choice import ConnectionKind
@@ -234,6 +234,14 @@ class RemotePs:
         invoke(
             self._stub.MarkCut, request, peer=self._peer, doing="mark a cut", timeout_s=timeout_s
         )
+
+    def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:
+        """Values of a cut, in one attempt: what was read is not kept."""
+        request = ps_pb2.ReadCutRequest(share=self._share, cut=number, piece=piece)
+        answer = invoke(
+            self._stub.ReadCut, request, peer=self._peer, doing="read a cut", timeout_s=timeout_s
+        )
+        return [elements_from_wire(each) for each in answer.values]
 
     # -- steps -------------------------------------------------------------------------------
 

@@ -113,13 +113,14 @@ class CutRecord(_Record):
 
     Attributes:
         number: Number of the cut in its job.
-        pushes: Task -> (generation, number of its steps that pushed), as each ps was told.
-        shares: By share, in order: task -> number of its last push to that share outside closures.
+        workers: Task -> its generation.
+        shares: By share, in order: task -> (number of its last push to any share, as that share was
+            told; number of its last push to that share, outside closures).
     """
 
     number: _Count
-    pushes: dict[str, tuple[_Count, _Count]] = {}
-    shares: tuple[dict[str, _Count], ...] = ()
+    workers: dict[str, _Count] = {}
+    shares: tuple[dict[str, tuple[_Count, _Count]], ...] = ()
 
 
 class FileRecord(_Record):

@@ -1,9 +1,12 @@
-"""Marks of a cut: the number up to which each worker's pushes are in the values of all ps."""
+"""Cuts on the wire: marks, which say up to which push a worker's belong to one, and values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...proto.v1 import ps_pb2
+from ..arrays.dtypes import Array, as_bytes
 from ..task import Incarnation
 from . import codec
 
@@ -23,6 +26,39 @@ class CutMark:
 
 Marks = Mapping[Incarnation, CutMark]
 """The mark of each worker that a cut is of, on one share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Some elements of a variable.
+
+    Attributes:
+        shape: Shape of the whole variable.
+        start: The first element, in the whole variable.
+        values: 1-D.
+    """
+
+    variable: str
+    shape: tuple[int, ...]
+    start: int
+    values: Array
+
+
+def elements_to_wire(part: Elements) -> ps_pb2.CutValues:
+    """Some elements as a message."""
+    return ps_pb2.CutValues(
+        variable=part.variable,
+        full_shape=part.shape,
+        dtype=codec.dtype_to_wire(part.values.dtype),
+        start=part.start,
+        values=as_bytes(part.values).tobytes(),
+    )
+
+
+def elements_from_wire(message: ps_pb2.CutValues) -> Elements:
+    """Some elements from a message."""
+    values = np.frombuffer(message.values, codec.dtype_from_wire(message.dtype))
+    return Elements(message.variable, tuple(message.full_shape), message.start, values)
 
 
 def marks_to_wire(marks: Marks) -> list[ps_pb2.CutMark]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...client.ps.push_plans import Write
+from ...client.ps.snapshot import PsSnapshot
 from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction, parts_of
 from ...cluster.resolvers.resolver import ClusterResolver
@@ -127,6 +128,27 @@ class ParameterServerStrategy(Strategy):
     def global_step(self) -> int:
         """Steps of all workers that the servers had applied when this worker last asked."""
         return self._ps.runtime.session.global_step
+
+    def snapshot(self, timeout_s: float = 30.0) -> PsSnapshot:
+        """All variables on the servers at one moment, while the workers train on.
+
+        Each worker's steps are in the values up to one number: all of them, whichever servers they
+        went to, and none beyond. All steps that this task has made are among them. Reading
+        variables one after the other, or a checkpoint of a program's own, has no such moment.
+
+        Pushes of the workers wait for a round trip and for the steps that are under way, at most
+        ``cut_hold_s``; reading the values holds up nobody. A server keeps what changes before it is
+        read: at most its values once more.
+
+        Args:
+            timeout_s: How long it is tried again if a worker stands still at that moment, comes or
+                leaves, or another snapshot or a checkpoint is being taken. Unit: seconds.
+
+        Raises:
+            CutVoidError: It could not be had in time; training goes on.
+            ConfigurationError: This task has no session with servers.
+        """
+        return self._ps.snapshot(timeout_s)
 
 
 class ParameterServerExtended(StrategyExtended):
@@ -324,6 +346,18 @@ class ParameterServerExtended(StrategyExtended):
             if self._undefined:
                 self._define()
             return self._step.read(variable._name, self._small_variables)
+
+    def snapshot(self, timeout_s: float) -> PsSnapshot:
+        """See :meth:`ParameterServerStrategy.snapshot`."""
+        session = self.runtime.session
+        with self._lock:
+            self._define()
+            self._step.finish()
+        if (taken := self.runtime.job.snapshot(timeout_s)) is not None:
+            return taken
+        names = [name for name, each in self._variables.items() if each.table is None]
+        values = session.step(pulls=names).values if names else {}
+        return PsSnapshot(dict(values), session.global_step, {})
 
     def _small_variables(self) -> list[str]:
         return [

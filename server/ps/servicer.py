@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from ...cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from ...cluster.replication.reports import ShareState
 from ...cluster.roles import CHIEF
-from ...core.arrays.dtypes import as_bytes
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
@@ -13,7 +12,7 @@ from ...core.errors import CutVoidError
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
 from ...core.wire.bounds import MAX_LEASE_S, MAX_NAME_BYTES, check_number, check_text
-from ...core.wire.cut_marks import CutMark, marks_to_wire
+from ...core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
@@ -164,16 +163,7 @@ class ParameterServerServicer:
     def ReadCut(self, request: ps_pb2.ReadCutRequest, _: Visitor) -> ps_pb2.ReadCutResponse:
         """Read a piece of the values of a cut. Each is read once, in order."""
         image = self._shares.led(request.share).cuts.kept(request.cut)
-        values = [
-            ps_pb2.CutValues(
-                variable=each.shard.variable.name,
-                full_shape=each.shard.variable.shape,
-                dtype=codec.dtype_to_wire(each.shard.variable.dtype),
-                start=each.start,
-                values=as_bytes(each.values).tobytes(),
-            )
-            for each in image.read(request.piece)
-        ]
+        values = [elements_to_wire(each) for each in image.read(request.piece)]
         return ps_pb2.ReadCutResponse(values=values)
 
     def EndCut(self, request: ps_pb2.EndCutRequest, _: Visitor) -> ps_pb2.EndCutResponse:

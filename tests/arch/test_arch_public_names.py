@@ -18,10 +18,11 @@ NAMES = {
         CrossDeviceOps DistributedDataset DistributedIterator DistributedValues DistributedVariable
         HierarchicalCopyAllReduce InputContext InputOptions InputReplicationMode Mirrored
         MirroredStrategy MirroredVariable NcclAllReduce OneDeviceStrategy ParameterServerStrategy
-        PerReplica ReduceOp ReductionToOneDevice ReplicaContext RunOptions ShardedVariable Strategy
-        StrategyExtended SyncOnReadVariable ValueContext WireFormat cluster_resolver coordinator
-        experimental experimental_set_strategy get_loss_reduction get_replica_context get_strategy
-        has_strategy in_cross_replica_context partitioners placement
+        PerReplica PsSnapshot ReduceOp ReductionToOneDevice ReplicaContext RunOptions
+        ShardedVariable Strategy StrategyExtended SyncOnReadVariable ValueContext WireFormat
+        cluster_resolver coordinator experimental experimental_set_strategy get_loss_reduction
+        get_replica_context get_strategy has_strategy in_cross_replica_context partitioners
+        placement
     """,
     "windlass.data": """
         AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY ArraySpec AutoShardPolicy

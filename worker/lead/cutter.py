@@ -60,11 +60,9 @@ class TakenCut:
         """What a manifest says of it."""
         return CutRecord(
             number=self.number,
-            pushes={
-                str(who.task): (who.generation, mark.pushes) for who, mark in self.pushes.items()
-            },
+            workers={str(who.task): who.generation for who in self.pushes},
             shares=tuple(
-                {str(who.task): mark.sequence for who, mark in marks.items()}
+                {str(who.task): (mark.pushes, mark.sequence) for who, mark in marks.items()}
                 for marks in self.marks
             ),
         )

@@ -10,16 +10,15 @@ once more, with sparse ones the pieces that have changed rows. It is given back 
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....core.arrays.dtypes import Array
 from ....core.errors import CutVoidError
-from ....core.rules.definitions import ShardDefinition
 from ....core.task import TaskId
-from ....core.wire.cut_marks import Marks
+from ....core.wire.cut_marks import Elements, Marks
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, RowsByKey, UpdatePart
 from ..tensor_plan import PlannedTensor, memory_of, plan_of
@@ -27,6 +26,7 @@ from ..tensor_plan import PlannedTensor, memory_of, plan_of
 if TYPE_CHECKING:
     from ..table_copies import TableCopy
 
+_MOST_ARRAYS = 4096  # small ones in one answer: each has its name with it
 _UNREAD_S = 60.0
 """Values that nobody has read for this long are not kept any longer. Unit: seconds."""
 
@@ -138,20 +138,6 @@ class Moment:
     pushes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
-    """Some elements of a shard.
-
-    Attributes:
-        start: The first element, in the variable.
-        values: 1-D.
-    """
-
-    shard: ShardDefinition
-    start: int
-    values: Array
-
-
 class CutImage:
     """What a share had at one moment. Thread-safe.
 
@@ -248,17 +234,18 @@ class CutImage:
                     kept, piece.kept, piece.is_read = piece.kept or [], None, True
                 self.freed(copied)
                 found = [
-                    Elements(tensor.shard, _start_of(tensor), values)
+                    _elements(tensor, values)
                     for tensor, values in zip(piece.tensors, kept, strict=True)
                 ]
                 if piece.num_bytes <= self._most:
-                    yield found
+                    for first in range(0, len(found), _MOST_ARRAYS):
+                        yield found[first : first + _MOST_ARRAYS]
                     continue
                 for each in found:  # a row that does not fit
                     step = max(1, self._most // each.values.itemsize)
                     for first in range(0, each.values.size, step):
                         part = each.values[first : first + step]
-                        yield [Elements(each.shard, each.start + first, part)]
+                        yield [replace(each, start=each.start + first, values=part)]
 
     def freed(self, num_bytes: int) -> None:
         """So many bytes of copies were given back. Called for each piece that was read.
@@ -285,9 +272,10 @@ class CutImage:
             )
 
 
-def _start_of(tensor: PlannedTensor) -> int:
-    """The first element of a tensor, in its variable."""
-    return tensor.row_offset * (tensor.shard.size // max(1, tensor.shard.rows))
+def _elements(tensor: PlannedTensor, values: Array) -> Elements:
+    shard = tensor.shard
+    start = tensor.row_offset * (shard.size // max(1, shard.rows))
+    return Elements(shard.variable.name, shard.variable.shape, start, values)
 
 
 def copies_of_tables(parts: Sequence[RowsByKey], most: int) -> list["TableCopy"]:

@@ -317,7 +317,7 @@ def test_a_reader_gets_all_values_of_the_cut_once(workers: Callable[..., Workers
     while parts := image.read(number):
         assert sum(part.values.nbytes for part in parts) <= SETTINGS.max_message_bytes // 2
         for part in parts:
-            flat = found[part.shard.variable.name].reshape(-1)
+            flat = found[part.variable].reshape(-1)
             flat[part.start : part.start + part.values.size] = part.values
         number += 1
     assert (found["small"] == 0).all()

@@ -1,0 +1,59 @@
+"""Whether a checkpoint is of one moment of all ps, by what each of them has written down."""
+
+from collections.abc import Iterable
+
+from .manifest import BlockRecord, CutRecord, Manifest
+
+
+def pushes_of(manifest: Manifest) -> dict[str, int]:
+    """Number of each worker's last push in a checkpoint of a cut; nothing if it is of none."""
+    cut = manifest.cut
+    if cut is None or not cut.shares:
+        return {}
+    return {task: pushes for task, (pushes, _) in sorted(cut.shares[0].items())}
+
+
+def contradictions(manifest: Manifest) -> list[str]:
+    """What does not fit together in the records of a cut, for people; nothing if all does.
+
+    All shares have to have been told one number by each worker, and no block may have a push of
+    that worker beyond its last one to that share.
+    """
+    cut = manifest.cut
+    if cut is None:
+        return []
+    found = [problem for share in range(len(cut.shares)) for problem in _of_share(cut, share)]
+    for block in manifest.blocks:
+        found += _of_block(cut, block)
+    return found
+
+
+def _of_share(cut: CutRecord, share: int) -> list[str]:
+    first, told = cut.shares[0], cut.shares[share]
+    if told.keys() != cut.workers.keys():
+        return [f"share {share} has marks of {_listed(told)}, the cut is of {_listed(cut.workers)}"]
+    return [
+        f"{task} marked its push {first[task][0]} on share 0, and {told[task][0]} on share {share}"
+        for task in sorted(told)
+        if told[task][0] != first[task][0]
+    ]
+
+
+def _of_block(cut: CutRecord, block: BlockRecord) -> list[str]:
+    if block.ps >= len(cut.shares):
+        return [f"there are values of share {block.ps}, and no marks of it"]
+    found = []
+    for task, (generation, sequence) in sorted(block.applied.items()):
+        if cut.workers.get(task) != generation:
+            continue  # a task, or a life of it, that had ended
+        _, last = cut.shares[block.ps][task]
+        if sequence > last:
+            found.append(
+                f"{', '.join(block.shards[:3])} of share {block.ps} has push {sequence} of {task}, "
+                f"beyond its mark at {last}"
+            )
+    return found
+
+
+def _listed(tasks: Iterable[str]) -> str:
+    return ", ".join(sorted(tasks)) or "no task"

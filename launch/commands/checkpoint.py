@@ -1,0 +1,44 @@
+"""``windlass checkpoint verify``: whether a checkpoint is whole, and of one moment."""
+
+import click
+
+from ...core.errors import CheckpointError
+from ..screen.echo import echo
+
+
+@click.group("checkpoint")
+def checkpoint_group() -> None:
+    """Look at the checkpoints of a job."""
+
+
+@checkpoint_group.command("verify")
+@click.argument("checkpoint")
+def verify_command(checkpoint: str) -> None:
+    """Read all of CHECKPOINT and check it; changes nothing.
+
+    CHECKPOINT is one, or a model directory: then it is the newest. Every digest is checked, and
+    that what each ps wrote down fits one moment of all of them. Ends with 4 if it is damaged.
+    """
+    from ...core.checkpoint import CheckpointReader, latest_checkpoint
+    from ...core.checkpoint.cut_check import contradictions, pushes_of
+
+    newest = latest_checkpoint(checkpoint)
+    reader = CheckpointReader(newest.path if newest is not None else checkpoint)
+    reader.verify()
+    manifest = reader.manifest
+    size = sum(record.num_bytes for record in manifest.files.values())
+    final = ", final" if manifest.final else ""
+    count = len(manifest.variables) + len(manifest.tables)
+    echo(f"{reader.path}: whole, {count} variables, {size} bytes")
+    echo(f"global step {manifest.global_step}{final}")
+    if manifest.cut is None:
+        echo("not of one moment: ranges of rows are as they were when they were copied")
+        return
+    if wrong := contradictions(manifest):
+        raise CheckpointError(
+            f"{reader.path} is not of one moment, though it says so: {'; '.join(wrong)}",
+            path=reader.path,
+        )
+    echo(f"one moment of {len(manifest.cut.shares)} shares (cut {manifest.cut.number})")
+    for task, pushes in pushes_of(manifest).items():
+        echo(f"  {task}: all pushes up to {pushes}, none beyond")
