@@ -226,7 +226,9 @@ class RemotePs:
     # -- cuts --------------------------------------------------------------------------------
 
     def mark_cut(self, number: int, mark: CutMark, timeout_s: float) -> None:
-        """Tell the ps where a cut is, in one attempt."""
+        """Tell the ps that leads now where a cut is, in one attempt."""
+        if self._is_elsewhere():  # the program's next step may be far away
+            self.connect(timeout_s)
         request = ps_pb2.MarkCutRequest(
             share=self._share, cut=number, sequence=mark.sequence, pushes=mark.pushes
         )
@@ -258,7 +260,8 @@ class RemotePs:
                 value=size,
                 task=self._task,
             )
-        if request.detached and (size <= SMALL_BYTES or not self.shares_memory):
+        travels = self._session is None or size <= SMALL_BYTES or not self.shares_memory
+        if request.detached and travels:
             request = detach(request)
         self._request_id += 1
         self._request = request

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.backoff import Backoff
-from ...core.errors import CutVoidError, WindlassError
+from ...core.errors import CutVoidError, PeerLostError, WindlassError
 from ...core.task import Incarnation
 from ...core.wire.cut_marks import Elements, Marks
 from ..chief.calls import ChiefClient
@@ -63,13 +63,13 @@ def take_snapshot(
         check()
         try:
             return _take(chief, who, peers)
-        except CutVoidError as error:
+        except (CutVoidError, PeerLostError) as error:  # another ps may lead in a moment
             pause_s = backoff.next_s()
             if time.monotonic() + pause_s > until:
-                raise CutVoidError(
+                raise type(error)(
                     f"{who.task}: no snapshot in {timeout_s:g} s: {error.message}", task=who.task
                 ) from error
-            time.sleep(pause_s)
+            threading.Event().wait(pause_s)
 
 
 def _take(chief: ChiefClient, who: Incarnation, peers: Sequence[PsPeer]) -> PsSnapshot:

@@ -139,3 +139,21 @@ def test_every_cut_is_consistent_while_a_worker_stands_still_and_when_one_dies(j
     ended = job.wait()
     assert ended["chief:0"].code == 0, ended["chief:0"].text[-3000:]
     assert job.check() >= 6
+
+
+@pytest.mark.soak
+def test_a_ps_that_is_killed_makes_the_cut_void_and_the_next_one_is_consistent(
+    tmp_path: Path,
+) -> None:
+    job = CutJob(tmp_path, WINDLASS_PS_REPLICAS="2")
+    try:
+        job.until_more_cuts()
+        job.running["ps:0"].kill()
+        wait_until(lambda: "share 0: ps:1 leads" in job.said("chief:0"), 60, "a new leader")
+        job.until_more_cuts(4)
+        (job.folder / "enough").touch()
+        ended = job.wait()
+        assert ended["chief:0"].code == 0, ended["chief:0"].text[-3000:]
+        assert job.check() >= 6
+    finally:
+        job.stop()

@@ -151,7 +151,7 @@ class ShareCuts:
         cut = gate.finished()
         self._open(gate)
         if cut.state is not CutState.TAKEN:
-            raise CutVoidError(f"cut {number} is void: {cut.void_because}", number=number)
+            raise CutVoidError(cut.void_because, number=number)
         return self.kept(number).moment
 
     def kept(self, number: int) -> CutImage:
