@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _TRIES = 3
 _ANSWER_S = 2.0
+_JOIN_S = 1.0  # how long a worker that has heard of a cut may take to say so
 _LOOK_S = 0.05  # how soon it is noticed that a task has come or left
 _READ_S = 60.0  # a reader that says nothing for longer is gone, and another one may read
 
@@ -89,7 +90,7 @@ class Cutter:
         self._who = who
         self._leaders = leaders
         self._hold_s = settings.cut_hold_s
-        self._join_s = 1 + 2 * settings.heartbeat_s
+        self._heard_s = 2 * settings.heartbeat_s  # by then a worker has heard of a cut
         # They ascend over restarts of the chief, too: its generations are a million apart.
         self._numbers = itertools.count(who.generation + 1)
         self._taking = threading.Lock()
@@ -158,18 +159,19 @@ class Cutter:
 
     def _take(self, *, with_slots: bool) -> TakenCut:
         with self._locked_job.open() as (job, _):
-            # A job that ends has no time to wait for a task that stands still.
-            tries = _TRIES if job.phase is Phase.RUNNING else 1
+            is_running = job.phase is Phase.RUNNING
+        # A job that ends has no time to wait for a task that stands still.
+        tries, join_s = (_TRIES, self._heard_s + _JOIN_S) if is_running else (1, self._heard_s)
         last: CutVoidError | None = None
         for _ in range(tries):
             try:
-                return self._attempt(next(self._numbers), with_slots=with_slots)
+                return self._attempt(next(self._numbers), join_s, with_slots=with_slots)
             except CutVoidError as error:
                 log.debug("%s", error)
                 last = error
         raise last or CutVoidError("no cut was tried")
 
-    def _attempt(self, number: int, *, with_slots: bool) -> TakenCut:
+    def _attempt(self, number: int, join_s: float, *, with_slots: bool) -> TakenCut:
         cuts = self._locked_job.cuts
         try:
             led = list(self._leaders())
@@ -178,7 +180,7 @@ class Cutter:
         cut = decisions.announced(number, self._pushing(), [share for share, _ in led])
         cuts.begin(cut)
         try:
-            self._wait_for_workers()
+            self._wait_for_workers(join_s)
             order = CutOrder(number, cut.workers, self._hold_s, with_slots)
             _for_each(led, lambda share, ps: self._begin(ps, share, order))
             answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))
@@ -190,13 +192,13 @@ class Cutter:
         step = max(step for step, _ in answers)
         return TakenCut(number, step, led, tuple(marks for _, marks in answers))
 
-    def _wait_for_workers(self) -> None:
+    def _wait_for_workers(self, join_s: float) -> None:
         """Wait until all workers have joined the cut under way."""
         cuts, clock = self._locked_job.cuts, self._locked_job.clock
-        until = clock.now() + self._join_s
+        until = clock.now() + join_s
         while (now := cuts.wait(CutPhase.JOINING, _LOOK_S)).phase is CutPhase.JOINING:
             if clock.now() >= until:
-                raise CutVoidError(f"{decisions.missing(now)} did not join in {self._join_s:g} s")
+                raise CutVoidError(f"{decisions.missing(now)} did not join in {join_s:g} s")
             workers = self._pushing()
             self._check(cuts.advance(partial(decisions.still_of, workers=workers)))
 

@@ -46,6 +46,7 @@ class PlayedChief:
         self.finished: list[tuple[Incarnation, Outcome, str]] = []
         self.finish_answer: Phase | WindlassError = Phase.RUNNING
         self.known: Phase | None = None  # of the end, as the task has said
+        self.cut = 0
 
     def register(
         self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
@@ -57,8 +58,17 @@ class PlayedChief:
         return Incarnation(task, 7), 1.0, self.phase, self.reason
 
     def heartbeat(
-        self, who: Incarnation, report: TaskReport, *, knows: Phase, timeout_s: float
+        self,
+        who: Incarnation,
+        report: TaskReport,
+        *,
+        knows: Phase,
+        timeout_s: float,
+        on_cut: Callable[[int], None],
     ) -> Any:
+        assert timeout_s > 0
+        if self.cut:
+            on_cut(self.cut)
         assert who == Incarnation(TASK, 7)
         if knows.is_over:
             self.known = knows
@@ -125,6 +135,16 @@ def test_joining_gives_the_task_its_generation(played: Played) -> None:
     assert played.membership.join() == Incarnation(TASK, 7)
     assert played.membership.who == Incarnation(TASK, 7)
     played.membership.check()
+
+
+def test_a_cut_that_is_to_be_joined_is_heard_of(played: Played) -> None:
+    heard: list[int] = []
+    played.membership.on_cut = heard.append
+    played.membership.join()
+    played.chief.cut = 12
+    played.say(RUNNING, (Phase.DONE, ""))
+    played.until_over()
+    assert set(heard) == {12}
 
 
 def test_a_late_chief_is_waited_for(played: Played) -> None:

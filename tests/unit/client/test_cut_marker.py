@@ -1,0 +1,88 @@
+"""A worker's part in cuts: it asks until it should mark, once for each; not without a session."""
+
+import threading
+from typing import cast
+
+from helpers.waiting import wait_until
+from windlass.client.chief.calls import ChiefClient
+from windlass.client.ps.cut_marker import CutMarker
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.core.errors import PeerLostError, WindlassError
+from windlass.core.task import Incarnation, TaskId
+
+WHO = Incarnation(TaskId("worker", 0), 3)
+
+
+class Played:
+    """A chief that answers from a script, and a session that notes its marks."""
+
+    def __init__(self, *answers: tuple[bool, float] | WindlassError) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+        self.marked: list[int] = []
+        self.has_session = True
+        self.marker = CutMarker(cast(ChiefClient, self), WHO, self._session)
+
+    def _session(self) -> ParameterSession | None:
+        return cast(ParameterSession, self) if self.has_session else None
+
+    def join_cut(self, who: Incarnation, number: int, *, timeout_s: float) -> tuple[bool, float]:
+        assert (who, timeout_s > 0) == (WHO, True)
+        self.asked.append(number)
+        answer = self.answers.pop(0)
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
+
+    def mark_cut(self, number: int) -> bool:
+        self.marked.append(number)
+        return True
+
+
+def test_it_asks_until_it_should_mark() -> None:
+    played = Played((False, 0.001), (False, 0.001), (True, 0.001))
+    played.marker.hear(4)
+    wait_until(lambda: played.marked == [4], 10)
+    assert played.asked == [4, 4, 4]
+
+
+def test_a_cut_is_joined_once_however_often_it_is_heard_of() -> None:
+    played = Played((True, 0.001), (True, 0.001))
+    for number in (4, 4, 3, 4, 5, 4):
+        played.marker.hear(number)
+    wait_until(lambda: sorted(played.marked) == [4, 5], 10)
+    assert not played.answers
+
+
+def test_a_cut_that_is_over_is_not_marked() -> None:
+    played = Played((False, 0.001), (False, 0.0))
+    played.marker.hear(4)
+    wait_until(lambda: not played.answers, 10)
+    threading.Event().wait(0.05)
+    assert played.asked == [4, 4]
+    assert not played.marked
+
+
+def test_a_worker_without_a_session_takes_part_later() -> None:
+    played = Played((True, 0.001))
+    played.has_session = False
+    played.marker.hear(4)
+    played.has_session = True
+    played.marker.hear(4)
+    wait_until(lambda: played.marked == [4], 10)
+    assert played.asked == [4]
+
+
+def test_a_chief_that_does_not_answer_ends_its_part() -> None:
+    played = Played(PeerLostError("gone"), (True, 0.001))
+    played.marker.hear(4)
+    wait_until(lambda: len(played.answers) == 1, 10)
+    played.marker.hear(5)
+    wait_until(lambda: played.marked == [5], 10)
+
+
+def test_one_that_is_closed_takes_no_part() -> None:
+    played = Played()
+    played.marker.close()
+    played.marker.hear(4)
+    assert not played.asked
