@@ -1,4 +1,8 @@
-"""A worker's part in cuts: it hears of one, waits until all ps hold, and marks."""
+"""A worker's part in cuts: it hears of one, waits until all ps hold, and marks.
+
+A worker that could not mark soon takes no part, e.g. while it waits for variables to be created.
+Then no push waits for it, and the chief tries another cut later.
+"""
 
 import logging
 import threading
@@ -13,6 +17,7 @@ from .parameter_session import ParameterSession
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 2.0
+_BUSY_S = 0.5
 
 
 def _failed(error: BaseException) -> None:
@@ -46,6 +51,10 @@ class CutMarker:
         new_thread(f"cut-{number}", lambda: self._join(session, number), failed=_failed).start()
 
     def _join(self, session: ParameterSession, number: int) -> None:
+        # The others' pushes would wait for a mark that does not come.
+        if not session.is_free(_BUSY_S):
+            log.debug("takes no part in cut %d: the session is busy", number)
+            return
         try:
             while not self._closing.is_set():
                 marks, again_s = self._chief.join_cut(self._who, number, timeout_s=_ANSWER_S)

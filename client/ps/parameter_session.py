@@ -397,6 +397,16 @@ class ParameterSession:
                 self.wait()
                 self._fan_out.enter_closure(None)
 
+    def is_free(self, timeout_s: float) -> bool:
+        """Whether no call of another thread keeps the session busy for longer. Unit: seconds.
+
+        A step that is sent or received, or a definition that waits for the chief, does.
+        """
+        is_free = self._lock.acquire(timeout=timeout_s)
+        if is_free:
+            self._lock.release()
+        return is_free
+
     def mark_cut(self, number: int) -> bool:
         """Tell all ps up to which push this task's are in a cut, between two of its steps.
 

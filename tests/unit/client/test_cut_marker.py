@@ -20,7 +20,7 @@ class Played:
         self.answers = list(answers)
         self.asked: list[int] = []
         self.marked: list[int] = []
-        self.has_session = True
+        self.has_session = self.is_idle = True
         self.marker = CutMarker(cast(ChiefClient, self), WHO, self._session)
 
     def _session(self) -> ParameterSession | None:
@@ -33,6 +33,10 @@ class Played:
         if isinstance(answer, WindlassError):
             raise answer
         return answer
+
+    def is_free(self, timeout_s: float) -> bool:
+        assert timeout_s > 0
+        return self.is_idle
 
     def mark_cut(self, number: int) -> bool:
         self.marked.append(number)
@@ -71,6 +75,18 @@ def test_a_worker_without_a_session_takes_part_later() -> None:
     played.marker.hear(4)
     wait_until(lambda: played.marked == [4], 10)
     assert played.asked == [4]
+
+
+def test_a_worker_that_is_busy_for_long_does_not_join() -> None:
+    played = Played((True, 0.001))
+    played.is_idle = False
+    played.marker.hear(4)
+    threading.Event().wait(0.05)
+    assert not played.asked
+    played.is_idle = True
+    played.marker.hear(5)
+    wait_until(lambda: played.marked == [5], 10)
+    assert played.asked == [5]
 
 
 def test_a_chief_that_does_not_answer_ends_its_part() -> None:

@@ -119,6 +119,18 @@ def test_a_push_after_the_mark_waits_for_the_marks_of_all(workers: Callable[...,
     assert job.stores[0].cuts.gate is None
 
 
+def test_a_session_whose_push_waits_is_not_free(workers: Callable[..., Workers]) -> None:
+    job = workers(SMALL)
+    job.begin()
+    late = job.adding(2, "small")
+    assert waits(late)
+    assert not job.sessions[2].is_free(0.01)
+    assert job.sessions[1].is_free(scaled(1))
+    job.stores[0].cuts.end(1)
+    late.result(scaled(10))
+    assert job.sessions[2].is_free(scaled(1))
+
+
 def test_a_worker_that_the_cut_is_not_of_waits_from_the_beginning(
     workers: Callable[..., Workers],
 ) -> None:
