@@ -178,6 +178,10 @@ class RowsByKey(PushTarget):
         """The same for parts with the same rows and state. For tests: it reads everything."""
 
     @abstractmethod
+    def clear(self) -> None:
+        """Forget all rows, and what is remembered beside them."""
+
+    @abstractmethod
     def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:
         """Remove rows, and write others as they were copied from another replica.
 

@@ -109,6 +109,10 @@ class KeyedBlock(RowsByKey):
         """The same for parts with the same rows and state."""
         return self.table.digest()
 
+    def clear(self) -> None:
+        """Forget all rows, and what is remembered beside them."""
+        self.table = KeyedTable(self.table.definition)
+
     def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:
         """Remove rows, and write others as they were copied from another replica."""
         self.table.evict(removed)

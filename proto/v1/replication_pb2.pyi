@@ -249,14 +249,16 @@ class TableBegun(_message.Message):
     def __init__(self, block: _Optional[int] = ..., shard: _Optional[_Union[_ps_pb2.ShardDefinition, _Mapping]] = ..., defined_by: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
 
 class CopiedRows(_message.Message):
-    __slots__ = ("block", "num_removed", "columns")
+    __slots__ = ("block", "num_removed", "columns", "anew")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     NUM_REMOVED_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    ANEW_FIELD_NUMBER: _ClassVar[int]
     block: int
     num_removed: int
     columns: _containers.RepeatedCompositeFieldContainer[NamedArray]
-    def __init__(self, block: _Optional[int] = ..., num_removed: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[NamedArray, _Mapping]]] = ...) -> None: ...
+    anew: bool
+    def __init__(self, block: _Optional[int] = ..., num_removed: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[NamedArray, _Mapping]]] = ..., anew: bool = ...) -> None: ...
 
 class NamedArray(_message.Message):
     __slots__ = ("name", "dtype", "shape")

@@ -84,6 +84,7 @@ class RecordEncoder:
             message.table.defined_by.CopyFrom(codec.incarnation_to_wire(record.defined_by))
         elif isinstance(record, RowsCopied):
             message.rows.block, message.rows.num_removed = record.block, record.removed.size
+            message.rows.anew = record.anew
             message.rows.columns.extend(_arrays_to_wire(record.columns))
             arrays = [record.removed, *record.columns.values()]
         elif isinstance(record, TableCopied):
@@ -212,7 +213,7 @@ class RecordDecoder:
             taken = _Payload(payload)
             removed = taken.take(message.rows.num_removed, np.dtype(np.int64))
             columns = _take_arrays(message.rows.columns, taken)
-            return RowsCopied(message.rows.block, columns, removed)
+            return RowsCopied(message.rows.block, columns, removed, message.rows.anew)
         if kind == "table_state":
             state = message.table_state
             return TableCopied(

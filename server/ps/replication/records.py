@@ -164,11 +164,13 @@ class RowsCopied:
         block: Its number.
         columns: By name as in ``engine.keyed.row_store.RowStore.columns``.
         removed: Keys whose rows are removed first, int64.
+        anew: All rows are removed first.
     """
 
     block: int
     columns: Mapping[str, Array]
     removed: Array
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class Replayer:
         elif isinstance(record, RowsCopied):
             table = self._tables[record.block]
             with table.writing():
+                if record.anew:
+                    table.clear()
                 table.take_rows(record.columns, record.removed)
         elif isinstance(record, TableCopied):
             self._take_state(record)

@@ -7,7 +7,7 @@ beside its rows, and from there on the follower gets records.
 
 A pass leaves out rows that have changed since it began, which come with the next one. So the rows
 that are at the follower during a pass were all at the leader when it began, and there is room for
-them.
+them. If more rows are evicted during a pass than the table remembers, it is copied at one moment.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ....core.arrays.dtypes import Array
+from ....core.errors import LimitExceededError
 from ....engine.keyed.block import KeyedBlock
 from ....engine.keyed.tiles import Tile
 from ..first_values import Held
@@ -46,18 +47,21 @@ def copy_table(
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
-        LimitExceededError: More rows are evicted during a pass than the table has.
     """
     copy = _Copy(stream, block, follower, has_sent)
     stream.send(follower, TableCopyBegun(block.number, block.shards[0], held[0].defined_by))
     since, most = 0, _MOST_PASSES
-    while True:
-        since, num_bytes = copy.one_pass(since)
-        most -= 1
-        if num_bytes <= _FEW_BYTES or not most:
-            break
-    with block.lock:
-        copy.rest(since)
+    try:
+        while True:
+            since, num_bytes = copy.one_pass(since)
+            most -= 1
+            if num_bytes <= _FEW_BYTES or not most:
+                break
+        with block.lock:
+            copy.rest(since, block.table.removed_since(since))
+    except LimitExceededError:  # more rows are evicted during a pass than are remembered
+        with block.lock:
+            copy.rest(0, _NO_KEYS, anew=True)
 
 
 class _Copy:
@@ -94,14 +98,13 @@ class _Copy:
                 removed = _NO_KEYS
         return mark, num_bytes
 
-    def rest(self, since: int) -> None:
+    def rest(self, since: int, removed: Array, *, anew: bool = False) -> None:
         """Copy what has changed since a pass began, and what is not in rows; records follow."""
         table, block = self._block.table, self._block
-        removed = table.removed_since(since)
         for tile in table.tiles(self._rows, since):
-            if tile.keys.size or removed.size:
-                self._send(tile, removed, waits=False)
-                removed = _NO_KEYS
+            if tile.keys.size or removed.size or anew:
+                self._send(tile, removed, waits=False, anew=anew)
+                removed, anew = _NO_KEYS, False
         copied = TableCopied(
             block=block.number,
             state=table.state(),
@@ -112,11 +115,12 @@ class _Copy:
         )
         self._stream.send(self._follower, copied)
 
-    def _send(self, tile: Tile, removed: Array, *, waits: bool = True) -> int:
+    def _send(self, tile: Tile, removed: Array, *, waits: bool = True, anew: bool = False) -> int:
         if waits and len(self._sent) >= _TILES_AHEAD:
             self._stream.wait_for(self._follower, self._sent.pop(0))
         columns = tile.columns
-        self._stream.send(self._follower, RowsCopied(self._block.number, columns, removed))
+        record = RowsCopied(self._block.number, columns, removed, anew)
+        self._stream.send(self._follower, record)
         self._sent.append(self._follower.position)
         num_bytes = sum(column.nbytes for column in columns.values())
         self._has_sent(num_bytes)

@@ -11,6 +11,7 @@ from helpers.replication import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, table
 from windlass.client.ps.parameter_session import ParameterSession
+from windlass.core.errors import LimitExceededError
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.tables import Sightings, SketchedSightings
 from windlass.core.settings import Settings
@@ -70,8 +71,10 @@ def test_a_follower_that_joins_while_workers_push_has_the_same_rows(
     joined: list[tuple[Store, Link]] = []
 
     def join() -> None:
-        joined.append(follow(store))
-        has_joined.set()
+        try:
+            joined.append(follow(store))
+        finally:
+            has_joined.set()
 
     run_together(lambda: train(0), lambda: train(1), join)
     [(follower, link)] = joined
@@ -122,5 +125,29 @@ def test_rows_that_come_and_go_between_two_passes_are_copied_as_they_are_then(
 
     monkeypatch.setattr(table_copying._Copy, "one_pass", change_before)
     follower, link = follow(store)
+    link.finish()
+    assert digest_of(follower) == digest_of(store)
+
+
+def test_a_table_that_forgets_what_it_evicts_is_copied_at_one_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(TaskId("ps", 0), SETTINGS)
+    session = session_of(store, 0)
+    session.define([TABLES["the least used go"]], {}, create=True)
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        push(session, draw)
+    one_pass = table_copying._Copy.one_pass
+
+    def overtaken(copy: table_copying._Copy, since: int) -> tuple[int, int]:
+        one_pass(copy, since)
+        for _ in range(3):
+            push(session, draw, 30_000)
+        raise LimitExceededError("removed rows are not all remembered")
+
+    monkeypatch.setattr(table_copying._Copy, "one_pass", overtaken)
+    follower, link = follow(store)
+    push(session, draw)
     link.finish()
     assert digest_of(follower) == digest_of(store)
