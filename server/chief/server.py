@@ -35,7 +35,8 @@ class ChiefServer:
         self.locked_job, methods = new_chief(task, expected, settings, job_id, clock)
         self._host = TaskHost(
             task,
-            threads=_THREADS,
+            # With replicas each task has a call open that waits until another ps leads a share.
+            threads=_THREADS + (settings.max_sessions if settings.ps_replicas > 1 else 0),
             settings=settings,
             calls={SERVICE: methods},
             guard=Guard(task, settings, job=self._job_id),

@@ -1,13 +1,17 @@
 """The chief's service over loopback: register, heartbeat, finish, stop, status."""
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import grpc
 import pytest
 
 from helpers.clock import ManualClock
+from helpers.waiting import wait_until
 from windlass.client.chief.calls import ChiefClient
 from windlass.cluster.access.principal import Principal
+from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.errors import (
     ConfigurationError,
     FencedError,
@@ -22,6 +26,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.core.wire import codec, error_table
 from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
+from windlass.server.chief import servicer
 from windlass.server.chief.server import ChiefServer
 
 CHIEF, PS = TaskId("chief", 0), TaskId("ps", 0)
@@ -207,3 +212,39 @@ def test_a_share_of_a_job_without_replicas_does_not_move(client: ChiefClient) ->
     with pytest.raises(ConfigurationError, match="this job has no replicas"):
         client.move_share(0, PS, timeout_s=T)
     assert client.status(timeout_s=T).move is None
+
+
+def test_tasks_that_wait_for_another_leader_hold_up_no_other_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each task of a job with replicas has such a call open all the time."""
+    monkeypatch.setattr(servicer, "WATCH_S", 60.0)
+    settings = SETTINGS.model_copy(update={"ps_replicas": 2})
+    server = ChiefServer(CHIEF, [(CHIEF, "c:1")], settings)
+    server.start("127.0.0.1:0")
+    leaders, arrived = server.locked_job.leaders, Counter[str]()
+    watch = leaders.watch
+
+    def count(seen: int, wait_s: float) -> tuple[int, list[ShareLeader]]:
+        arrived["calls"] += 1
+        return watch(seen, wait_s)
+
+    monkeypatch.setattr(leaders, "watch", count)
+    clients = [ChiefClient(f"127.0.0.1:{server.port}", SETTINGS, WHO) for _ in range(40)]
+    waiting = [
+        threading.Thread(target=lambda each=each: each.watch_leaders(1, timeout_s=60))
+        for each in clients
+    ]
+    try:
+        for thread in waiting:
+            thread.start()
+        wait_until(lambda: arrived["calls"] == len(clients), 20)
+        assert clients[0].status(timeout_s=T).ps_replicas == 2
+        leaders.publish(ShareLeader(0, 1, PS, "p:1", ()))
+        for thread in waiting:
+            thread.join(20)
+            assert not thread.is_alive()
+    finally:
+        for each in clients:
+            each.close()
+        server.stop(grace_s=0)
