@@ -247,9 +247,9 @@ class ServerStep:
 
     def push_delayed(self) -> None:
         """Push the gradients that wait for a later step's push."""
+        self._arrived()  # if it raises, what waits goes on waiting
         writes = self.delayed.take()
         if writes:
-            self._arrived()
             self._session.step(PushPayload({}, writes=writes))
 
     def finish(self) -> None:
@@ -372,10 +372,10 @@ class ServerStep:
         self._counted = True
         progress.steps += increment
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
+        arrived = self._arrived()
         # A closure may be run again elsewhere, with its pushes.
         if not self._session.pushes_for_closure:
             beside = self.delayed.due(beside, is_new_step=bool(increment))
-        arrived = self._arrived()
         pending = self._session.begin(
             PushPayload(pushes, assigned=assigned, writes=[*writes, *beside]),
             pulls,

@@ -469,7 +469,9 @@ class Store:
         """All counters, as of now."""
         shards, variables, values, slots, labels = self.table.summary()
         tables = tuple(block.counters for block in self.table.tables()[:_COUNTED_TABLES])
-        global_step = self.global_step
+        # Without the lock, which a push holds while it sends its record: who asks whether this ps
+        # is there must have its answer.
+        global_step = self._global_step
         tally = self._tally
         with tally.lock:
             return PsCounters(

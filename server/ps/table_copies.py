@@ -27,6 +27,8 @@ from .first_values import another_kind
 
 _LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
 _PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
+_MOST_KEPT_BYTES = 64 << 20
+"""A larger table is not kept for a cut: a push would stand while all of it is copied."""
 _KEYS, _COUNTS = "candidate_keys", "candidate_counts"
 _CLOCKS = 2  # steps in front of the counts, in the state of a table
 _PARTS = 4  # of max_rows, loaded at a time
@@ -99,7 +101,7 @@ class TableCopy:
         The caller locks the block. A push may move rows, so that it does not matter which ones it
         names.
         """
-        if self._is_kept:
+        if self._is_kept or self._used * self._row_bytes > _MOST_KEPT_BYTES:
             return 0
         self._is_kept = True
         columns = self.block.table.columns

@@ -14,7 +14,9 @@ from windlass.core.task import Incarnation, TaskId
 MIB = 1024 * 1024
 STRANGE_INDEX = 900  # of a task that the live job does not have
 # What a task of that role may do to the job, and what would rightly be done.
-_JOINS = ["Register"]
+# A task that says that it is alive is of the job, as after a restart of the chief, and awaited at
+# barriers.
+_JOINS = ["Register", "Heartbeat", "Arrive", "Finish"]
 LEAVE_OUT = {
     "worker": _JOINS,
     "evaluator": _JOINS,

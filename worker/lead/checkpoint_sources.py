@@ -12,7 +12,7 @@ from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.parts import manifest_of_parts
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import probe_name
-from ...core.errors import CutVoidError, StorageError
+from ...core.errors import CutVoidError, MovedError, StorageError
 from ...distribute.job_snapshots import JobSnapshots, Snapshot
 from ...distribute.saved_variables import write_values
 from .cutter import Cutter, TakenCut
@@ -146,7 +146,7 @@ class PsShards:
         if cut is not None and self._cutter is not None:
             try:
                 return list(cut.led), _save_parts(cut.led, checkpoint, cut.number)
-            except CutVoidError as error:
+            except (CutVoidError, MovedError) as error:  # or a share has moved since the cut
                 self._cutter.warn(error)
                 self.release()
         led = list(self._leaders())

@@ -17,7 +17,7 @@ from ...client.ps.control import CutOrder, PsControl
 from ...cluster.job import cut as decisions
 from ...cluster.job.cut import CutPhase, JobCut
 from ...core.checkpoint.manifest import CutRecord
-from ...core.errors import CutVoidError, WindlassError
+from ...core.errors import CutVoidError, MovedError, WindlassError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation
@@ -147,7 +147,7 @@ class Cutter:
         if kept is not None and kept.number == number and self._kept_until is not None:
             self.release(kept)
 
-    def warn(self, error: CutVoidError) -> None:
+    def warn(self, error: CutVoidError | MovedError) -> None:
         """Say that a checkpoint is not of one moment; loudly once."""
         level = logging.DEBUG if self._has_warned else logging.WARNING
         self._has_warned = True

@@ -124,7 +124,9 @@ class ShareCuts:
                 return
             if self._last is not None:
                 self._last.void(f"cut {number} was begun")
-            self.image = None
+            if self.image is not None:
+                self.image.drop(f"cut {number} was begun")
+                self.image = None
 
             def taken(after: ShareCut) -> None:
                 moment = Moment(after.number, dict(after.marks))
@@ -174,6 +176,7 @@ class ShareCuts:
                 gate.void("the chief has given it up")
                 self.gate = None
             if image is not None and image.moment.number == number:
+                image.drop("the chief has given it up")
                 self.image = None
 
     def _open(self, gate: CutGate) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MOST_ARRAYS = 4096  # small ones in one answer: each has its name with it
 _UNREAD_S = 60.0
 """Values that nobody has read for this long are not kept any longer. Unit: seconds."""
+_SAVE_S = 3600.0
+"""The same of a checkpoint: a ps writes its shares one after the other."""
 
 
 @dataclass(slots=True)
@@ -174,6 +176,7 @@ class CutImage:
         ]
         self.tables = copies_of_tables(tables, most)
         self._most = most
+        self._unread_s = _SAVE_S if with_slots else _UNREAD_S
         self._reading = self._values()
         self._next = 0
         self._by_block: dict[int, BlockImage | TableCopy] = {
@@ -197,11 +200,19 @@ class CutImage:
                     f"{self._task} has no memory to keep {self._copied} bytes that changed before "
                     f"they were read: {self._room} are left of max_ps_bytes"
                 )
-            elif time.monotonic() - self._read_at > _UNREAD_S:
-                self.void_because = f"{self._task} was not asked for its values for {_UNREAD_S:g} s"
+            elif time.monotonic() - self._read_at > self._unread_s:
+                self.void_because = (
+                    f"{self._task} was not asked for its values for {self._unread_s:g} s"
+                )
             if self.void_because:
                 self._by_block = {}
                 self.blocks, self.tables = [], []
+
+    def drop(self, why: str) -> None:
+        """Keep nothing any more; who still reads gets a ``CutVoidError``."""
+        with self._lock:
+            self.void_because = self.void_because or why
+            self._by_block = {}
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -313,11 +313,17 @@ class RecordStream:
             asked = follower.checked
             if asked is not None and follower.broken is None and now - asked[1] > self._silence_s:
                 self.give_up(follower, TimeoutError(f"no acknowledgement for {_SILENCE_S:g} s"))
-        with self._lock:
+        # A record to one that takes nothing may be under way: that is a question, too.
+        may_send = self._lock.acquire(timeout=GRANT_S / 4)
+        try:
             for follower in self.followers:
-                self._send((follower,), Checked())
+                if may_send:
+                    self._send((follower,), Checked())
                 if follower.checked is None:
                     follower.checked = follower.position, now
+        finally:
+            if may_send:
+                self._lock.release()
 
     def confirm_read(self) -> None:
         """As :meth:`confirm`, for an answer that has changed nothing.

@@ -2,7 +2,9 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +56,12 @@ def value_of(store: Store, variable: str) -> Array:
         if shard.variable.name == variable
     ]
     return block.view(entry)
+
+
+def run_within(timeout_s: float, call: Callable[[], Any]) -> Any:
+    """What a call returns, which must not wait for others."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result(timeout_s)
 
 
 def names(rule: UpdateRule) -> str:
@@ -398,3 +406,28 @@ def test_a_follower_whose_record_could_not_be_carried_out_does_not_lead(
         share.take(TaskId("ps", 0), 1, 2, Checked())
     with pytest.raises(FencedError, match="without all of its contents"):
         share.lead(Lead(0, 2, FOLLOWER))
+
+
+def test_a_leader_says_what_it_is_while_a_record_cannot_be_sent() -> None:
+    """Else the chief would take it for lost, and the follower that takes nothing for the one."""
+    stuck, is_over = threading.Event(), threading.Event()
+
+    class Stuck(SilentLink):
+        def send(self, position: int, record: Record) -> None:
+            stuck.set()
+            is_over.wait(60)
+
+    leader = make_store(SGD(learning_rate=0.1))
+    worker = Worker(leader, 0)
+    follower = Follower(FOLLOWER, Stuck())
+    leader.records.attach(follower)
+    pushing = threading.Thread(target=worker.push)
+    pushing.start()
+    try:
+        assert stuck.wait(10)
+        assert run_within(10, leader.counters).pushes >= 0
+        run_within(10, leader.records.check)
+        assert follower.checked is not None  # so that its silence is noticed
+    finally:
+        is_over.set()
+        pushing.join(20)
