@@ -72,14 +72,17 @@ def move(job: CountingJob, task: str) -> None:
 
 
 def move_and_kill(job: CountingJob, task: str) -> None:
-    """A ps ends without a word while a share moves from it, or to it."""
-    share = job.shares()[SEED % PS]
+    """A share begins to move to a ps, and the one that it moves from ends without a word.
+
+    Not the one that it moves to: right after the handover it is alone with the share.
+    """
     to = TaskId("ps", int(task.partition(":")[2]))
-    if to == share.leader:
-        to = _others(job, to)[0]
+    share = next((each for each in job.shares() if each.leader != to), None)
+    if share is None:
+        return
     with job.chief() as chief:
         chief.move_share(share.share, to, timeout_s=10)
-    kill(job, task)
+    kill(job, share.leader.short)
 
 
 @pytest.mark.soak
