@@ -1,5 +1,6 @@
 """Tables in JAX programs: the curve of a table that is a parameter, in one push with the others."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -94,8 +95,16 @@ def test_steps_with_and_without_rows_take_turns_where_the_optimizer_is_on_the_wo
     np.testing.assert_allclose(state.params["w"], params["w"], rtol=1e-5)
 
 
-def test_a_table_of_a_vocabulary_trains_under_workers_in_sync_replicas_included() -> None:
+@pytest.fixture
+def two_devices() -> Iterator[None]:
+    """For one test: the others of this process have one."""
     wl.config.set_logical_cpu_devices(2)
+    yield
+    wl.config.set_logical_cpu_devices(1)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_a_table_of_a_vocabulary_trains_under_workers_in_sync_replicas_included() -> None:
     strategy = wl.distribute.MirroredStrategy()
     embeddings = tables(strategy, vocabulary_size=ROWS)
     state = wl.training.jax.TrainState(first(), optax.adam(0.05), strategy, mean=True)
