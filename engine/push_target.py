@@ -174,10 +174,6 @@ class RowsByKey(PushTarget):
         """
 
     @abstractmethod
-    def digest(self) -> str:
-        """The same for parts with the same rows and state. For tests: it reads everything."""
-
-    @abstractmethod
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""
 

@@ -25,9 +25,9 @@ from .direct_pull import DirectPull
 from .direct_rows import DirectRows
 
 SMALL_BYTES = 64 * 1024  # up to this the payload travels behind its message
+_FIND_BATCH = 4096  # shards that a message names
 # From here on the ps begins while we still write, and we read what it is done with: both sides at
 # work gain more than they lose by looking at each other's counters.
-_FIND_BATCH = 4096  # shards that a message names
 OVERLAPPED_BYTES = 2 * 1024 * 1024
 
 

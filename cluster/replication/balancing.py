@@ -9,7 +9,7 @@ lowers the sum of the squares of the work of all ps, and it does so still if wha
 wrong by a twentieth.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -47,9 +47,9 @@ def best_move(shares: Sequence[ShareWork], servers: Iterable[TaskId]) -> tuple[i
         shares: All shares.
         servers: The ps that may lead.
     """
-    work: Counter[TaskId] = Counter()
+    work: defaultdict[TaskId, float] = defaultdict(float)
     for each in shares:
-        work[each.now.leader] += each.bytes_per_s  # type: ignore[assignment]
+        work[each.now.leader] += each.bytes_per_s
     choices = [
         (gain, to in each.now.followers, -each.now.share, -to.index, to)
         for each in shares

@@ -105,10 +105,6 @@ class KeyedBlock(RowsByKey):
         shape = (keys.size, self.table.definition.dim)
         return self.table.read(keys, self._memory.take_array(shape, self.dtype))
 
-    def digest(self) -> str:
-        """The same for parts with the same rows and state."""
-        return self.table.digest()
-
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""
         self.table = KeyedTable(self.table.definition)

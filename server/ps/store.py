@@ -28,6 +28,7 @@ from .cut.image import CutImage, Moment
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
 from .replication.copying import run_and_post
+from .replication.follower import Follower
 from .replication.records import (
     BlockUpdated,
     LogCopied,
@@ -36,7 +37,7 @@ from .replication.records import (
     StepRaised,
     TaskRegistered,
 )
-from .replication.stream import Follower, RecordStream
+from .replication.stream import RecordStream
 from .shard_table import ShardTable
 from .tensor_plan import piece_bytes
 

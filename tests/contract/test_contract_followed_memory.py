@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
 from windlass.client.ps.parameter_session import ParameterSession
@@ -19,12 +20,11 @@ from windlass.core.rules.built_in.adam import Adam
 from windlass.core.task import TaskId
 from windlass.net.connection import Connection
 from windlass.net.shared_memory import unavailable
-from windlass.server.ps.replication.digests import digest_of
+from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.records import BlockUpdated, Record
 from windlass.server.ps.replication.replaying import Replayer
 from windlass.server.ps.replication.segments import SegmentsReceived
 from windlass.server.ps.replication.share import ReplicatedShare
-from windlass.server.ps.replication.stream import Follower
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 

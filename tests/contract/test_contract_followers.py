@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from helpers.digests import digest_of
 from helpers.hosts import SETTINGS, every_kind
 from helpers.replication import Worker, fill, run_together
 from helpers.waiting import wait_until
@@ -22,7 +23,7 @@ from windlass.core.wire.closure_pushes import ClosureMarks
 from windlass.net.auth.guard import Guard
 from windlass.net.endpoint import Greeting, Service
 from windlass.net.host import TaskHost
-from windlass.server.ps.replication.digests import digest_of
+from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.following import SERVICE, FollowService
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.link import RemoteLink
@@ -33,7 +34,6 @@ from windlass.server.ps.replication.records import (
     TaskRegistered,
 )
 from windlass.server.ps.replication.share import ReplicatedShare
-from windlass.server.ps.replication.stream import Follower
 
 LEADER, FOLLOWER = TaskId("ps", 0), TaskId("ps", 1)
 ME = Incarnation(LEADER, 1)

@@ -17,11 +17,11 @@ from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.engine.push_target import StepInfo
 from windlass.proto.v1 import replication_pb2
+from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
 from windlass.server.ps.replication.records import Record
 from windlass.server.ps.replication.replaying import Replayer
-from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.store import PushRequest, Store
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
@@ -47,7 +47,7 @@ class Link:
         self.failure: BaseException | None = None
 
     def send(self, position: int, record: Record) -> None:
-        """See :class:`~windlass.server.ps.replication.stream.FollowerLink`."""
+        """See :class:`~windlass.server.ps.replication.follower.FollowerLink`."""
         message, arrays = self._encoder.encode(position, record)
         payload = b"".join(array.tobytes() for array in arrays)
         self._sent.put((message.SerializeToString(), payload))
@@ -63,7 +63,7 @@ class Link:
         """Nothing waits here for long."""
 
     def lead_in(self, epoch: int) -> None:
-        """See :class:`~windlass.server.ps.replication.stream.FollowerLink`."""
+        """See :class:`~windlass.server.ps.replication.follower.FollowerLink`."""
         self._encoder.epoch = epoch
 
     def _replay(self) -> None:

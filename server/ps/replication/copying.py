@@ -17,8 +17,9 @@ from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
 from ..first_values import Held
+from .follower import Follower
 from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile, Record
-from .stream import Follower, RecordStream
+from .stream import RecordStream
 
 _TILE_BYTES = 512 * 1024  # copied under a block's lock: 0.1 ms
 _TILES_AHEAD = 2  # pushes wait behind them, on the link
@@ -38,29 +39,21 @@ def copy_to_all(stream: RecordStream, blocks: Sequence[PushTarget], held: Sequen
 
 
 def copy_target(
-    stream: RecordStream,
-    block: PushTarget,
-    held: Sequence[Held],
-    follower: Follower,
-    has_sent: Callable[[int], None] = lambda num_bytes: None,  # noqa: ARG005
+    stream: RecordStream, block: PushTarget, held: Sequence[Held], follower: Follower
 ) -> None:
     """Copy arrays or a part of a table to a follower; see :func:`copy_block`."""
     if isinstance(block, Block):
-        copy_block(stream, block, held, follower, has_sent)
+        copy_block(stream, block, held, follower)
         return
     from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it
     from .table_copying import copy_table
 
     if isinstance(block, KeyedBlock):
-        copy_table(stream, block, held, follower, has_sent)
+        copy_table(stream, block, held, follower)
 
 
 def copy_block(
-    stream: RecordStream,
-    block: Block,
-    held: Sequence[Held],
-    follower: Follower,
-    has_sent: Callable[[int], None] = lambda num_bytes: None,  # noqa: ARG005
+    stream: RecordStream, block: Block, held: Sequence[Held], follower: Follower
 ) -> None:
     """Copy one block to a follower.
 
@@ -69,7 +62,6 @@ def copy_block(
         block: The block to copy.
         held: Its shards, in order.
         follower: The follower that gets it.
-        has_sent: Called with the bytes of each tile that was sent.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
@@ -78,13 +70,13 @@ def copy_block(
     with block.lock:
         stream.send(follower, _begun(block, held))
         tiles = _tiles(block)
-        has_sent(_send_tile(stream, follower, block, next(tiles)))
+        _send_tile(stream, follower, block, next(tiles))
         sent.append(follower.position)
     for tile in tiles:
         if len(sent) >= _TILES_AHEAD:
             stream.wait_for(follower, sent.pop(0))
         with block.lock:
-            has_sent(_send_tile(stream, follower, block, tile))
+            _send_tile(stream, follower, block, tile)
             sent.append(follower.position)
 
 
@@ -174,12 +166,11 @@ def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:
 
 def _send_tile(
     stream: RecordStream, follower: Follower, block: Block, tile: tuple[int, int]
-) -> int:
-    """Send one tile; its bytes."""
+) -> None:
     part = slice(*tile)
     value, slots = block.value[part], {name: slot[part] for name, slot in block.slots.items()}
     stream.send(follower, CopiedTile(block.number, *tile, value, slots))
-    return value.nbytes + sum(slot.nbytes for slot in slots.values())
+    follower.copied_bytes += value.nbytes + sum(slot.nbytes for slot in slots.values())
 
 
 def _tiles(block: Block) -> Iterator[tuple[int, int]]:

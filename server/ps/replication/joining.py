@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from ..store import Store
 from .copying import copy_target
+from .follower import Follower
 from .records import CopyCompleted
-from .stream import Follower
 
 _MOST_AHEAD = 32  # records
 
@@ -14,7 +14,6 @@ def copy_store(
     store: Store,
     follower: Follower,
     attach: Callable[[], None] | None = None,
-    has_sent: Callable[[int], None] = lambda num_bytes: None,  # noqa: ARG005
 ) -> None:
     """Copy all of a store to a follower, which has everything when this returns.
 
@@ -24,7 +23,6 @@ def copy_store(
         store: The leader's.
         follower: It has nothing yet.
         attach: Attaches it to the store, or raises; None: nobody else attaches followers.
-        has_sent: Called with the bytes of each part that was sent.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
@@ -40,7 +38,7 @@ def copy_store(
         for block in new:
             copied.add(block.number)
             if stream.claim(follower, block.number):
-                copy_target(stream, block, store.table.held_of(block), follower, has_sent)
+                copy_target(stream, block, store.table.held_of(block), follower)
                 # Many small blocks are not to stand on the link in front of pushes.
                 stream.wait_for(follower, follower.position - _MOST_AHEAD)
     stream.send(follower, CopyCompleted())

@@ -24,7 +24,7 @@ from .stream import RecordStream
 class RemoteLink:
     """Sends records to a follower, and reads its acknowledgements when it is told to.
 
-    See :class:`~windlass.server.ps.replication.stream.FollowerLink`.
+    See :class:`~windlass.server.ps.replication.follower.FollowerLink`.
 
     Args:
         follower: The ps that follows.
@@ -110,7 +110,7 @@ class RemoteLink:
         self._connection.close()
 
     def lead_in(self, epoch: int) -> None:
-        """See :meth:`~windlass.server.ps.replication.stream.FollowerLink.lead_in`."""
+        """See :meth:`~windlass.server.ps.replication.follower.FollowerLink.lead_in`."""
         self._encoder.epoch = epoch
 
     def _send(self, message: replication_pb2.Record, arrays: Sequence[Array]) -> None:
@@ -121,7 +121,7 @@ class RemoteLink:
         self._connection.send([message.SerializeToString()], parts, size)
 
     def read(self, timeout_s: float) -> None:
-        """See :meth:`~windlass.server.ps.replication.stream.FollowerLink.read`."""
+        """See :meth:`~windlass.server.ps.replication.follower.FollowerLink.read`."""
         connection, last = self._connection, 0
         connection.receive_deadline = time.monotonic() + timeout_s
         try:

@@ -16,10 +16,11 @@ from ....core.process.threads import new_thread
 from ....core.settings import Settings
 from ....core.task import TaskId
 from ..store import Store
+from .follower import Follower, FollowerLink
 from .joining import copy_store
 from .records import Record
 from .replaying import Replayer
-from .stream import Follower, FollowerLink, RecordStream
+from .stream import RecordStream
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,6 @@ class ReplicatedShare:
         self._position = 0
         self._break_link: Callable[[], None] = lambda: None
         self._joined: frozenset[TaskId] = frozenset()
-        self._copied_bytes = 0  # of the copy that was ordered last
         self._heard = 0.0  # of the leader, by the clock of time.monotonic
         self._leader_ended = False
         self._following: object = None
@@ -249,7 +249,6 @@ class ReplicatedShare:
             if after is None:
                 return
             self.replica = after
-            self._copied_bytes = 0
             store = self.store
 
         follower: Follower | None = None
@@ -258,9 +257,7 @@ class ReplicatedShare:
             nonlocal follower
             try:
                 follower = Follower(order.follower, open_link(order, address, store.records))
-                copy_store(
-                    store, follower, lambda: self._attach(store, order, follower), self._copied
-                )
+                copy_store(store, follower, lambda: self._attach(store, order, follower))
                 self._count(store, follower)
             except (OSError, WindlassError) as error:
                 log.warning("share %d was not copied to %s: %s", self.number, order.follower, error)
@@ -271,9 +268,6 @@ class ReplicatedShare:
             self._give_up(store, order, follower)
 
         new_thread(f"copy-{order.follower.short}", copy, failed=failed).start()
-
-    def _copied(self, num_bytes: int) -> None:
-        self._copied_bytes += num_bytes
 
     def _count(self, store: Store, follower: Follower) -> None:
         """Answers wait for a follower from now on; the chief hears of it once it has all before."""
@@ -459,7 +453,7 @@ class ReplicatedShare:
                 is_needed=each.is_needed,
                 position=each.position,
                 acknowledged=each.acknowledged,
-                copied_bytes=self._copied_bytes if each.task == copies_to else 0,
+                copied_bytes=each.copied_bytes,
             )
             copies_to = None if each.task == copies_to else copies_to
         if copies_to is not None:  # the link to it is being opened

@@ -14,9 +14,10 @@ from ....core.report import PsCounters, total_counters
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
 from ..store import Store
+from .follower import FollowerLink
 from .link import RemoteLink
 from .share import ReplicatedShare
-from .stream import FollowerLink, RecordStream
+from .stream import RecordStream
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ that are at the follower during a pass were all at the leader when it began, and
 them. If more rows are evicted during a pass than the table remembers, it is copied at one moment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from ....core.errors import LimitExceededError
 from ....engine.keyed.block import KeyedBlock
 from ....engine.keyed.tiles import Tile
 from ..first_values import Held
+from .follower import Follower
 from .records import RowsCopied, TableCopied, TableCopyBegun
-from .stream import Follower, RecordStream
+from .stream import RecordStream
 
 _TILE_BYTES = 512 * 1024  # copied under a table's lock: 0.1 ms
 _TILES_AHEAD = 2  # pushes wait behind them, on the link
@@ -34,7 +35,6 @@ def copy_table(
     block: KeyedBlock,
     held: Sequence[Held],
     follower: Follower,
-    has_sent: Callable[[int], None] = lambda num_bytes: None,  # noqa: ARG005
 ) -> None:
     """Copy one part of a table to a follower.
 
@@ -43,12 +43,11 @@ def copy_table(
         block: The part.
         held: Its one shard.
         follower: The follower that gets it.
-        has_sent: Called with the bytes of each tile that was sent.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
     """
-    copy = _Copy(stream, block, follower, has_sent)
+    copy = _Copy(stream, block, follower)
     stream.send(follower, TableCopyBegun(block.number, block.shards[0], held[0].defined_by))
     since, most = 0, _MOST_PASSES
     try:
@@ -65,17 +64,10 @@ def copy_table(
 
 
 class _Copy:
-    def __init__(
-        self,
-        stream: RecordStream,
-        block: KeyedBlock,
-        follower: Follower,
-        has_sent: Callable[[int], None],
-    ) -> None:
+    def __init__(self, stream: RecordStream, block: KeyedBlock, follower: Follower) -> None:
         self._stream = stream
         self._block = block
         self._follower = follower
-        self._has_sent = has_sent
         self._sent: list[int] = []
         row = sum(column[:1].nbytes for column in block.table.columns.values())
         self._rows = max(1, _TILE_BYTES // max(1, row))
@@ -123,5 +115,5 @@ class _Copy:
         self._stream.send(self._follower, record)
         self._sent.append(self._follower.position)
         num_bytes = sum(column.nbytes for column in columns.values())
-        self._has_sent(num_bytes)
+        self._follower.copied_bytes += num_bytes
         return num_bytes

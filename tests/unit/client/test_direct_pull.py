@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.client.ps import direct_pull
+from windlass.client.ps import direct_pull, reading
 from windlass.client.ps.direct_pull import DirectPull
-from windlass.client.ps.reading import MemoryReading
+from windlass.client.ps.reading import Copy, MemoryReading
 from windlass.core.arrays.copying import copy_into
 from windlass.core.arrays.dtypes import Array, DType
 from windlass.core.arrays.gather_buffer import GatherBuffer
@@ -509,3 +509,18 @@ def test_what_changes_while_it_is_copied_is_copied_again(monkeypatch: pytest.Mon
     assert reading.go_on()
     assert copies == 3
     assert bytes(into[0]) == b"\2" * 8
+
+
+def test_a_ps_that_ends_while_it_writes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed inside a kernel, it leaves the sequence odd for ever."""
+    monkeypatch.setattr(reading, "READ_TIMEOUT_S", 5.0)
+    sequence = np.ones(1, np.int64)
+    asked: list[bool] = []
+
+    def is_open() -> bool:
+        asked.append(True)
+        return len(asked) < 3
+
+    copies = [Copy(sequence, 8, lambda: pytest.fail("values are being written"))]
+    assert not MemoryReading(copies).go_on(is_open=is_open)
+    assert len(asked) == 3

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers.digests import digest_of
 from helpers.replication import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, table
@@ -19,7 +20,6 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.local_ps import LocalPs
 from windlass.engine.keyed.block import KeyedBlock
 from windlass.server.ps.replication import table_copying
-from windlass.server.ps.replication.digests import digest_of
 from windlass.server.ps.store import Store
 
 SETTINGS = Settings()

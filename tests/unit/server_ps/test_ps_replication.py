@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.digests import digest_of
 from helpers.replication import (
     CHIEF,
     FOLLOWER,
@@ -30,12 +31,11 @@ from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
 from windlass.engine.push_target import StepInfo, UpdatePart
-from windlass.server.ps.replication.digests import digest_of
+from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.records import Checked, CopyCompleted, Record
 from windlass.server.ps.replication.replaying import Replayer
 from windlass.server.ps.replication.share import ReplicatedShare
-from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.store import PushRequest, Store
 
 RULES: list[UpdateRule] = [

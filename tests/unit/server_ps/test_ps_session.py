@@ -23,8 +23,8 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
 from windlass.server.ps.payload import BufferPayload
+from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.records import Record
-from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.session import Session
 from windlass.server.ps.store import Store
 

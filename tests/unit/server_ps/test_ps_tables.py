@@ -29,9 +29,9 @@ from windlass.engine.keyed.block import KeyedBlock
 from windlass.engine.push_target import StepInfo
 from windlass.proto.v1 import replication_pb2 as pb
 from windlass.server.ps.payload import BufferPayload
+from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
 from windlass.server.ps.replication.records import BlockUpdated, Record
-from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.store import PushRequest, Store
 from windlass.telemetry.task_metrics import ps_samples
 

@@ -2,7 +2,8 @@
 
 import hashlib
 
-from ..store import Store
+from windlass.engine.keyed.block import KeyedBlock
+from windlass.server.ps.store import Store
 
 
 def digest_of(store: Store) -> str:
@@ -26,11 +27,12 @@ def digest_of(store: Store) -> str:
             for name in sorted(block.slots):
                 digest.update(block.slots[name].tobytes())
     for part in sorted(store.table.tables(), key=lambda part: part.number):
+        assert isinstance(part, KeyedBlock)
         with part.lock:
             marks = sorted((str(task), mark) for task, mark in part.applied.items())
             counts = part.versions.tolist(), part.updates.tolist()
             of_table = (part.number, part.shards[0].key, counts, marks, part.closures)
-            digest.update(repr((of_table, part.digest())).encode())
+            digest.update(repr((of_table, part.table.digest())).encode())
     log = store.copy_log()
     pushes = sorted((str(task), mark) for task, mark in log.pushes.items())
     digest.update(repr((pushes, log.closures, log.global_step)).encode())
