@@ -299,8 +299,16 @@ class PsControl:
 
     # -- shares --------------------------------------------------------------------------------
 
-    def lead_share(self, chief: Incarnation, order: Lead, *, timeout_s: float) -> None:
+    def lead_share(
+        self, chief: Incarnation, order: Lead, *, former_address: str = "", timeout_s: float
+    ) -> None:
         """Order this ps to lead a share. Idempotent by epoch.
+
+        Args:
+            chief: The chief.
+            order: The order.
+            former_address: Where the ps that led before is, if that is to follow.
+            timeout_s: Timeout of the call. Unit: seconds.
 
         Raises:
             FencedError: It has not everything of it, or knows of a later epoch.
@@ -313,12 +321,19 @@ class PsControl:
             followers=followers,
             chief=codec.incarnation_to_wire(chief),
             leader_ended=order.leader_ended,
+            former=codec.task_to_wire(order.former) if order.former is not None else None,
+            former_address=former_address,
         )
         invoke(self._stub.LeadShare, request, peer=self._peer, doing="lead", timeout_s=timeout_s)
 
-    def give_up_share(self, chief: Incarnation, order: GiveUpShare, *, timeout_s: float) -> None:
+    def give_up_share(
+        self, chief: Incarnation, order: GiveUpShare, *, timeout_s: float
+    ) -> list[TaskId]:
         """Order this ps to give up a share. Idempotent; when it has answered, it answers nothing
         else of the share.
+
+        Returns:
+            Followers that have exactly what it keeps.
 
         Raises:
             FencedError: It has been copied to again in that epoch.
@@ -330,9 +345,10 @@ class PsControl:
             chief=codec.incarnation_to_wire(chief),
             keeps=order.keeps,
         )
-        invoke(
+        answer = invoke(
             self._stub.GiveUpShare, request, peer=self._peer, doing="give up", timeout_s=timeout_s
         )
+        return [codec.task_from_wire(each) for each in answer.even_with]
 
     def copy_share(
         self, chief: Incarnation, order: CopyTo, address: str, *, timeout_s: float

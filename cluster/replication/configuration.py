@@ -42,6 +42,7 @@ class Lead:
     Attributes:
         leader_ended: The ps that led before has answered a :class:`GiveUpShare`: it answers no
             read any more, and none has to be waited for.
+        former: That ps, if it has exactly what ``to`` has: it can follow without a copy.
     """
 
     share: int
@@ -49,6 +50,7 @@ class Lead:
     to: TaskId
     followers: tuple[TaskId, ...] = ()
     leader_ended: bool = False
+    former: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ The rules below are needed, each of them: without any one, the model finds a seq
 and losses after which an answered push is lost, applied twice, or read and then gone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -115,6 +115,15 @@ def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:
     return not (order.leader_ended or leader_ended)
 
 
+def goes_on_with(now: Replica, order: Lead) -> bool:
+    """Whether the ps that led before may follow this one, which is to lead, without a copy.
+
+    That one has said that this ps has all that it has. Since then this one may have led, and given
+    up again, in an epoch that the other one has not heard of.
+    """
+    return now.role is ReplicaRole.FOLLOWING and now.leader == order.former
+
+
 def copy_ended(now: Replica) -> Replica:
     """The link broke before the copy was complete: what has come of it is of no use."""
     return Replica(ReplicaRole.GONE, now.epoch)
@@ -154,6 +163,22 @@ def followed(now: Replica, leader: TaskId, epoch: int) -> Replica | None:
     if epoch < now.epoch or (now.role is ReplicaRole.LEADING and epoch == now.epoch):
         return None
     return Replica(ReplicaRole.FOLLOWING, epoch, leader=leader)
+
+
+def followed_on(
+    now: Replica, leader: TaskId, epoch: int, even_with: Collection[TaskId]
+) -> Replica | None:
+    """The ps that this one has handed its share over to leads, and copies nothing; None: refused.
+
+    Args:
+        now: This ps, which has given up in that epoch and kept what it has.
+        leader: The ps that leads now.
+        epoch: In which it leads.
+        even_with: Those that had everything when the last push had been answered here.
+    """
+    if now != Replica(ReplicaRole.FOLLOWING, epoch, is_whole=True) or leader not in even_with:
+        return None
+    return replace(now, leader=leader)
 
 
 def copied_whole(now: Replica) -> Replica:

@@ -6,7 +6,7 @@ a decision says so, and only then tells the ps.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.errors import NotFoundError, RefusedError
@@ -30,6 +30,7 @@ from .replica import ReplicaRole
 from .reports import PsReport, ShareState
 
 _COPIES_OF_A_MOVE = 3  # that may break off before it is given up
+_COPIES_OF_A_LEAVER = 3  # likewise, before a ps that was asked to leave is let go
 
 
 class Shares:
@@ -63,6 +64,7 @@ class Shares:
         self._led: dict[int, int] = {}  # the epoch in which a share's leader is known to lead
         self.move: Move | None = None
         self._copies_of_move = 0
+        self._copies_of_leavers: Counter[int] = Counter()  # begun, by share, while a replica leaves
 
     # -- events --------------------------------------------------------------------------------
 
@@ -111,6 +113,8 @@ class Shares:
                 for each in unlinked:  # it leads since a moment ago
                     yield from self._leave_out(self.configurations[now.share], each)
                 return
+            if self.move is not None and (self.move.share, self.move.to) == (now.share, task):
+                self._end_move()
         self._copying.pop(now.share, None)
         self._see_progress(now, state)
         for follower in state.followers:
@@ -241,36 +245,52 @@ class Shares:
         """A ps leads now, as it was told to; with followers that it has no link to, it answers
         nothing yet.
         """
-        now, move = self.configurations.get(order.share), self.move
+        now = self.configurations.get(order.share)
         if now is not None and now.epoch == order.epoch:
             self._led[order.share] = order.epoch
-        is_move = move is not None and (order.share, order.to) == (move.share, move.to)
-        if is_move and not order.followers:
-            self._end_move()
 
     # -- what is to be done without an event ---------------------------------------------------
 
     def hand_over(self) -> list[Reconfiguration]:
-        """Let those that were asked to leave go where another ps has what they have, and carry on
-        with a move.
+        """Let those that were asked to leave go where another ps has what they have, carry on with
+        a move, and leave out what there are too many of.
         """
         decided = [
             each
             for now in list(self.configurations.values())
             for each in self._without_draining(now)
         ]
-        return [*decided, *self._moved()]
+        decided += self._moved()
+        for now in list(self.configurations.values()):
+            decided += self._without_surplus(now)
+        return decided
 
     def _without_draining(self, now: Configuration) -> Iterable[Reconfiguration]:
         staying = [task for task in now.replicas if task in self._alive - self._draining]
+        if len(staying) == len(now.replicas):
+            self._copies_of_leavers.pop(now.share, None)
         if not staying:
             return
         if now.leader in self._draining:
             yield self._keep(handed_over(now, staying[0]))
-        elif self._led.get(now.share) == now.epoch:
+        elif self._led.get(now.share) == now.epoch and not self._replaces_first(now, staying):
             for task in now.followers:
                 if task in self._draining:
                     yield from self._leave_out(self.configurations[now.share], task)
+
+    def _replaces_first(self, now: Configuration, staying: Sequence[TaskId]) -> bool:
+        """Whether a follower that is to leave stays until another ps has a copy in its place."""
+        others = self._alive - self._draining - {*now.replicas}
+        may_copy = self._copies_of_leavers[now.share] <= _COPIES_OF_A_LEAVER
+        return len(staying) < self._replicas and bool(others) and may_copy
+
+    def _without_surplus(self, now: Configuration) -> Iterable[Reconfiguration]:
+        """The ps that led before a move follows, where that is one replica more than wanted."""
+        is_moving = self.move is not None and not self.move.phase.is_over
+        if is_moving or self._led.get(now.share) != now.epoch or {*now.replicas} & self._draining:
+            return
+        if len(now.replicas) > self._replicas:
+            yield from self._leave_out(now, now.followers[-1])
 
     def copies(self, may_copy: Callable[[int], bool] = lambda share: True) -> list[CopyTo]:  # noqa: ARG005
         """Copies to begin: of shares with fewer replicas than wanted.
@@ -295,6 +315,7 @@ class Shares:
                     if moves_to is not None and self._has_failed_too_often(moves_to, now.leader):
                         continue
                     self._copying[now.share] = order.follower
+                    self._copies_of_leavers[now.share] += len(staying) < len(now.replicas)
                     begun.append(order)
         return begun
 

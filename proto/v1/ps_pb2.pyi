@@ -352,18 +352,22 @@ class EndJobResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LeadShareRequest(_message.Message):
-    __slots__ = ("share", "epoch", "followers", "chief", "leader_ended")
+    __slots__ = ("share", "epoch", "followers", "chief", "leader_ended", "former", "former_address")
     SHARE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     LEADER_ENDED_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    FORMER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     share: int
     epoch: int
     followers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
     chief: _common_pb2.Incarnation
     leader_ended: bool
-    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., leader_ended: bool = ...) -> None: ...
+    former: _common_pb2.Task
+    former_address: str
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., leader_ended: bool = ..., former: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., former_address: _Optional[str] = ...) -> None: ...
 
 class LeadShareResponse(_message.Message):
     __slots__ = ()
@@ -382,8 +386,10 @@ class GiveUpShareRequest(_message.Message):
     def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., keeps: bool = ...) -> None: ...
 
 class GiveUpShareResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("even_with",)
+    EVEN_WITH_FIELD_NUMBER: _ClassVar[int]
+    even_with: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, even_with: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
 
 class CopyShareRequest(_message.Message):
     __slots__ = ("share", "epoch", "follower", "address", "chief")

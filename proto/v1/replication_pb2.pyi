@@ -52,12 +52,14 @@ class Record(_message.Message):
     def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., table: _Optional[_Union[TableBegun, _Mapping]] = ..., rows: _Optional[_Union[CopiedRows, _Mapping]] = ..., table_state: _Optional[_Union[TableState, _Mapping]] = ..., segment: _Optional[_Union[SegmentHandedOn, _Mapping]] = ..., epoch: _Optional[int] = ..., gone_segments: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FollowBegin(_message.Message):
-    __slots__ = ("share", "leader")
+    __slots__ = ("share", "leader", "goes_on")
     SHARE_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
+    GOES_ON_FIELD_NUMBER: _ClassVar[int]
     share: int
     leader: _common_pb2.Task
-    def __init__(self, share: _Optional[int] = ..., leader: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
+    goes_on: bool
+    def __init__(self, share: _Optional[int] = ..., leader: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., goes_on: bool = ...) -> None: ...
 
 class SegmentHandedOn(_message.Message):
     __slots__ = ("number", "num_bytes")

@@ -20,6 +20,7 @@ from .model_dir import PsModelDir
 from .replication.shares import PsShares
 from .saving import give_way, save_shards
 from .session_limiter import SessionLimiter
+from .store import Store
 
 WATCH_S = 0.5
 """A call that waits for a change is answered after this long. Unit: seconds."""
@@ -60,7 +61,12 @@ class ParameterServerServicer:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
         self._lease.check_job(who)
-        store = self._shares.led(request.share)
+        with self._shares.at(request.share).serving() as store:
+            return self._define(request, store, who, visitor)
+
+    def _define(
+        self, request: ps_pb2.DefineRequest, store: Store, who: Incarnation, visitor: Visitor
+    ) -> ps_pb2.DefineResponse:
         table = store.table
         visitor.check("define CREATE" if request.create else "define LOOKUP")
         shards = [codec.shard_from_wire(message) for message in request.shards]
@@ -186,8 +192,13 @@ class ParameterServerServicer:
         """Lead a share, or learn who follows. Idempotent by epoch."""
         self._lease.check_chief(codec.incarnation_from_wire(request.chief))
         followers = tuple(codec.task_from_wire(task) for task in request.followers)
-        order = Lead(request.share, request.epoch, self._task, followers, request.leader_ended)
-        self._shares.at(request.share).lead(order)
+        former = codec.task_from_wire(request.former) if request.HasField("former") else None
+        order = Lead(
+            request.share, request.epoch, self._task, followers, request.leader_ended, former
+        )
+        address = request.former_address
+        check_text(address, MAX_NAME_BYTES, "the address of the ps that led", self._task)
+        self._shares.lead(order, address)
         return ps_pb2.LeadShareResponse()
 
     def GiveUpShare(
@@ -196,8 +207,8 @@ class ParameterServerServicer:
         """Give up a share, and answer nothing else of it any more. Idempotent by epoch."""
         self._lease.check_chief(codec.incarnation_from_wire(request.chief))
         order = GiveUpShare(request.share, request.epoch, self._task, request.keeps)
-        self._shares.at(request.share).give_up(order)
-        return ps_pb2.GiveUpShareResponse()
+        even_with = self._shares.at(request.share).give_up(order)
+        return ps_pb2.GiveUpShareResponse(even_with=map(codec.task_to_wire, sorted(even_with)))
 
     def CopyShare(self, request: ps_pb2.CopyShareRequest, _: Visitor) -> ps_pb2.CopyShareResponse:
         """Begin to copy a share to another ps. Idempotent."""

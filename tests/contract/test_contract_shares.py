@@ -3,17 +3,22 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
-from helpers.ps_peers import Ps, vector
+from helpers.digests import digest_of
+from helpers.ps_peers import ADD, Ps, Worker, put, vector, worker_settings
 from windlass.client.ps.control import PsControl
+from windlass.client.ps.remote_ps import RemotePs
 from windlass.cluster.access.principal import Principal
 from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from windlass.cluster.replication.replica import GRANT_S, ReplicaRole
+from windlass.cluster.replication.reports import FollowerState, ShareLeader
 from windlass.core.errors import FencedError, MovedError, PeerLostError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
+from windlass.server.ps.store import Store
 
 PS = [TaskId("ps", 0), TaskId("ps", 1)]
 CHIEF = TaskId("chief", 0)
@@ -45,6 +50,18 @@ def copy_to(leader: PsControl, order: CopyTo, address: str) -> None:
         changes, report = leader.watch_shares(FIRST, changes, timeout_s=5)
         shares = {each.share: each for each in report.shares}
         has_joined = any(each.has_joined for each in shares[order.share].followers)
+
+
+def store_of(ps: Ps) -> Store:
+    """Its store of share 0."""
+    assert ps.server is not None
+    return ps.server.shares.at(0).store
+
+
+def followers_of(leader: PsControl) -> tuple[FollowerState, ...]:
+    """Those of share 0."""
+    _, report = leader.watch_shares(FIRST, 0, timeout_s=5)
+    return {each.share: each for each in report.shares}[0].followers
 
 
 def test_a_ps_with_replicas_leads_nothing_before_it_is_told_to(
@@ -116,6 +133,55 @@ def test_a_leader_that_has_handed_over_leads_again_with_what_it_had(
     assert controls[0].find_job(timeout_s=5).shards == 1
     with pytest.raises(FencedError, match="cannot give up share 1"):
         controls[0].give_up_share(FIRST, GiveUpShare(1, 2, PS[0], keeps=True), timeout_s=5)
+
+
+def test_a_leader_that_hands_over_follows_without_a_copy_and_leads_again(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    servers, controls = pair
+    controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    leader = ShareLeader(0, 1, PS[0], servers[0].address)
+    who = Incarnation(TaskId("worker", 0), 1)
+    settings = worker_settings("tcp", servers[0].settings)
+    peer = RemotePs(PS[0], servers[0].address, who, settings, locate=lambda share: leader)
+    with closing(peer):
+        worker = Worker(peer)
+        worker.create(vector())
+        copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
+        controls[0].lead_share(FIRST, Lead(0, 2, PS[0], (PS[1],)), timeout_s=5)
+        for epoch, (old, new) in enumerate([(0, 1), (1, 0), (0, 1)], 3):
+            order = GiveUpShare(0, epoch, PS[old], keeps=True)
+            assert controls[old].give_up_share(FIRST, order, timeout_s=5) == [PS[new]]
+            lead = Lead(0, epoch, PS[new], (PS[old],), leader_ended=True, former=PS[old])
+            address = servers[old].address
+            controls[new].lead_share(FIRST, lead, former_address=address, timeout_s=5)
+            leader = ShareLeader(0, epoch, PS[new], servers[new].address, (PS[old],))
+            peer.moved()
+            worker.create(vector(f"made in epoch {epoch}"))
+            worker.push(put(vector(), ADD, 1))
+            [follower] = followers_of(controls[new])
+            assert (follower.task, follower.has_joined, follower.is_lost) == (PS[old], True, False)
+            assert digest_of(store_of(servers[0])) == digest_of(store_of(servers[1]))
+        assert worker.value(vector())[0] == 3
+        assert worker.sequence == 7
+
+
+def test_a_leader_that_hands_over_while_something_is_under_way_says_that_none_is_even(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    servers, controls = pair
+    controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
+    assert servers[0].server is not None
+    with servers[0].server.shares.at(0).serving():  # a call that takes long
+        order = GiveUpShare(0, 3, PS[0], keeps=True)
+        assert controls[0].give_up_share(FIRST, order, timeout_s=5) == []
+    begins = Lead(0, 3, PS[1], (PS[0],), leader_ended=True, former=PS[0])
+    controls[1].lead_share(FIRST, begins, former_address=servers[0].address, timeout_s=5)
+    while not followers_of(controls[1])[0].is_lost:
+        time.sleep(0.01)
+    controls[1].lead_share(FIRST, Lead(0, 4, PS[1]), timeout_s=5)
+    assert controls[1].find_job(timeout_s=5).shards == 0, "it leads on, alone"
 
 
 def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]]) -> None:

@@ -74,9 +74,12 @@ def test_a_share_moves_while_workers_count(tmp_path: Path) -> None:
         [share, *_] = job.shares()
         follower = share.followers[0]
         assert job.move(0, follower).phase is MovePhase.DONE
+        job.running[follower.short].kill()  # the one that it has moved from follows already
+        job.until_said(f"share 0: {follower.short} leads", "share 0: ps:2 leads")
         job.go_on()
+        job.start_again(follower.short)
         job.until_whole()
-        again = CliRunner().invoke(move_command, [job.address, "0", "--to", str(follower.index)])
+        again = CliRunner().invoke(move_command, [job.address, "0", "--to", "2"])
         assert "it leads it already" in str(again.exception)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from windlass.core.arrays.dtypes import Array
+from windlass.core.arrays.dtypes import BFLOAT16, Array
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.update_rules import UpdateRule
 from windlass.core.settings import Settings
@@ -94,9 +94,10 @@ def make_store(rule: UpdateRule | None = None, index: int = 0, timeout_s: float 
 
 def fill(store: Store, rule: UpdateRule) -> None:
     """Define some variables, which a rule updates."""
-    shapes = {"table": (TABLE_ROWS, 16), "w": (30, 4), "b": (5,), "half": (9, 2)}
+    shapes = {"table": (TABLE_ROWS, 16), "w": (30, 4), "b": (5,), "half": (9, 2), "brain": (9, 2)}
+    dtypes = {"half": np.dtype("f2"), "brain": BFLOAT16}
     variables = [
-        VariableDefinition(name, shape, np.dtype("f2" if name == "half" else "f4"))
+        VariableDefinition(name, shape, dtypes.get(name, np.dtype("f4")))
         for name, shape in shapes.items()
     ]
     count = VariableDefinition("count", (3,), np.dtype("i8"))
@@ -141,6 +142,7 @@ class Worker:
         add("w", Operation.APPLY, Encoding.DENSE, draw.normal(size=(30, 4)).astype("f4"))
         if draw.random() < 0.5:
             add("half", Operation.APPLY, Encoding.DENSE, draw.normal(size=(9, 2)).astype("f2"))
+            add("brain", Operation.APPLY, Encoding.DENSE, draw.normal(size=(9, 2)).astype(BFLOAT16))
         chosen = np.unique(draw.integers(0, 5, 3))
         rows.append(chosen)
         add("b", Operation.APPLY, Encoding.ELEMENTS, draw.normal(size=chosen.size).astype("f4"))

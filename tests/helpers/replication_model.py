@@ -23,7 +23,7 @@ moment unless it need not.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -43,6 +43,9 @@ class Push(NamedTuple):
     number: int
 
 
+# Tuples of other types with the same values are equal: each message says of what kind it is.
+
+
 class Record(NamedTuple):
     """From a leader to one follower."""
 
@@ -52,6 +55,7 @@ class Record(NamedTuple):
     epoch: int
     position: int
     push: Push
+    kind: str = "record"
 
 
 class Acknowledged(NamedTuple):
@@ -61,6 +65,7 @@ class Acknowledged(NamedTuple):
     to: TaskId
     by: TaskId
     position: int
+    kind: str = "acknowledged"
 
 
 class Begin(NamedTuple):
@@ -70,6 +75,7 @@ class Begin(NamedTuple):
     leader: TaskId
     to: TaskId
     epoch: int
+    kind: str = "begin"
 
 
 class Copy(NamedTuple):
@@ -80,6 +86,7 @@ class Copy(NamedTuple):
     to: TaskId
     log: tuple[Push, ...]
     marks: tuple[int, ...]
+    kind: str = "copy"
 
 
 class CaughtUp(NamedTuple):
@@ -87,6 +94,7 @@ class CaughtUp(NamedTuple):
 
     epoch: int
     follower: TaskId
+    kind: str = "caught up"
 
 
 class HasGivenUp(NamedTuple):
@@ -94,6 +102,18 @@ class HasGivenUp(NamedTuple):
 
     epoch: int
     by: TaskId
+    even_with: tuple[TaskId, ...] = ()
+    kind: str = "has given up"
+
+
+class GoOn(NamedTuple):
+    """From a leader to the ps that led before, which has what this one has."""
+
+    link: int
+    leader: TaskId
+    to: TaskId
+    epoch: int
+    kind: str = "go on"
 
 
 class LinkLost(NamedTuple):
@@ -102,6 +122,7 @@ class LinkLost(NamedTuple):
     epoch: int
     leader: TaskId
     follower: TaskId
+    kind: str = "link lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +137,7 @@ class Ps:
         waiting: Pushes to be answered once a position is acknowledged.
         caught_up: The position from which a new follower is needed, until the chief was told.
         lets_read: The leader that may answer reads alone, as far as this follower is concerned.
+        even_with: Those that had all that was here when this ps gave up.
     """
 
     is_alive: bool = True
@@ -127,6 +149,7 @@ class Ps:
     waiting: frozenset[tuple[Push, int]] = frozenset()
     caught_up: tuple[TaskId, int] | None = None
     lets_read: TaskId | None = None
+    even_with: tuple[TaskId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +201,11 @@ class Rules:
     keeps_until_led: bool = True
     waits_for_reads: Callable[..., bool] = replica.waits_for_reads
     waits_for_the_answer: bool = True
+    followed_on: Callable[[Replica, TaskId, int, Collection[TaskId]], Replica | None] = (
+        replica.followed_on
+    )
+    goes_on_with: Callable[[Replica, Lead], bool] = replica.goes_on_with
+    is_even: Callable[[int, Iterable[int]], bool] = replica.may_answer
 
 
 @dataclass(frozen=True)
@@ -193,6 +221,7 @@ class Bounds:
         gives_up: The chief tells those that it leaves out.
         hands_over: The chief makes a follower lead though the leader lives.
         grants: Leaders answer reads alone.
+        goes_on: A leader that hands over follows without a copy, where it can.
     """
 
     servers: int = 2
@@ -205,6 +234,7 @@ class Bounds:
     gives_up: bool = False
     hands_over: bool = False
     grants: bool = False
+    goes_on: bool = False
     states: int = 1_000_000
 
 
@@ -408,34 +438,43 @@ class Model:
             waiting = server.waiting if now.role is ReplicaRole.LEADING else frozenset()
             keeps = now.role is ReplicaRole.LEADING or rules.keeps_links
             links = server.links if keeps else ()
+            positions, messages = server.heard, state.messages
+            if message.former is not None and rules.goes_on_with(now, message):
+                number, to = self._next_link(state), message.former
+                links, positions = ((to, number),), ((to, len(server.log)),)
+                messages |= {GoOn(number, me, to, message.epoch)}
             caught_up = server.caught_up
             if caught_up is not None and caught_up[0] not in after.needs:
                 caught_up = None
-            return self._with(
-                state,
-                index,
-                replace(
-                    server,
-                    replica=after,
-                    waiting=waiting,
-                    links=links,
-                    caught_up=caught_up,
-                ),
+            leading = replace(
+                server,
+                replica=after,
+                waiting=waiting,
+                links=links,
+                heard=positions,
+                caught_up=caught_up,
+                even_with=(),
             )
+            return replace(self._with(state, index, leading), messages=messages)
         if isinstance(message, GiveUpShare):
             after = rules.given_up(now, message)
             if after is None:
                 return None
             if after.is_whole:
                 emptied = replace(server, replica=after, links=(), heard=(), waiting=frozenset())
-                emptied = replace(emptied, caught_up=None)
+                even_with = server.even_with + tuple(
+                    each
+                    for each in now.needs
+                    if rules.is_even(len(server.log), [dict(server.heard).get(each, -1)])
+                )
+                emptied = replace(emptied, caught_up=None, even_with=even_with)
             else:  # a follower's grant outlasts what it has
                 emptied = Ps(
                     replica=after, marks=(0,) * len(server.marks), lets_read=server.lets_read
                 )
             if rules.keeps_answering:
                 emptied = server
-            answer = HasGivenUp(message.epoch, me)
+            answer = HasGivenUp(message.epoch, me, emptied.even_with)
             return replace(self._with(state, index, emptied), messages=state.messages | {answer})
         if isinstance(message, CopyTo):
             after = replica.told_to_copy(now, message)
@@ -467,6 +506,13 @@ class Model:
             if rules.keeps_contents:
                 emptied = replace(emptied, log=server.log, marks=server.marks)
             return self._with(state, index, emptied)
+        if isinstance(message, GoOn):
+            after = rules.followed_on(now, message.leader, message.epoch, server.even_with)
+            if after is None:
+                return None
+            links = ((message.leader, message.link),)
+            following = replace(server, replica=after, links=links, heard=(), even_with=())
+            return self._with(state, index, following)
         if (getattr(message, "leader", None), getattr(message, "link", 0)) in server.links:
             if isinstance(message, Copy):
                 if now.role is not ReplicaRole.FOLLOWING or now.is_whole:
@@ -493,11 +539,11 @@ class Model:
                 said = Acknowledged(message.link, message.leader, me, message.position)
                 return replace(self._with(state, index, took), messages=state.messages | {said})
         if isinstance(message, Acknowledged) and (message.by, message.link) in server.links:
-            positions = dict(server.heard)
-            if positions.get(message.by, -1) >= message.position:
+            known = dict(server.heard)
+            if known.get(message.by, -1) >= message.position:
                 return None
-            positions[message.by] = message.position
-            return self._with(state, index, replace(server, heard=tuple(sorted(positions.items()))))
+            known[message.by] = message.position
+            return self._with(state, index, replace(server, heard=tuple(sorted(known.items()))))
         return None
 
     def _of_chief(self, state: State) -> Iterator[tuple[str, State]]:
@@ -528,16 +574,22 @@ class Model:
             )
         if not is_written or not state.told:
             return
-        if state.ends is not None and (
-            HasGivenUp(now.epoch, state.ends) in state.messages
-            or not self.rules.waits_for_the_answer
-        ):
-            [lead] = configuration.orders(now)
-            ended = replace(lead, leader_ended=True)
-            yield (
-                f"the chief hears that {state.ends.short} has given up",
-                replace(state, ends=None, messages=state.messages | {ended}),
-            )
+        if state.ends is not None:
+            answers = [
+                each
+                for each in state.messages
+                if isinstance(each, HasGivenUp) and each[:2] == (now.epoch, state.ends)
+            ]
+            if not self.rules.waits_for_the_answer:
+                answers.append(HasGivenUp(now.epoch, state.ends))
+            for answer in answers:
+                [lead] = configuration.orders(now)
+                is_even = self.bounds.goes_on and lead.to in answer.even_with
+                ended = replace(lead, leader_ended=True, former=answer.by if is_even else None)
+                yield (
+                    f"the chief hears {answer}",
+                    replace(state, ends=None, messages=state.messages | {ended}),
+                )
         if now.epoch < self.bounds.epochs:
             for index in range(len(state.ps)):
                 yield from self._decided(
@@ -575,7 +627,7 @@ class Model:
 
     @staticmethod
     def _next_link(state: State) -> int:
-        numbers = [each.link for each in state.messages if isinstance(each, Begin)]
+        numbers = [each.link for each in state.messages if isinstance(each, (Begin, GoOn))]
         return 1 + max(numbers, default=0)
 
     @staticmethod

@@ -271,7 +271,7 @@ class ShareKeeper:
         with self._lock:
             self._leads.update({lead.share: (ends, lead) for ends, lead in orders})
         for order in give_ups:
-            self._has_given_up(order)
+            self._give_up(order)
 
     def _decided(self, task: TaskId, report: PsReport | None) -> list[Reconfiguration]:
         if report is _ASKED:
@@ -336,11 +336,14 @@ class ShareKeeper:
 
     def _tell_to_lead(self, handover: _Handover) -> None:
         ends, order = handover
-        control = self._controls[order.to]
-        if ends is not None and self._has_given_up(ends):
+        control, former = self._controls[order.to], ""
+        even_with = self._give_up(ends) if ends is not None else None
+        if ends is not None and even_with is not None:
             order = replace(order, leader_ended=True)
+            if order.to in even_with:
+                order, former = replace(order, former=ends.to), self._controls[ends.to].address
         try:
-            control.lead_share(self._who, order, timeout_s=_ORDER_S)
+            control.lead_share(self._who, order, former_address=former, timeout_s=_ORDER_S)
         except PeerLostError as error:  # who watches it says whether it is lost
             log.debug("%s", error)
             return
@@ -358,17 +361,20 @@ class ShareKeeper:
             ShareLeader(order.share, order.epoch, order.to, control.address, order.followers)
         )
 
-    def _has_given_up(self, order: GiveUpShare) -> bool:
-        """Tell a ps to give up a share, and say whether it has answered that it has.
+    def _give_up(self, order: GiveUpShare) -> list[TaskId] | None:
+        """Tell a ps to give up a share.
 
         One that does not answer is not waited for: it answers no reads after the grant either.
+
+        Returns:
+            Followers that have exactly what it keeps; None: it has not answered that it has given
+            up.
         """
         try:
-            self._controls[order.to].give_up_share(self._who, order, timeout_s=GRANT_S)
+            return self._controls[order.to].give_up_share(self._who, order, timeout_s=GRANT_S)
         except WindlassError as error:  # its next report says whether it has
             log.debug("%s", error)
-            return False
-        return True
+            return None
 
     def _tell_to_copy(self, order: CopyTo) -> None:
         control, follower = self._controls[order.to], self._controls[order.follower]

@@ -179,6 +179,15 @@ class ShareCuts:
                 image.drop("the chief has given it up")
                 self.image = None
 
+    def abandon(self, why: str) -> None:
+        """Let all pushes go on, and keep nothing of any cut."""
+        with self._lock:
+            if self._last is not None:
+                self._last.void(why)
+            if self.image is not None:
+                self.image.drop(why)
+            self.gate = self.image = None
+
     def _open(self, gate: CutGate) -> None:
         with self._lock:
             if self.gate is gate:

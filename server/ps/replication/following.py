@@ -58,7 +58,8 @@ class FollowService:
         said = codec.incarnation_from_wire(getattr(greeting.hello, "from"))
         if said.task != leader:
             raise RefusedError(f"{said.task} cannot lead in the name of {leader}")
-        following = share.follow(leader, first.epoch, connection.cancel)
+        follow = share.follow_on if first.begin.goes_on else share.follow
+        following = follow(leader, first.epoch, connection.cancel)
         try:
             self._follow(connection, share, leader)
             share.leader_ended(following)
@@ -74,7 +75,7 @@ class FollowService:
 
     def _follow(self, connection: Connection, share: ReplicatedShare, leader: TaskId) -> None:
         segments = SegmentsReceived(most_segment_bytes(self._max_record_bytes))
-        decoder = RecordDecoder(segments)
+        decoder = RecordDecoder(segments, share.store.table.targets())
         while (data := connection.receive()) is not None:
             message = parse(replication_pb2.Record, data)
             segments.drop(message.gone_segments)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from ....cluster.replication.replica import GRANT_S
 from ....core.arrays.dtypes import Array, as_bytes
 from ....core.errors import WindlassError
 from ....core.settings import Settings
@@ -32,6 +33,8 @@ class RemoteLink:
         leader: This ps.
         share: Number of the share.
         epoch: In which this ps leads it.
+        goes_on: The follower has what this ps has, and is copied nothing: this ps followed it, and
+            it has given up. It is there at once, or not at all.
         stream: Hears the acknowledgements.
         settings: Deadlines and bounds.
         wrap: Put around every byte stream: the seam for faults.
@@ -49,6 +52,7 @@ class RemoteLink:
         *,
         share: int,
         epoch: int,
+        goes_on: bool = False,
         stream: RecordStream,
         settings: Settings,
         wrap: WrapStream = lambda stream: stream,
@@ -60,7 +64,8 @@ class RemoteLink:
         peer = f"{follower} ({address})"
         hello = session_pb2.Hello(service=SERVICE, share=share)
         dialer = Dialer(address, peer, hello, leader, settings, wrap, follower)
-        reached = reach(dialer, settings, settings.reconnect_timeout_s, peer=peer)
+        within_s = GRANT_S if goes_on else settings.reconnect_timeout_s
+        reached = reach(dialer, settings, within_s, peer=peer)
         self._connection: Connection = reached.connection
         passes_files = reached.choice.kind is ConnectionKind.SHARED_MEMORY
         self._segments = SegmentsSent() if passes_files else None
@@ -68,6 +73,7 @@ class RemoteLink:
         begin = replication_pb2.Record(epoch=epoch)
         begin.begin.share = share
         begin.begin.leader.CopyFrom(codec.task_to_wire(leader.task))
+        begin.begin.goes_on = goes_on
         try:
             self._send(begin, ())
         except OSError as error:

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ....core.arrays.dtypes import Array, DType
+from ....core.arrays.dtypes import Array, DType, is_float
 from ....core.errors import RefusedError
 from ....core.rules.update_rules import UpdateRule
 from ....core.task import TaskId
 from ....core.wire import codec
 from ....core.wire.closure_pushes import ClosureMarks
-from ....engine.push_target import Gradient, Range, StepInfo, UpdatePart
+from ....engine.push_target import Gradient, PushTarget, Range, RowsByKey, StepInfo, UpdatePart
 from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2 as pb
 from .records import (
@@ -158,15 +158,21 @@ class RecordDecoder:
 
     Args:
         segments: Segments that the leader has handed on.
+        targets: What is here already.
 
     Attributes:
         dtypes: Per block that of its values, and that of its slots.
     """
 
-    def __init__(self, segments: SegmentsReceived | None = None) -> None:
+    def __init__(
+        self, segments: SegmentsReceived | None = None, targets: Iterable[PushTarget] = ()
+    ) -> None:
         self._segments = segments or SegmentsReceived(0)
         self._rules: dict[int, UpdateRule] = {}
-        self.dtypes: dict[int, tuple[DType, DType]] = {}
+        self.dtypes = {
+            each.number: _dtypes(each.dtype, is_table=isinstance(each, RowsByKey))
+            for each in targets
+        }
 
     def decode(self, message: pb.Record, payload: memoryview) -> Record:
         """The record of a message.
@@ -206,7 +212,7 @@ class RecordDecoder:
         if kind == "table":
             shard = codec.shard_from_wire(message.table.shard)
             dtype = shard.variable.dtype
-            self.dtypes[message.table.block] = dtype, dtype
+            self.dtypes[message.table.block] = _dtypes(dtype, is_table=True)
             defined_by = codec.incarnation_from_wire(message.table.defined_by)
             return TableCopyBegun(message.table.block, shard, defined_by)
         if kind == "rows":
@@ -272,8 +278,7 @@ class RecordDecoder:
         if not shards:
             raise RefusedError(f"block {message.block} has no shards")
         dtype = shards[0].variable.dtype
-        wide = np.dtype(np.float32) if dtype.kind == "f" and dtype.itemsize < 4 else dtype
-        self.dtypes[message.block] = dtype, wide
+        self.dtypes[message.block] = _dtypes(dtype, is_table=False)
         return BlockCopyBegun(
             block=message.block,
             shards=tuple(shards),
@@ -316,6 +321,12 @@ class RecordDecoder:
         if block not in self.dtypes:
             raise RefusedError(f"a record of block {block} came before its copy")
         return self.dtypes[block]
+
+
+def _dtypes(dtype: DType, *, is_table: bool) -> tuple[DType, DType]:
+    """That of a block's values, and that of its slots."""
+    is_narrow = is_float(dtype) and dtype.itemsize < 4 and not is_table
+    return dtype, np.dtype(np.float32) if is_narrow else dtype
 
 
 class _Payload:

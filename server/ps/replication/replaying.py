@@ -28,17 +28,17 @@ class Replayer:
     """Carries out records on a store that follows. Used by one thread.
 
     Args:
-        store: Empty.
+        store: Empty, or with what the leader has.
 
     Attributes:
-        is_whole: Whether the copy is complete.
+        is_whole: Whether it has all that the leader has.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, is_whole: bool = False) -> None:
         self._store = store
-        self._blocks: dict[int, Block] = {}
-        self._tables: dict[int, RowsByKey] = {}
-        self.is_whole = False
+        self._blocks = {block.number: block for block in store.table.blocks()}
+        self._tables: dict[int, RowsByKey] = {block.number: block for block in store.table.tables()}
+        self.is_whole = is_whole
 
     def take(self, record: Record) -> None:
         """Carry out one record."""

@@ -20,12 +20,21 @@ from .follower import Follower, FollowerLink
 from .joining import copy_store
 from .records import Record
 from .replaying import Replayer
+from .sessions import RunningSessions
 from .stream import RecordStream
 
 log = logging.getLogger(__name__)
 
 OpenLink = Callable[[CopyTo, str, RecordStream], FollowerLink]
 """Dials the follower of an order at an address; its acknowledgements go to the stream."""
+
+OpenFormer = Callable[[TaskId, RecordStream], FollowerLink]
+"""Dials the ps that led before, which has what this ps has, and is to follow."""
+
+_LAST_WORD_S = 0.2
+"""Twice this is how long a handover waits for what is under way; within ``GRANT_S`` the chief
+has its answer. Unit: seconds.
+"""
 
 
 class ReplicatedShare:
@@ -67,7 +76,9 @@ class ReplicatedShare:
         self._heard = 0.0  # of the leader, by the clock of time.monotonic
         self._leader_ended = False
         self._following: object = None
-        self._sessions: set[Callable[[], None]] = set()
+        self._sessions = RunningSessions(self._lock)
+        self._is_ending = False  # its lead: no session begins
+        self._even_with: frozenset[TaskId] = frozenset()
         self._renew(contents)
 
     def _renew(self, contents: int) -> None:
@@ -78,28 +89,41 @@ class ReplicatedShare:
         self._replayer = Replayer(store)
         self._position = 0
         self._joined = frozenset()
+        self._even_with = frozenset()
 
     # -- leading -----------------------------------------------------------------------------
 
-    def lead(self, order: Lead) -> None:
+    def lead(self, order: Lead, open_former: OpenFormer | None = None) -> None:
         """Obey an order to lead: answers wait for exactly the followers that it names.
 
         What a link has brought until now is carried out, and nothing more is taken from it.
+
+        Args:
+            order: The order.
+            open_former: Dials the ps that led before, if that has given up and is to follow.
 
         Raises:
             FencedError: This ps may not: it has heard of a later epoch, or has not everything.
         """
         self._outlast_grant(order)
+        store, former = self.store, self._former(order, open_former)
         with self._lock:
             after = replica.ordered(self.replica, order)
+            if former is not None and (after is None or self.store is not store):
+                former.link.close()
+                former = None
             if after is None:
                 raise self._fenced(f"cannot lead share {self.number} in epoch {order.epoch}")
             if after is self.replica:
                 return
+            records = self.store.records
+            if former is not None:  # before a report says that this ps leads
+                store.attach_even(former)
+                self._joined = frozenset([former.task])
+            self._even_with = frozenset()
             self.replica = after
             self._break_link()
             self._break_link = lambda: None
-            records = self.store.records
             for follower in records.followers:
                 if follower.task in after.needs:
                     follower.lead_in(after.epoch)
@@ -109,6 +133,21 @@ class ReplicatedShare:
             records.need(after.needs)
         log.info("leads share %d in epoch %d", self.number, order.epoch)
         self._changed()
+
+    def _former(self, order: Lead, open_former: OpenFormer | None) -> Follower | None:
+        """The ps that led before, as a follower that has what is here."""
+        with self._lock:
+            may_lead = replica.ordered(self.replica, order) is not None
+            goes_on = may_lead and replica.goes_on_with(self.replica, order)
+            stream = self.store.records
+        former = order.former
+        if not goes_on or open_former is None or former is None or former not in order.followers:
+            return None
+        try:
+            return Follower(former, open_former(former, stream))
+        except (OSError, WindlassError) as error:  # the chief hears that there is no link to it
+            log.warning("%s does not follow share %d: %s", former, self.number, error)
+            return None
 
     def _outlast_grant(self, order: Lead) -> None:
         """As follower: take no more records, and wait until the leader answers no reads either."""
@@ -126,28 +165,57 @@ class ReplicatedShare:
         if left_s > 0:
             threading.Event().wait(left_s)
 
-    def give_up(self, order: GiveUpShare) -> None:
+    def give_up(self, order: GiveUpShare) -> frozenset[TaskId]:
         """Obey an order to give up the share: when this returns, this ps answers nothing any more.
 
         What it had is thrown away, unless the chief still counts on it.
+
+        Returns:
+            Followers that have exactly what is kept here: one of them may lead, and be followed by
+            this ps without a copy.
 
         Raises:
             FencedError: It has heard of that epoch, or of a later one: the order came late.
         """
         with self._lock:
-            after = replica.given_up(self.replica, order)
-            if after is None:
-                raise self._fenced(f"cannot give up share {self.number} in epoch {order.epoch}")
-            if after is self.replica:
-                return
-            if after.is_whole:
-                self._step_down(after)
-            else:
-                self._become(after, "another ps leads")
+            if self._given_up(order) is self.replica:
+                return self._even_with
+        even_with = self._end_lead() if order.keeps else frozenset()
+        try:
+            with self._lock:
+                after = self._given_up(order)  # another order may have come meanwhile
+                if after is self.replica:
+                    return self._even_with
+                if after.is_whole:
+                    self._step_down(after, even_with)
+                else:
+                    self._become(after, "another ps leads")
+        finally:
+            self._is_ending = False
         log.info("has given up share %d in epoch %d", self.number, order.epoch)
         self._changed()
+        return even_with
 
-    def _step_down(self, after: Replica) -> None:
+    def _given_up(self, order: GiveUpShare) -> Replica:
+        after = replica.given_up(self.replica, order)
+        if after is None:
+            raise self._fenced(f"cannot give up share {self.number} in epoch {order.epoch}")
+        return after
+
+    def _end_lead(self) -> frozenset[TaskId]:
+        """As leader, end what uses the share; which followers have exactly what is here then."""
+        with self._lock:
+            if self.replica.role is not ReplicaRole.LEADING:
+                return frozenset()
+            self._is_ending = True
+            store = self.store
+            self._sessions.cancel()
+        store.cuts.abandon("another ps is to lead the share")
+        if not self._sessions.ended_within(_LAST_WORD_S):
+            return frozenset()
+        return store.records.even_within(_LAST_WORD_S)
+
+    def _step_down(self, after: Replica, even_with: frozenset[TaskId]) -> None:
         """Keep everything, and answer nothing: what waits to be answered waits on.
 
         The caller holds the lock, so that no session begins meanwhile.
@@ -155,12 +223,12 @@ class ReplicatedShare:
         self._break_link()
         self._break_link = lambda: None
         self.replica = after
+        self._even_with = even_with
         records = self.store.records
         records.need([self._task])  # which has no link here
         for follower in records.followers:
             records.detach(follower.task)
-        for cancel in list(self._sessions):
-            cancel()
+        self._sessions.cancel()
 
     def _become(self, after: Replica, why: str, contents: int = 0) -> None:
         """Begin with nothing; whoever waits for what was here gets a ``MovedError``.
@@ -170,13 +238,12 @@ class ReplicatedShare:
         self._break_link()
         self._break_link = lambda: None
         self.replica = after
-        before, sessions = self.store.records, list(self._sessions)
+        before = self.store.records
         self._renew(contents)
         before.close(self._moved(why, after.epoch))
         for follower in before.followers:
             before.detach(follower.task)
-        for cancel in sessions:
-            cancel()
+        self._sessions.cancel()
 
     def check(self) -> None:
         """As leader: ask the followers whether they follow still, so that reads need not."""
@@ -184,20 +251,23 @@ class ReplicatedShare:
             self.store.records.check()
 
     @contextmanager
-    def serving(self, cancel: Callable[[], None]) -> Iterator[Store]:
-        """The share's store, for a session; ``cancel`` ends it when this ps leads no more.
+    def serving(self, cancel: Callable[[], None] = lambda: None) -> Iterator[Store]:
+        """The share's store, for a session or call that may change it.
+
+        Args:
+            cancel: Makes it end soon, since this ps leads no more.
 
         Raises:
             MovedError: This ps does not lead the share.
         """
         with self._lock:
             store = self._led()
-            self._sessions.add(cancel)
+            session = self._sessions.begin(cancel)
         try:
             yield store
         finally:
             with self._lock:
-                self._sessions.discard(cancel)
+                self._sessions.end(session)
 
     @property
     def leads(self) -> bool:
@@ -221,6 +291,8 @@ class ReplicatedShare:
     def _led(self) -> Store:
         if self.replica.role is not ReplicaRole.LEADING or self.store.records.is_closed:
             raise self._moved(self._described(), self.replica.epoch)
+        if self._is_ending:
+            raise self._moved("another ps is to lead it", self.replica.epoch)
         return self.store
 
     def _moved(self, why: str, epoch: int) -> MovedError:
@@ -340,11 +412,42 @@ class ReplicatedShare:
                     f"does not follow {leader} in epoch {epoch} of share {self.number}"
                 )
             self._become(after, f"{leader} leads it in epoch {epoch}")
-            self._break_link = break_link
-            self._leader_ended = False
-            self._following = following = object()
+            following = self._begin_to_follow(break_link)
         self._changed()
         return following
+
+    def follow_on(self, leader: TaskId, epoch: int, break_link: Callable[[], None]) -> object:
+        """As :meth:`follow`, for a leader that this ps has handed the share over to.
+
+        What is here stays: the leader has the same.
+
+        Raises:
+            RefusedError: It may have something else.
+        """
+        with self._lock:
+            after = replica.followed_on(self.replica, leader, epoch, self._even_with)
+            if after is None:
+                raise RefusedError(
+                    f"{self._task} does not follow {leader} in epoch {epoch} of share "
+                    f"{self.number} without a copy: {self._described()}",
+                    task=self._task,
+                )
+            self.replica = after
+            self._even_with = frozenset()
+            self.store.records.need(())
+            self._replayer = Replayer(self.store, is_whole=True)
+            self._position = 0
+            following = self._begin_to_follow(break_link)
+        log.info("follows %s in share %d, which it led before", leader, self.number)
+        self._changed()
+        return following
+
+    def _begin_to_follow(self, break_link: Callable[[], None]) -> object:
+        """The caller holds the lock."""
+        self._break_link = break_link
+        self._leader_ended = False
+        self._following = object()
+        return self._following
 
     def take(
         self,

@@ -137,7 +137,18 @@ class PsShares:
         """Obey an order to copy a share; see :meth:`ReplicatedShare.copy_to`."""
         self.at(order.share).copy_to(order, address, self._open_link)
 
-    def _open_link(self, order: CopyTo, address: str, stream: RecordStream) -> FollowerLink:
+    def lead(self, order: Lead, former_address: str) -> None:
+        """Obey an order to lead a share; see :meth:`ReplicatedShare.lead`."""
+
+        def follow_on(follower: TaskId, stream: RecordStream) -> FollowerLink:
+            copy = CopyTo(order.share, order.epoch, self._task, follower)
+            return self._open_link(copy, former_address, stream, goes_on=True)
+
+        self.at(order.share).lead(order, follow_on if order.former else None)
+
+    def _open_link(
+        self, order: CopyTo, address: str, stream: RecordStream, *, goes_on: bool = False
+    ) -> FollowerLink:
         if order.follower == self._task:
             raise FencedError(f"{self._task} cannot follow itself", task=self._task)
         return RemoteLink(
@@ -146,6 +157,7 @@ class PsShares:
             Incarnation(self._task, 1, self._job()),  # the chief gives out none to ps
             share=order.share,
             epoch=order.epoch,
+            goes_on=goes_on,
             stream=stream,
             settings=self._settings,
         )

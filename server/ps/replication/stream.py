@@ -6,6 +6,7 @@ under its block's lock. A slow follower so slows every session down: that is the
 under way.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +16,8 @@ from ....core.errors import FencedError, PeerLostError, WindlassError
 from ....core.task import TaskId
 from .follower import Follower, FollowerLink
 from .records import Checked, Record
+
+log = logging.getLogger(__name__)
 
 _SILENCE_S = 10.0  # one that loads a kernel may be silent for some seconds
 _MOST_UNREAD = 64  # a Unix socket takes some hundred acknowledgements before the follower stands
@@ -161,6 +164,20 @@ class RecordStream:
         with self._changed:
             self._changed.notify_all()
 
+    def even_within(self, timeout_s: float) -> frozenset[TaskId]:
+        """Wait until the followers have everything; the caller has seen to it that no more comes.
+
+        Returns:
+            Those that answers wait for; none if that takes longer.
+        """
+        needed = [each for each in self.followers if each.is_needed]
+        try:
+            self._wait([(each, each.position) for each in needed], timeout_s=timeout_s)
+        except WindlassError as error:
+            log.debug("the followers have not all that was here: %s", error)
+            return frozenset()
+        return frozenset(each.task for each in needed if each.broken is None)
+
     def close(self, error: WindlassError) -> None:
         """This ps leads no more: every wait raises ``error``, now and from now on."""
         with self._changed:
@@ -234,9 +251,13 @@ class RecordStream:
         self._wait([(follower, position)], also_copied=follower)
 
     def _wait(
-        self, awaited: list[tuple[Follower, int]], also_copied: Follower | None = None
+        self,
+        awaited: list[tuple[Follower, int]],
+        also_copied: Follower | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        deadline = time.monotonic() + self._timeout_s
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
             with self._changed:
                 late = self._late(awaited, also_copied)

@@ -22,6 +22,7 @@ _FAST = {
     ),
     "those left out are told, and copied to again": Bounds(pushes=(1,), copies=1, gives_up=True),
     "reads by grant, and a handover": Bounds(pushes=(1,), hands_over=True, grants=True),
+    "one that hands over follows without a copy": Bounds(hands_over=True, goes_on=True),
 }
 _ALL = {
     "a handover, and a chief that restarts": Bounds(
@@ -35,6 +36,18 @@ _ALL = {
     ),
     "a handover, and a ps that dies": Bounds(
         pushes=(1,), gives_up=True, hands_over=True, grants=True, crashes=1
+    ),
+    "one that hands over follows, and leads again": Bounds(
+        pushes=(1,), gives_up=True, hands_over=True, goes_on=True, grants=True, epochs=4
+    ),
+    "one that hands over follows, is left out, and copied to": Bounds(
+        pushes=(1,), copies=1, gives_up=True, hands_over=True, goes_on=True, epochs=4
+    ),
+    "one that hands over follows, and dies": Bounds(
+        pushes=(1, 1), hands_over=True, goes_on=True, crashes=1
+    ),
+    "one that hands over follows, and the chief restarts": Bounds(
+        pushes=(1,), hands_over=True, goes_on=True, restarts=1
     ),
     "a leader that becomes a follower": Bounds(copies=1, epochs=4),
     "three ps": Bounds(servers=3, copies=1, epochs=4),
@@ -94,6 +107,12 @@ def _waits_for_nothing(order: Lead, *, leader_ended: bool) -> bool:
     return False
 
 
+def _goes_on_with_all(now: Replica, order: Lead) -> bool:
+    return now.role is ReplicaRole.FOLLOWING
+
+
+_GOES_ON_AND_BACK = Bounds(pushes=(1,), hands_over=True, goes_on=True, epochs=4)
+_GOES_ON = Bounds(hands_over=True, goes_on=True)
 _HANDOVER = Bounds(pushes=(1,), hands_over=True, grants=True)
 _COPY = Bounds(copies=1, begins_followed=False)
 _BACK = Bounds(copies=1, epochs=4, pushes=(1, 1))
@@ -133,6 +152,14 @@ _DEFECTS = {
     ),
     "one that has given up answers nothing": (Rules(keeps_answering=True), _HANDOVER),
     "one that hands over keeps what it has": (Rules(keeps_until_led=False), _HANDOVER),
+    "one that hands over follows only who has all that it has": (
+        Rules(is_even=_always),
+        _GOES_ON,
+    ),
+    "one that has led since then is not followed without a copy": (
+        Rules(goes_on_with=_goes_on_with_all),
+        _GOES_ON_AND_BACK,
+    ),
     "nobody gives up what was copied in the same epoch": (
         Rules(given_up=_gives_up_in_its_own_epoch),
         Bounds(pushes=(1,), copies=1, gives_up=True),

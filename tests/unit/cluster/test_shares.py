@@ -160,10 +160,13 @@ def test_a_ps_that_is_to_leave_goes_when_others_have_what_it_has() -> None:
     led = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
     assert told(shares.reported(PS[1], led)) == [Lead(0, 4, PS[1])]
     shares.reported(PS[2], PsReport(1, shares=(leads(2, 2, joined(0)),)))
-    assert told(shares.hand_over()) == [Lead(2, 3, PS[2])]
+    assert shares.hand_over() == [], "another one has to have a copy of share 2 first"
+    assert {copy.follower for copy in shares.copies()} == {PS[1], PS[2]}, "and not to it"
+    shares.reported(PS[2], PsReport(1, shares=(leads(2, 2, joined(0), joined(1)),)))
+    shares.reported(PS[2], PsReport(1, shares=(leads(2, 3, joined(0), joined(1)),)))
+    assert told(shares.hand_over()) == [Lead(2, 4, PS[2], (PS[1],))]
     assert shares.may_leave(PS[0])
     assert not shares.may_leave(PS[1]), "nobody has asked it to"
-    assert {copy.follower for copy in shares.copies()} == {PS[1], PS[2]}, "and not to it"
 
 
 def test_a_ps_without_a_follower_is_copied_first() -> None:
@@ -278,11 +281,49 @@ def test_a_share_moves_to_its_follower_at_once() -> None:
     assert phase_of(shares) is MovePhase.HANDING_OVER, "it answers nothing yet"
     report = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
     assert told(shares.reported(PS[1], report)) == [Lead(0, 4, PS[1])]
-    shares.obeyed(Lead(0, 4, PS[1]))
+    shares.reported(PS[1], PsReport(1, shares=(leads(0, 4), leads(1, 2, joined(2)))))
     assert phase_of(shares) is MovePhase.DONE
     assert shares.copies() == [CopyTo(0, 4, PS[1], PS[0])], "it has a replica less"
     kept = PsReport(1, shares=(ShareState(0, ReplicaRole.FOLLOWING, 3, is_whole=True),))
     assert told(shares.reported(PS[0], kept)) == [GiveUpShare(0, 4, PS[0])]
+
+
+def test_a_ps_that_a_share_has_moved_from_follows() -> None:
+    shares = followed(3)
+    shares.begin_move(0, PS[1])
+    shares.hand_over()
+    report = PsReport(1, shares=(leads(0, 3, joined(0)), leads(1, 2, joined(2))))
+    assert told(shares.reported(PS[1], report)) == []
+    assert phase_of(shares) is MovePhase.DONE
+    assert shares.copies() == []
+    assert shares.hand_over() == []
+
+
+def test_a_ps_that_a_share_of_one_replica_has_moved_from_does_not_follow() -> None:
+    shares = Shares(1, [Configuration(0, 2, PS[0])])
+    shares.reported(PS[0], PsReport(1, shares=(leads(0, 2),)))
+    shares.reported(PS[1], PsReport(1))
+    shares.begin_move(0, PS[1])
+    assert shares.copies() == [CopyTo(0, 2, PS[0], PS[1])]
+    shares.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1)),)))
+    assert told(shares.hand_over()) == handover(0, 4, PS[0], PS[1], PS[0])
+    shares.reported(PS[1], PsReport(1, shares=(leads(0, 4, joined(0)),)))
+    assert told(shares.hand_over()) == [Lead(0, 5, PS[1])]
+
+
+def test_a_ps_that_is_to_leave_follows_until_another_one_has_a_copy() -> None:
+    shares = followed(3)
+    shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),)))
+    shares.hand_over()
+    led = PsReport(1, shares=(leads(0, 3, joined(0)), leads(1, 2, joined(2))))
+    assert shares.reported(PS[1], led) == []
+    assert shares.hand_over() == []
+    assert CopyTo(0, 3, PS[1], PS[2]) in shares.copies()
+    led = PsReport(1, shares=(leads(0, 3, joined(0), joined(2)), leads(1, 2, joined(2))))
+    assert told(shares.reported(PS[1], led)) == [Lead(0, 4, PS[1], (PS[0], PS[2]))]
+    led = PsReport(1, shares=(leads(0, 4, joined(0), joined(2)), leads(1, 2, joined(2))))
+    assert shares.reported(PS[1], led) == []
+    assert Lead(0, 5, PS[1], (PS[2],)) in told(shares.hand_over())
 
 
 def test_a_share_that_moves_elsewhere_is_copied_to_first() -> None:
@@ -366,7 +407,7 @@ def test_a_move_goes_on_when_its_leader_is_lost() -> None:
     to_follower.begin_move(0, PS[1])
     assert told(to_follower.gone(PS[0]))[0] == Lead(0, 3, PS[1])
     assert to_follower.hand_over() == []
-    to_follower.obeyed(Lead(0, 3, PS[1]))
+    to_follower.reported(PS[1], PsReport(1, shares=(leads(0, 3),)))
     assert phase_of(to_follower) is MovePhase.DONE
     lost = followed(2)
     lost.begin_move(0, PS[1])

@@ -1,5 +1,6 @@
 """The chief's thread that leads the ps: what it writes down and orders, and in which order."""
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,7 @@ class FakePs:
         self.reports: SimpleQueue[PsReport] = SimpleQueue()
         self._last: PsReport | None = None
         self.is_lost = self.is_silent = False
+        self.even_with: list[TaskId] = []  # its answer to the order to give up
         self._told = told
 
     def watch_shares(self, _: Incarnation, seen: int, *, timeout_s: float) -> tuple[int, PsReport]:
@@ -55,15 +57,21 @@ class FakePs:
     def end_watch(self) -> None:
         self.is_lost = True
 
-    def lead_share(self, _: Incarnation, order: Lead, *, timeout_s: float) -> None:
+    def lead_share(
+        self, _: Incarnation, order: Lead, *, former_address: str = "", timeout_s: float
+    ) -> None:
         assert timeout_s > 0
+        assert bool(former_address) is (order.former is not None)
         self._told.append(order)
 
-    def give_up_share(self, _: Incarnation, order: GiveUpShare, *, timeout_s: float) -> None:
+    def give_up_share(
+        self, _: Incarnation, order: GiveUpShare, *, timeout_s: float
+    ) -> list[TaskId]:
         assert timeout_s > 0
         self._told.append(order)
         if self.is_silent:
             raise PeerLostError("no answer")
+        return self.even_with
 
     def copy_share(self, _: Incarnation, order: CopyTo, address: str, *, timeout_s: float) -> None:
         assert timeout_s > 0
@@ -152,16 +160,20 @@ def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
         assert not job.keeper.has_all
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_leader_that_is_to_leave_gives_up_before_another_one_leads(*, answers: bool) -> None:
+@pytest.mark.parametrize(("answers", "is_even"), [(True, True), (True, False), (False, True)])
+def test_a_leader_that_is_to_leave_gives_up_before_another_one_leads(
+    *, answers: bool, is_even: bool
+) -> None:
     before = JobRecord(shares=written((0, 2, 0, (1,)), (1, 1, 1, ())), processes={0: 1, 1: 1})
     with kept(before) as job:
         job.ps[0].is_silent = not answers
+        job.ps[0].even_with = [PS[1]] if is_even else []
         job.ps[1].reports.put(leads(1, 1))
         wait_until(job.ps[1].reports.empty, 10)
         report = leads(0, 2, FollowerState(PS[1], has_joined=True))
         job.ps[0].reports.put(replace(report, draining=True))
-        led = Lead(0, 3, PS[1], (PS[0],), leader_ended=answers)
+        former = PS[0] if is_even and answers else None
+        led = Lead(0, 3, PS[1], (PS[0],), leader_ended=answers, former=former)
         job.until_told(led)
         record = written((0, 3, 1, (0,)), (1, 1, 1, ()))
         order = [record, GiveUpShare(0, 3, PS[0], keeps=True), led]
@@ -182,6 +194,7 @@ def test_a_move_is_told_of_until_the_other_ps_answers() -> None:
         assert moves.done == 0
         job.ps[1].reports.put(leads(0, 3))
         job.until_told(Lead(0, 4, PS[1]))
+        job.ps[1].reports.put(leads(0, 4))
         wait_until(lambda: moves.done == 1, 10)
         assert moves.last is not None
         assert moves.last.seconds > 0
@@ -199,18 +212,20 @@ def test_a_share_moves_from_a_ps_that_leads_all_if_that_is_asked_for(
     with kept(record, rebalances=rebalances) as job:
         job.ps[1].reports.put(PsReport(1))
         wait_until(job.ps[1].reports.empty, 10)
-        for pushes in range(1, 4):
+        order = GiveUpShare(0, 3, PS[0], keeps=True)
+        pushes = itertools.count(100, 100)
+
+        def reports_until_told() -> bool:
             led = [
-                ShareState(share, ReplicaRole.LEADING, 2, True, (follower,), 9, pushes * 100)
+                ShareState(share, ReplicaRole.LEADING, 2, True, (follower,), 9, next(pushes))
                 for share in range(2)
             ]
             job.ps[0].reports.put(PsReport(1, shares=tuple(led)))
-        order = GiveUpShare(0, 3, PS[0], keeps=True)
-        if rebalances:
-            job.until_told(order)
-        else:
-            wait_until(job.ps[0].reports.empty, 10)
-            assert order not in job.told
+            return order in job.told or (not rebalances and next(pushes) > 1000)
+
+        wait_until(reports_until_told, 10)
+        wait_until(job.ps[0].reports.empty, 10)
+        assert (order in job.told) is rebalances
 
 
 def test_a_chief_that_forgot_who_leads_ends_its_job() -> None:
