@@ -273,6 +273,14 @@ class Settings(BaseModel):
         ge=1,
         description="Complete checkpoints kept; the oldest go first. Five, as Estimator.",
     )
+    save_whole_every: int = Field(
+        default=1,
+        ge=1,
+        description="Of so many checkpoints one is whole; those after it are deltas: of growing "
+        "tables, and of large variables that get sparse gradients, they have only the rows that "
+        "changed since, and cannot be read without it. 1: all are whole, so that each can be "
+        "copied and removed by itself. The last one of a job always is.",
+    )
 
     cut_hold_s: float = Field(
         default=1.0,

@@ -19,6 +19,7 @@ from ..core.wire.steps import Operation
 from .arena import Arena, Memory, zeros
 from .library import library
 from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart
+from .row_changes import RowChanges
 from .rules import apply_formula, hyperparameters
 from .update_kernel import UpdateKernel
 
@@ -41,6 +42,9 @@ class Block(PushTarget):
         shards: Shards in order, all of one dtype.
         arena: Where the memory is taken from; None: the heap.
         number: Number of the block among those of its store.
+
+    Attributes:
+        changes: Notes which rows of its one shard pushes change; None: nobody asks.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Block(PushTarget):
         self.memory = (arena or Arena()).allocate(self.offsets[-1], self.dtype)
         self.value: Array = self.memory.values
         self.slots: dict[str, Array] = {}
+        self.changes: RowChanges | None = None
 
     @property
     def value_bytes(self) -> int:
@@ -65,8 +70,9 @@ class Block(PushTarget):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of all slots."""
-        return sum(slot.nbytes for slot in self.slots.values())
+        """Bytes of all slots, and of what is noted about changes."""
+        noted = self.changes.num_bytes if self.changes is not None else 0
+        return sum(slot.nbytes for slot in self.slots.values()) + noted
 
     def location(self, entry: int) -> MemoryLocation | None:
         """Where an entry's values are in shared memory; None: they are not."""
@@ -133,6 +139,8 @@ class Block(PushTarget):
                 self.assign(part.where, part.gradient)
             else:
                 self.combine(part.where, part.gradient, part.operation, part.decay)
+            if self.changes is not None:
+                self.changes.note(self, part)
         self.mark_applied(info)
 
     def assign(self, where: Range, gradient: Gradient) -> None:

@@ -66,12 +66,14 @@ class CutOrder:
         workers: Whose marks are waited for.
         hold_s: How long pushes wait at most. Unit: seconds.
         with_slots: Whether slots are wanted, or values alone.
+        may_be_base: Whether the ps note what changes from then on, for deltas.
     """
 
     number: int
     workers: frozenset[Incarnation]
     hold_s: float
     with_slots: bool
+    may_be_base: bool = False
 
 
 class PsControl:
@@ -194,7 +196,14 @@ class PsControl:
         )
 
     def save_shards(
-        self, checkpoint: str, *, timeout_s: float, share: int | None = None, cut: int = 0
+        self,
+        checkpoint: str,
+        *,
+        timeout_s: float,
+        share: int | None = None,
+        cut: int = 0,
+        base: str = "",
+        may_be_base: bool = False,
     ) -> SavedPart:
         """Have this ps write its part of a checkpoint, below its own model directory.
 
@@ -202,6 +211,9 @@ class PsControl:
             checkpoint: Its name.
             share: Number of a share that it leads; None: its own.
             cut: Number of the cut whose values are saved; 0: those of now.
+            base: Name of the whole checkpoint since which changes are saved, where the ps knows
+                them; empty: everything is.
+            may_be_base: Whether deltas of this checkpoint may follow.
             timeout_s: Unit: seconds.
 
         Raises:
@@ -217,6 +229,8 @@ class PsControl:
                 checkpoint=checkpoint,
                 share=self.task.index if share is None else share,
                 cut=cut,
+                base=base,
+                may_be_base=may_be_base,
             ),
             peer=self._peer,
             doing="save",
@@ -230,7 +244,11 @@ class PsControl:
             tuple(TensorRecord(**_fields(item)) for item in response.tensors),
             tuple(
                 SavedShard(
-                    codec.shard_from_wire(item.shard), item.version, item.updates, item.block
+                    codec.shard_from_wire(item.shard),
+                    item.version,
+                    item.updates,
+                    item.block,
+                    item.since_base,
                 )
                 for item in response.shards
             ),
@@ -259,6 +277,7 @@ class PsControl:
             workers=[codec.incarnation_to_wire(who) for who in order.workers],
             hold_s=order.hold_s,
             with_slots=order.with_slots,
+            may_be_base=order.may_be_base,
         )
         invoke(self._stub.BeginCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s)
 

@@ -22,7 +22,7 @@ SETTINGS = frozenset(
         "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
         "request_timeout_s", "orphan_timeout_s", "drain_grace_s", "leave_grace_s",
         "nonfinite_gradients", "nonfinite_limit", "save_every_steps", "save_every_s",
-        "keep_checkpoints", "log_level", "ps_replicas", "rebalance",
+        "save_whole_every", "keep_checkpoints", "log_level", "ps_replicas", "rebalance",
     }
 )  # fmt: skip
 

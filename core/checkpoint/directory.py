@@ -4,9 +4,10 @@ import contextlib
 import re
 from dataclasses import dataclass
 
-from ..errors import RefusedError
+from ..errors import CheckpointError, RefusedError
 from .file_systems import open_folder, open_fs
-from .folder import Folder
+from .folder import Folder, UnsafeFileError
+from .manifest import may_be_delta, parse_manifest
 
 __all__ = [
     "MANIFEST", "CheckpointInfo", "checkpoint_name", "checkpoint_path", "latest_checkpoint",
@@ -79,13 +80,35 @@ def latest_checkpoint(model_dir: str) -> CheckpointInfo | None:
 def prune(model_dir: str, keep: int) -> list[str]:
     """Remove all but the newest ``keep`` complete checkpoints; return what was removed.
 
-    The manifest is removed first, so that a reader never sees a partly removed checkpoint.
+    Whole checkpoints stay, beside those, as long as a delta that stays cannot be read without them.
+    The manifest is removed first, so that a reader never sees a partly removed checkpoint, and the
+    newest one first, so that no delta loses its whole checkpoint before it is removed itself.
+
+    Raises:
+        OSError: The file system refused.
     """
+    found, folder = list_checkpoints(model_dir), open_folder(model_dir)
+    kept = found[-keep:]
+    needed = {info.name for info in kept} | {_base_of(folder, info.name) for info in kept}
     removed = []
-    for info in list_checkpoints(model_dir)[:-keep]:
-        remove_checkpoint(info.path)
-        removed.append(info.path)
-    return removed
+    for info in reversed(found):
+        if info.name not in needed:
+            remove_checkpoint(info.path)
+            removed.append(info.path)
+    return removed[::-1]
+
+
+def _base_of(folder: Folder, name: str) -> str:
+    """The whole checkpoint that a delta needs; empty: it needs none, or can be read with none."""
+    try:
+        text = folder.subfolder(name).read(MANIFEST)
+    except (FileNotFoundError, UnsafeFileError):
+        return ""
+    if may_be_delta(text):
+        with contextlib.suppress(CheckpointError):
+            base = parse_manifest(text, path=f"{folder.url}/{name}").base
+            return base.checkpoint if base is not None else ""
+    return ""
 
 
 def remove_checkpoint(url: str) -> None:

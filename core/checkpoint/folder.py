@@ -27,6 +27,10 @@ class Folder(Protocol):
         """A folder in this one."""
         ...
 
+    def beside(self, name: str) -> "Folder":
+        """A folder beside this one, in the one that it is in."""
+        ...
+
     def make(self) -> None:
         """Make the folder, and those above it, if they are missing.
 

@@ -42,6 +42,14 @@ class LocalFolder:
         below = (*self._below, plain_name(name))
         return LocalFolder(f"{self.url}/{name}", self._root, below)
 
+    def beside(self, name: str) -> Folder:
+        """A folder beside this one."""
+        above, slash, _ = self.url.rpartition("/")
+        url = f"{above}{slash}{plain_name(name)}"
+        if self._below:
+            return LocalFolder(url, self._root, (*self._below[:-1], name))
+        return LocalFolder(url, os.path.join(os.path.dirname(self._root), name))
+
     def make(self) -> None:
         """Make the folder."""
         if not os.path.isdir(self._root):

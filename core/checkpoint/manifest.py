@@ -18,6 +18,8 @@ from .folder import plain_name
 _BEGINS = b'{\n "digest": "'
 _THEN = b'",'
 _MAX_DIMENSIONS = 64  # NumPy's
+_DELTA = 3
+_HEAD_BYTES = 256  # digest, format and version
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 _Shape = Annotated[tuple[_Count, ...], Field(max_length=_MAX_DIMENSIONS)]
@@ -74,7 +76,7 @@ class TensorRecord(_Record):
     """One stored piece: rows ``[row_offset, row_offset + rows)`` of a variable or of a slot of it.
 
     Of a growing table it is a column of some places of one part, whether rows are there or not, or
-    an array of what its admission remembers.
+    an array of what its admission remembers. What a delta has of changed rows is in ``delta.py``.
 
     Attributes:
         slot: Name of the slot variable; empty for the value itself. Of a table name of the column.
@@ -123,6 +125,22 @@ class CutRecord(_Record):
     shares: tuple[dict[str, tuple[_Count, _Count]], ...] = ()
 
 
+class BaseRecord(_Record):
+    """The whole checkpoint without which a delta cannot be read.
+
+    Attributes:
+        checkpoint: Name of its directory, beside that of the delta.
+        digest: Digest of its manifest.
+        parts: Table -> parts of which the delta has only what changed.
+        rows: Variable -> its rows ``[start, stop)`` of which the delta has only what changed.
+    """
+
+    checkpoint: str
+    digest: str
+    parts: dict[str, tuple[_Count, ...]] = {}
+    rows: dict[str, tuple[tuple[_Count, _Count], ...]] = {}
+
+
 class FileRecord(_Record):
     """A file of tensors.
 
@@ -141,17 +159,19 @@ class Manifest(_Record):
     """Contents of ``manifest.json``.
 
     Attributes:
-        version: 1: written before manifests had digests; its files are checked by arrays alone.
+        version: 1: written before manifests had digests; its files are checked by arrays alone. 3:
+            a delta, which older programs would take for a whole checkpoint.
         global_step: Worker steps applied.
         final: The job was complete; an evaluator ends after this one.
         blocks: Which pushes are in which values.
         cut: Which moment of all ps it is of; None: ranges of rows are of different moments.
         places: Where iterators and random generators were, by name.
         tables: Growing tables by name.
+        base: The whole checkpoint of which this is a delta; None: this one is whole.
     """
 
     format: Literal["windlass-checkpoint"] = "windlass-checkpoint"
-    version: Literal[1, 2] = 2
+    version: Literal[1, 2, 3] = 2
     global_step: _Count
     final: bool = False
     saved_at: str = ""
@@ -163,12 +183,24 @@ class Manifest(_Record):
     cut: CutRecord | None = None
     places: dict[str, dict[str, Any]] = {}
     tables: dict[str, TableRecord] = {}
+    base: BaseRecord | None = None
+
+    @model_validator(mode="after")
+    def _says_what_it_is(self) -> Self:
+        if (self.base is not None) != (self.version == _DELTA):
+            raise ValueError(f"version {self.version} does not fit its base")
+        return self
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """A manifest as it is stored: JSON, the digest first."""
     rest = manifest.model_dump_json(indent=1).encode()[1:]  # after the brace
     return _BEGINS + digest(rest).encode() + _THEN + rest
+
+
+def may_be_delta(text: bytes) -> bool:
+    """Whether a manifest is to be parsed by who asks for the base of a delta: most have none."""
+    return b'"version": %d,' % _DELTA in text[:_HEAD_BYTES]
 
 
 def parse_manifest(text: bytes, *, path: str) -> Manifest:
@@ -204,10 +236,12 @@ def parse_manifest(text: bytes, *, path: str) -> Manifest:
 
 
 def _check_files(manifest: Manifest, path: str) -> None:
-    for record in manifest.tensors:
+    base = [manifest.base.checkpoint] if manifest.base is not None else []
+    for name in [*base, *(record.file for record in manifest.tensors)]:
         try:
-            plain_name(record.file)
+            plain_name(name)
         except RefusedError as error:
             raise CheckpointError(f"{path}: {error}", path=path) from error
+    for record in manifest.tensors:
         if manifest.version > 1 and record.file not in manifest.files:
             raise CheckpointError(f"{path} has no digest of {record.file}", path=path)

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from ..rules.definitions import ShardDefinition
 from ..rules.tables import TableOptions
 from ..versions import own_versions
-from .manifest import BlockRecord, CutRecord, Manifest, TableRecord, VariableRecord
+from .manifest import BaseRecord, BlockRecord, CutRecord, Manifest, TableRecord, VariableRecord
 from .saved_part import SavedPart
 
 
 def manifest_of_parts(
-    parts: Sequence[SavedPart], global_step: int, *, final: bool, cut: CutRecord | None = None
+    parts: Sequence[SavedPart],
+    global_step: int,
+    *,
+    final: bool,
+    cut: CutRecord | None = None,
+    base: tuple[str, str] | None = None,
 ) -> Manifest:
     """The manifest of a checkpoint whose values are written.
 
@@ -20,6 +25,8 @@ def manifest_of_parts(
         global_step: Global step of the checkpoint.
         final: Whether the job is complete.
         cut: Which moment of all ps it is of; None: of none.
+        base: Name of the whole checkpoint that a delta was asked for, and the digest of its
+            manifest. Where no ps has left out what did not change, the checkpoint is whole.
     """
     variables: dict[str, VariableRecord] = {}
     tables: dict[str, TableRecord] = {}
@@ -43,7 +50,7 @@ def manifest_of_parts(
         for block, names in labels.items():
             applied = {str(task): mark for task, mark in part.applied.get(block, {}).items()}
             blocks.append(BlockRecord(ps=ps, shards=tuple(names), applied=applied))
-    return Manifest(
+    whole = Manifest(
         global_step=global_step,
         final=final,
         saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -54,6 +61,27 @@ def manifest_of_parts(
         blocks=tuple(blocks),
         cut=cut,
         tables=tables,
+    )
+    record = _base_record(parts, *base) if base is not None else None
+    if record is None or not (record.parts or record.rows):
+        return whole
+    return whole.model_copy(update={"base": record, "version": 3})
+
+
+def _base_record(parts: Sequence[SavedPart], checkpoint: str, digest: str) -> BaseRecord:
+    tables: dict[str, list[int]] = {}
+    rows: dict[str, list[tuple[int, int]]] = {}
+    for saved in (saved for part in parts for saved in part.shards if saved.since_base):
+        shard, name = saved.shard, saved.shard.variable.name
+        if shard.variable.table is not None:
+            tables.setdefault(name, []).append(shard.part)
+        else:
+            rows.setdefault(name, []).append((shard.row_offset, shard.row_offset + shard.rows))
+    return BaseRecord(
+        checkpoint=checkpoint,
+        digest=digest,
+        parts={name: tuple(sorted(each)) for name, each in tables.items()},
+        rows={name: tuple(sorted(each)) for name, each in rows.items()},
     )
 
 

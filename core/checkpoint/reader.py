@@ -1,9 +1,13 @@
-"""Reading checkpoints: whole variables or the rows of a shard, however they were cut."""
+"""Reading checkpoints: whole variables or the rows of a shard, however they were cut.
+
+A delta is read as if it were whole: what it does not have comes from its base.
+"""
 
 import contextlib
 import logging
 from collections.abc import Collection, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import IO
 
 import numpy as np
@@ -11,6 +15,16 @@ import xxhash
 
 from ..arrays.dtypes import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
 from ..errors import CheckpointError
+from .delta import (
+    REMOVED,
+    ROWS,
+    changed_slot,
+    is_changed,
+    overlay,
+    stretches,
+    superseded,
+    without,
+)
 from .digests import XXH3, digest, has_digest
 from .directory import MANIFEST
 from .file_systems import open_folder
@@ -39,7 +53,8 @@ class CheckpointReader:
             where: Path or fsspec URL of its directory, or the directory.
 
         Raises:
-            CheckpointError: There is no manifest, or it is not as it was written.
+            CheckpointError: There is no manifest, or it is not as it was written; or it is a delta,
+                and its whole checkpoint is not there as it was.
             StorageError: It may not be read.
             PeerLostError: It cannot be read now.
         """
@@ -55,12 +70,37 @@ class CheckpointReader:
         except OSError as error:
             raise read_error(error, manifest) from error
         self.manifest: Manifest = parse_manifest(text, path=manifest)
+        self.digest = digest(text)
+        self.base = self._open_base()
         if self.manifest.version == 1:
             log.warning("%s was written without a digest: only its arrays are verified", manifest)
         self._pieces: dict[tuple[str, str], list[TensorRecord]] = {}
         for record in self.manifest.tensors:
             self._pieces.setdefault((record.variable, record.slot), []).append(record)
         self._headers = lru_cache(maxsize=64)(self._read_header)
+
+    def _open_base(self) -> "CheckpointReader | None":
+        base = self.manifest.base
+        if base is None:
+            return None
+        folder = self._folder.beside(base.checkpoint)
+        try:
+            reader = CheckpointReader(folder)
+        except CheckpointError as error:
+            raise self._lacks_base(folder.url, error.message) from error
+        if reader.digest != base.digest or reader.base is not None:
+            raise self._lacks_base(
+                folder.url, "its manifest is another one than when the delta was written"
+            )
+        return reader
+
+    def _lacks_base(self, base: str, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path} has what changed since the whole checkpoint {base}, and cannot be read "
+            f"without it: {why}; put {base} back as it was, or name an older checkpoint",
+            path=self.path,
+            base=base,
+        )
 
     def variable(self, name: str) -> VariableRecord | None:
         """A variable's record; None if the checkpoint does not have it."""
@@ -85,16 +125,42 @@ class CheckpointReader:
             CheckpointError: Pieces are missing, truncated or altered.
         """
         pieces: dict[tuple[int, int, bool], list[TensorRecord]] = {}
+        yield from self._unchanged_columns(table, part)
         for record in self.manifest.tensors:
-            if record.variable == table and part in (None, record.part):
-                key = record.part, record.row_offset, record.slot.startswith(STATE)
-                pieces.setdefault(key, []).append(record)
+            if record.variable != table or part not in (None, record.part) or is_changed(record):
+                continue
+            key = record.part, record.row_offset, record.slot.startswith(STATE)
+            pieces.setdefault(key, []).append(record)
         for group in pieces.values():
             yield {record.slot: self._read_piece(record) for record in group}
 
+    def _unchanged_columns(self, table: str, part: int | None) -> Iterator[dict[str, Array]]:
+        """Of a delta: the rows of its base that did not change."""
+        if self.base is None or self.manifest.base is None:
+            return
+        for each in self.manifest.base.parts.get(table, ()):
+            if part not in (None, each):
+                continue
+            records = [r for r in self.manifest.tensors if (r.variable, r.part) == (table, each)]
+            changed = [self._read_piece(r) for r in records if r.slot in ("keys", REMOVED)]
+            keys = superseded(changed)
+            for columns in self.base.columns(table, each):
+                if "keys" in columns:  # else it is what decided about rows, which came anew
+                    yield without(columns, keys)
+
     def slots(self, name: str) -> list[str]:
         """Slot names saved for a variable."""
-        return sorted(slot for variable, slot in self._pieces if variable == name and slot)
+        own = {
+            record.slot
+            for (variable, slot), [record, *_] in self._pieces.items()
+            if variable == name and slot and not is_changed(record)
+        }
+        base = self.base if self._base_rows(name) else None
+        return sorted(own.union(base.slots(name) if base is not None else ()))
+
+    def _base_rows(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Rows of a variable that are those of the base, but for what changed."""
+        return self.manifest.base.rows.get(name, ()) if self.manifest.base is not None else ()
 
     def read(self, name: str, slot: str = "") -> Array:
         """A whole variable, or a slot of it."""
@@ -111,11 +177,39 @@ class CheckpointReader:
         Raises:
             CheckpointError: Pieces are missing, truncated or altered.
         """
+        ranges = [*stretches(self._base_rows(name), start, stop)]
+        if not ranges:
+            return self._read_own_rows(name, start, stop, slot)
+        read, reached = [], start
+        for low, high in [*ranges, (stop, stop)]:
+            if reached < low:
+                read.append(self._read_own_rows(name, reached, low, slot))
+            if low < high and self.base is not None:
+                read.append(self.base.read_rows(name, low, high, slot))
+            reached = high
+        out = np.concatenate(read) if len(read) > 1 else read[0]
+        overlay(out, start, self._changes(name, slot, start, stop))
+        return out
+
+    def _changes(
+        self, name: str, slot: str, start: int, stop: int
+    ) -> Iterator[tuple[Array, Array]]:
+        """Numbers of changed rows, ascending, with their values, where some may be in a range."""
+        numbers, values = self.pieces_of(name, ROWS), self.pieces_of(name, changed_slot(slot))
+        if [each.row_offset for each in numbers] != [each.row_offset for each in values]:
+            raise self._lacks_rows(name, slot, len(values), len(numbers))
+        pairs = sorted(zip(numbers, values, strict=True), key=lambda pair: pair[0].row_offset)
+        ends = [each.row_offset for each, _ in pairs[1:]] + [stop]
+        for (rows, piece), end in zip(pairs, ends, strict=True):
+            if rows.row_offset < stop and end > start:
+                yield self._read_piece(rows), self._read_piece(piece)
+
+    def _read_own_rows(self, name: str, start: int, stop: int, slot: str) -> Array:
         record = self._record(name)
         chosen: list[tuple[TensorRecord, int, int]] = []
         covered, reached = 0, start
         # Only rows from `reached` on: a row in two pieces counts once.
-        for piece in sorted(self._pieces.get((name, slot), []), key=lambda it: it.row_offset):
+        for piece in sorted(self.pieces_of(name, slot), key=lambda it: it.row_offset):
             low, high = max(reached, piece.row_offset), min(stop, piece.row_offset + piece.rows)
             if low < high:
                 chosen.append((piece, low, high))
@@ -145,6 +239,12 @@ class CheckpointReader:
         """
         record = self._record(name)
         rows, reached = num_rows(record.shape), 0
+        if self.base is not None and self._base_rows(name):
+            pieces = [*self.pieces_of(name, slot), *self.base.pieces_of(name, slot)]
+            starts = sorted({0, *(piece.row_offset for piece in pieces)})
+            for start, stop in pairwise([*starts, rows]):
+                yield as_bytes(self.read_rows(name, start, stop, slot))
+            return
         for piece in sorted(self._pieces.get((name, slot), []), key=lambda it: it.row_offset):
             end = piece.row_offset + piece.rows
             if end <= reached and piece.rows:
@@ -180,11 +280,13 @@ class CheckpointReader:
         """Read everything and check every digest.
 
         Args:
-            files: Files to check; None: all.
+            files: Files to check; None: all, and those of a delta's whole checkpoint.
 
         Raises:
             CheckpointError: Something is missing, truncated or altered.
         """
+        if self.base is not None and files is None:
+            self.base.verify()
         for file in self.manifest.files if files is None else files:
             self._headers(file)
         for record in self.manifest.tensors:
@@ -194,6 +296,10 @@ class CheckpointReader:
     def pieces(self) -> Iterator[TensorRecord]:
         """The stored pieces, in order."""
         return iter(self.manifest.tensors)
+
+    def pieces_of(self, name: str, slot: str = "") -> list[TensorRecord]:
+        """The stored pieces of a variable's values, or of a slot of it."""
+        return self._pieces.get((name, slot), [])
 
     def _record(self, name: str) -> VariableRecord:
         record = self.manifest.variables.get(name)
@@ -231,7 +337,10 @@ class CheckpointReader:
         record = self._record(piece.variable)
         shape = (piece.rows, *row_shape(record.shape)) if record.shape else ()
         # Slots of half-precision variables are float32.
-        fits = is_float(spec.dtype) if piece.slot else spec.dtype == as_dtype(record.dtype)
+        is_value = piece.slot in ("", changed_slot(""))
+        fits = spec.dtype == as_dtype(record.dtype) if is_value else is_float(spec.dtype)
+        if piece.slot == ROWS:
+            shape, fits = (piece.rows,), spec.dtype == np.dtype(np.int64)
         if not fits or spec.shape != shape or spec.num_bytes != piece.num_bytes:
             raise CheckpointError(
                 f"{path}: {piece.tensor!r} was altered: it is {spec.shape} of {spec.dtype}, "

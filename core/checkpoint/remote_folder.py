@@ -19,6 +19,12 @@ class RemoteFolder:
         plain_name(name)
         return RemoteFolder(f"{self.url}/{name}", self._fs, f"{self._root}/{name}")
 
+    def beside(self, name: str) -> Folder:
+        """A folder beside this one."""
+        plain_name(name)
+        url, root = (each.rpartition("/")[0] for each in (self.url, self._root))
+        return RemoteFolder(f"{url}/{name}", self._fs, f"{root}/{name}")
+
     def make(self) -> None:
         """Make the folder."""
         self._fs.makedirs(self._root, exist_ok=True)

@@ -9,12 +9,17 @@ from .manifest import FileRecord, TensorRecord
 
 @dataclass(frozen=True, slots=True)
 class SavedShard:
-    """A shard as it was saved. Small shards with the same ``block`` were copied at one moment."""
+    """A shard as it was saved. Small shards with the same ``block`` were copied at one moment.
+
+    Attributes:
+        since_base: Only its rows that changed since a whole checkpoint were saved.
+    """
 
     shard: ShardDefinition
     version: int
     updates: int
     block: int
+    since_base: bool = False
 
 
 @dataclass(frozen=True, slots=True)

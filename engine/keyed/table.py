@@ -46,6 +46,7 @@ class KeyedTable:
     Attributes:
         counts: What happened so far.
         step: The largest step of its pushes.
+        removals: Which rows went, for who copies what changed.
 
     Raises:
         ConfigurationError: The rule, the initializer or the admission does not fit a growing table.
@@ -61,7 +62,7 @@ class KeyedTable:
         self._store = RowStore(name, definition.max_rows, definition.dim, definition.dtype, slots)
         self._index = KeyIndex(name, definition.max_rows)
         self._updater = RowUpdater(name, rule)
-        self._removals = Removals(name, definition.max_rows)
+        self.removals = Removals(name, definition.max_rows)
         self._next_check = 0
         # Of a push: fresh memory costs more than the work in it.
         self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
@@ -74,8 +75,8 @@ class KeyedTable:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of rows and index."""
-        return self._store.num_bytes + self._index.num_bytes
+        """Memory of rows and index, and of what is remembered of rows that went."""
+        return self._store.num_bytes + self._index.num_bytes + self.removals.num_bytes
 
     def read(self, keys: Array, out: Array | None = None) -> Array:
         """The rows of keys; makes none.
@@ -213,7 +214,7 @@ class KeyedTable:
 
         Rows that changed before, at the same step, come along again.
         """
-        self._removals.begin(self.step)
+        self.removals.begin(self.step)
         return self.step
 
     def removed_since(self, mark: int) -> Array:
@@ -224,14 +225,15 @@ class KeyedTable:
         Raises:
             LimitExceededError: The mark is older than what is remembered; copy the whole table.
         """
-        return self._removals.since(mark)
+        return self.removals.since(mark)
 
     def load(self, tile: Tile) -> None:
         """Write rows as they were copied; a key that has a row gets the tile's.
 
         In a full table they make room for themselves, if it evicts.
 
-        They keep the steps of their last pushes, so they are no change since a mark.
+        They keep the steps of their last pushes, so they are no change since a mark, and pins of
+        removals end.
 
         Raises:
             ShapeMismatchError: The rows do not fit. Nothing was changed.
@@ -250,6 +252,7 @@ class KeyedTable:
                 f"{store.max_rows}; raise max_rows",
                 table=name,
             )
+        self.removals.drop_pins()
         rows[new] = self._insert(keys[new])
         store.values[rows] = tile.values
         for slot, memory in store.slots.items():
@@ -374,7 +377,7 @@ class KeyedTable:
             return
         self._recent.forget()
         keys = self._store.keys[rows]
-        self._removals.note(keys, self.step)
+        self.removals.note(keys, self.step)
         self._index.remove(keys)
         self._store.release(rows)
         self.counts.evicted += rows.size

@@ -20,7 +20,7 @@ _TEXTS = {
 _NOT_OF_PS = (
     "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
     "request_timeout_s", "nonfinite_gradients", "nonfinite_limit", "save_every_steps",
-    "save_every_s", "keep_checkpoints", "tensorboard",
+    "save_every_s", "save_whole_every", "keep_checkpoints", "tensorboard",
 )  # fmt: skip
 
 

@@ -243,16 +243,20 @@ class GetJobResponse(_message.Message):
     def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ..., has_shares: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("checkpoint", "probe", "share", "cut")
+    __slots__ = ("checkpoint", "probe", "share", "cut", "base", "may_be_base")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    MAY_BE_BASE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     probe: str
     share: int
     cut: int
-    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
+    base: str
+    may_be_base: bool
+    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., base: _Optional[str] = ..., may_be_base: bool = ...) -> None: ...
 
 class SavedFile(_message.Message):
     __slots__ = ("name", "num_bytes", "header_bytes", "header_digest")
@@ -289,16 +293,18 @@ class SavedTensor(_message.Message):
     def __init__(self, variable: _Optional[str] = ..., slot: _Optional[str] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., file: _Optional[str] = ..., tensor: _Optional[str] = ..., digest: _Optional[str] = ..., num_bytes: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
 
 class SavedShard(_message.Message):
-    __slots__ = ("shard", "version", "updates", "block")
+    __slots__ = ("shard", "version", "updates", "block", "since_base")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
+    SINCE_BASE_FIELD_NUMBER: _ClassVar[int]
     shard: ShardDefinition
     version: int
     updates: int
     block: int
-    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., block: _Optional[int] = ...) -> None: ...
+    since_base: bool
+    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., block: _Optional[int] = ..., since_base: bool = ...) -> None: ...
 
 class AppliedPush(_message.Message):
     __slots__ = ("block", "sequence")
@@ -468,20 +474,22 @@ class FollowerState(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ..., copied_bytes: _Optional[int] = ...) -> None: ...
 
 class BeginCutRequest(_message.Message):
-    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots")
+    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots", "may_be_base")
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
     WITH_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    MAY_BE_BASE_FIELD_NUMBER: _ClassVar[int]
     chief: _common_pb2.Incarnation
     share: int
     cut: int
     workers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Incarnation]
     hold_s: float
     with_slots: bool
-    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ...) -> None: ...
+    may_be_base: bool
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ..., may_be_base: bool = ...) -> None: ...
 
 class BeginCutResponse(_message.Message):
     __slots__ = ()

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,20 +24,31 @@ from ...core.checkpoint.file_systems import open_folder
 from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
-from ...core.checkpoint.tensor_file import TensorFileWriter
+from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
 from ...engine.block import Block
+from ...engine.row_changes import RowChanges
 from ...net.memory_pool import temporary_buffer
+from .bases import WHOLE, Marks, SaveOrder, TableMark
 from .cut.image import BlockImage, CutImage, KeptPiece, copies_of_tables
 from .store import Store
-from .tensor_plan import COPY_BYTES, PlannedTensor, memory_of, named, piece_bytes
+from .tensor_plan import (
+    COPY_BYTES,
+    LOCKED_BYTES,
+    PAUSE_S,
+    PartPiece,
+    PlannedTensor,
+    memory_of,
+    named,
+    piece_bytes,
+)
 
 if TYPE_CHECKING:
-    from .table_copies import TablePiece
+    from .row_deltas import RowsDelta
+    from .table_copies import TableCopy
+    from .table_deltas import TableDelta
 
-_LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
-_PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
 # Above the process's: a tenth of the share of a step's thread, where both want the same core.
 _NICENESS = 10
 
@@ -58,14 +70,19 @@ def save_shards(
     directory: str | Folder,
     copy_bytes: int = COPY_BYTES,
     image: CutImage | None = None,
+    order: SaveOrder = WHOLE,
 ) -> SavedPart:
     """Write every initialized shard of ``store`` to ``directory/ps-<share>.safetensors``.
+
+    Of a delta, only what changed is written of growing tables and of large arrays, where that is
+    known and not too much.
 
     Args:
         store: The shards of this ps.
         directory: Directory of the checkpoint: a path, a fsspec URL or an open folder.
         copy_bytes: Bytes copied at a time, in extra memory; up to 32 MiB on a ps with over 16 GiB.
         image: What the store had at one moment; None: each piece is of the moment it is copied.
+        order: Whether it is a delta, and whether deltas of it may follow.
 
     Raises:
         OSError: The file system refused.
@@ -76,54 +93,141 @@ def save_shards(
     pushes = store.counters().pushes if image is None else image.moment.pushes
     file = f"ps-{store.share}.safetensors"
     most = piece_bytes(store.table.bytes_in_use(), copy_bytes)
-    # Planned before writing: a slot that is bound later waits for the next checkpoint.
+    plan = _plan(store, most, image, order)
+    written = _Written(file)
+    copies = _Copies(most, image)
+    with folder.create(file) as stream:
+        writer = TensorFileWriter(stream, plan.specs())
+        for number, block in enumerate(plan.blocks):
+            if image is None:
+                block.look()
+            written.add_block(number, block, copies, writer)
+        for number, part in enumerate(plan.parts, len(plan.blocks)):
+            written.add_part(number, part, writer)
+        if image is not None:
+            image.check()
+        writer.close()
+    if order.may_be_base:
+        store.bases.commit(order.checkpoint, 0 if image is None else image.moment.number)
+    elif not order.base:
+        store.bases.clear()  # no delta follows
+    files = {file: writer.record}
+    global_step = store.global_step if image is None else image.moment.global_step
+    return SavedPart(
+        tuple(written.tensors),
+        tuple(written.shards),
+        written.applied,
+        global_step,
+        files,
+        pushes,
+    )
+
+
+@dataclass(slots=True)
+class _SavePlan:
+    """What is written: blocks as they are, then parts of tables and what changed of blocks."""
+
+    blocks: list[BlockImage]
+    parts: "list[TableCopy | TableDelta | RowsDelta]"
+
+    def __post_init__(self) -> None:
+        taken = {"__metadata__"}  # reserved by safetensors
+        for block in self.blocks:
+            for piece in block.pieces:
+                piece.tensors = named(piece.tensors, taken)
+        for part in self.parts:
+            part.pieces = [piece.named(taken) for piece in part.pieces]
+
+    def specs(self) -> list[TensorSpec]:
+        """The arrays of the file, in order."""
+        tensors = [
+            each for block in self.blocks for piece in block.pieces for each in piece.tensors
+        ]
+        specs = [each.spec for each in tensors]
+        return specs + [piece.spec for part in self.parts for piece in part.pieces]
+
+
+def _plan(store: Store, most: int, image: CutImage | None, order: SaveOrder) -> _SavePlan:
+    """Plan before writing: a slot that is bound later waits for the next checkpoint."""
     if image is None:
+        if order.may_be_base:
+            store.bases.begin([*store.table.blocks(), *store.table.tables()])
         blocks = [BlockImage(block, most) for block in store.table.blocks()]
         tables = copies_of_tables(store.table.tables(), most)
     else:
         image.check()
         blocks, tables = image.blocks, image.tables
-    taken = {"__metadata__"}  # reserved by safetensors
-    for block in blocks:
+    known = store.bases.of(order.base)
+    changed = {id(block): _changed_rows(block, known, image) for block in blocks}
+    return _SavePlan(
+        [block for block in blocks if changed[id(block)] is None],
+        [
+            *(rows for rows in changed.values() if rows is not None),
+            *(_changed_keys(table, known) or table for table in tables),
+        ],
+    )
+
+
+def _changed_rows(image: BlockImage, known: Marks, cut: CutImage | None) -> "RowsDelta | None":
+    changes = known.get(image.block)
+    if not isinstance(changes, RowChanges):
+        return None
+    from .row_deltas import changed_rows  # most jobs write no deltas
+
+    return changed_rows(image, changes, cut)
+
+
+def _changed_keys(table: "TableCopy", known: Marks) -> "TableDelta | None":
+    mark = known.get(table.block)
+    if not isinstance(mark, TableMark):
+        return None
+    from .table_deltas import delta_of  # a ps without tables never loads it
+
+    return delta_of(table, mark)
+
+
+class _Written:
+    """What was written to a file.
+
+    Args:
+        file: Its name.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.tensors: list[TensorRecord] = []
+        self.shards: list[SavedShard] = []
+        self.applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
+
+    def add_block(
+        self, number: int, block: BlockImage, copies: "_Copies", writer: TensorFileWriter
+    ) -> None:
+        """Write all of a block."""
+        self.applied[number] = block.applied
         for piece in block.pieces:
-            piece.tensors = named(piece.tensors, taken)
-    specs = [each.spec for block in blocks for piece in block.pieces for each in piece.tensors]
-    specs += [piece.spec for table in tables for piece in table.pieces]
-    tensors: list[TensorRecord] = []
-    shards: list[SavedShard] = []
-    applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
-    copies = _Copies(most, image)
-    with folder.create(file) as stream:
-        writer = TensorFileWriter(stream, specs)
-        for number, block in enumerate(blocks):
-            if image is None:
-                block.look()
-            applied[number] = block.applied
-            for piece in block.pieces:
-                for tensor, parts in copies.of(block, piece):
-                    digest = writer.write_parts(parts)
-                    tensors.append(_record(tensor, file, digest))
-            saved = {each.entry: each.shard for piece in block.pieces for each in piece.tensors}
-            shards += [
-                SavedShard(shard, block.versions[entry], block.updates[entry], number)
-                for entry, shard in saved.items()
-            ]
-        for number, table in enumerate(tables, len(blocks)):
-            [shard] = table.block.shards
-            applied[number] = table.applied
-            for place, array in zip(table.pieces, table.arrays(), strict=True):
-                tensors.append(_record_of_piece(shard, place, file, writer.write(array)))
-            shards.append(SavedShard(shard, table.version, table.version, number))
-        if image is not None:
-            image.check()
-        writer.close()
-    files = {file: writer.record}
-    global_step = store.global_step if image is None else image.moment.global_step
-    return SavedPart(tuple(tensors), tuple(shards), applied, global_step, files, pushes)
+            for tensor, parts in copies.of(block, piece):
+                self.tensors.append(_record(tensor, self._file, writer.write_parts(parts)))
+        saved = {each.entry: each.shard for piece in block.pieces for each in piece.tensors}
+        self.shards += [
+            SavedShard(shard, block.versions[entry], block.updates[entry], number)
+            for entry, shard in saved.items()
+        ]
+
+    def add_part(
+        self, number: int, part: "TableCopy | TableDelta | RowsDelta", writer: TensorFileWriter
+    ) -> None:
+        """Write a part of a table, or what changed of one or of an array."""
+        self.applied[number] = part.applied
+        for place, array in zip(part.pieces, part.arrays(), strict=True):
+            digest = writer.write(array)
+            self.tensors.append(_record_of_piece(part.shard, place, self._file, digest))
+        self.shards.append(
+            SavedShard(part.shard, part.version, part.updates, number, part.since_base)
+        )
 
 
 def _record_of_piece(
-    shard: ShardDefinition, piece: "TablePiece", file: str, digest: str
+    shard: ShardDefinition, piece: PartPiece, file: str, digest: str
 ) -> TensorRecord:
     return TensorRecord(
         variable=shard.variable.name,
@@ -203,11 +307,11 @@ class _Copies:
         """Copy rows of one shard, some at a moment, each with its slots."""
         rows = group[0].rows
         row_bytes = [view.size // max(1, rows) for view in views]
-        step = max(1, _LOCKED_BYTES // max(1, sum(row_bytes)))
+        step = max(1, LOCKED_BYTES // max(1, sum(row_bytes)))
         sources = [memory_of(block, tensor).view(np.uint8) for tensor in group]
         for first in range(0, rows, step):
             if first:
-                time.sleep(_PAUSE_S)
+                time.sleep(PAUSE_S)
             with block.lock:
                 for source, view, size in zip(sources, views, row_bytes, strict=True):
                     part = slice(first * size, (first + step) * size)

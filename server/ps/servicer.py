@@ -15,6 +15,7 @@ from ...core.wire.bounds import MAX_LEASE_S, MAX_NAME_BYTES, check_number, check
 from ...core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
+from .bases import SaveOrder
 from .lease import ChiefLease
 from .model_dir import PsModelDir
 from .replication.shares import PsShares
@@ -130,7 +131,8 @@ class ParameterServerServicer:
             store = self._shares.led(request.share)
             folder = self._model_dir.checkpoint(request.checkpoint)
             image = store.cuts.kept(request.cut) if request.cut else None
-            part = self._saver.submit(save_shards, store, folder, image=image).result()
+            order = SaveOrder(request.checkpoint, request.base, request.may_be_base)
+            part = self._saver.submit(save_shards, store, folder, image=image, order=order).result()
         except OSError as error:
             raise storage_error(error, f"{place}/{request.checkpoint}", task) from error
         return _saved_to_wire(part, place)
@@ -143,7 +145,13 @@ class ParameterServerServicer:
         check_number(request.hold_s, MAX_LEASE_S, "hold_s", self._task)
         workers = {codec.incarnation_from_wire(each) for each in request.workers}
         cuts = self._shares.led(request.share).cuts
-        cuts.begin(request.cut, workers, request.hold_s, with_slots=request.with_slots)
+        cuts.begin(
+            request.cut,
+            workers,
+            request.hold_s,
+            with_slots=request.with_slots,
+            may_be_base=request.may_be_base,
+        )
         return ps_pb2.BeginCutResponse()
 
     def MarkCut(self, request: ps_pb2.MarkCutRequest, _: Visitor) -> ps_pb2.MarkCutResponse:
@@ -283,6 +291,7 @@ def _saved_to_wire(part: SavedPart, model_dir: str) -> ps_pb2.SaveShardsResponse
                 version=item.version,
                 updates=item.updates,
                 block=item.block,
+                since_base=item.since_base,
             )
             for item in part.shards
         ],

@@ -22,6 +22,7 @@ from ...core.wire.steps import Encoding, Operation, PushResult
 from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, UpdatePart
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
+from .bases import Bases
 from .closure_log import ClosurePushLog
 from .cut.cuts import ShareCuts
 from .cut.image import CutImage, Moment
@@ -98,6 +99,7 @@ class Store:
         table: The shards.
         records: To the ps that follow this store.
         cuts: Moments of all ps that are taken, or kept.
+        bases: Since which whole checkpoint it is known what changed.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Store:
         self.records = RecordStream(settings.request_timeout_s)
         self.table = ShardTable(task, settings, self.raise_global_step, self.records, beside)
         self.cuts = ShareCuts(self._take_image, self._last_push)
+        self.bases = Bases()
         self._beside = beside
         self._log_lock = threading.Lock()
         self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
@@ -348,6 +351,8 @@ class Store:
         most = piece_bytes(in_use) if with_slots else settings.max_message_bytes // 2
         with self._tally.lock:
             pushes = self._tally.pushes
+        if moment.may_be_base:
+            self.bases.begin([*self.table.blocks(), *self.table.tables()], moment.number)
         return CutImage(
             self.task,
             replace(moment, global_step=self.global_step, pushes=pushes),

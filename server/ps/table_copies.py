@@ -9,7 +9,7 @@ copied some at a time under the table's lock, each row with its slots.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,30 +24,13 @@ from ...engine.keyed.row_store import SLOT
 from ...engine.keyed.tiles import Tile
 from ...engine.push_target import PushTarget, UpdatePart
 from .first_values import another_kind
+from .tensor_plan import LOCKED_BYTES, PAUSE_S, PartPiece
 
-_LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
-_PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
 _MOST_KEPT_BYTES = 64 << 20
 """A larger table is not kept for a cut: a push would stand while all of it is copied."""
 _KEYS, _COUNTS = "candidate_keys", "candidate_counts"
 _CLOCKS = 2  # steps in front of the counts, in the state of a table
 _PARTS = 4  # of max_rows, loaded at a time
-
-
-@dataclass(frozen=True, slots=True)
-class TablePiece:
-    """One array of a file.
-
-    Attributes:
-        column: Name of the column, or of a state.
-        start: The first place.
-        rows: Number of places, or of elements of a state.
-    """
-
-    column: str
-    spec: TensorSpec
-    start: int
-    rows: int
 
 
 class TableCopy:
@@ -56,40 +39,60 @@ class TableCopy:
     Args:
         block: The part.
         most: Bytes of a piece's columns together.
+        most_kept: Bytes of a table that is kept at the moment before a push changes it.
 
     Attributes:
-        pieces: The arrays, in the order of :meth:`arrays`.
+        state_pieces: The first of the arrays: what decides about rows.
+        state: Their arrays.
         version: Version of the part at that moment.
         applied: Marks of pushes at that moment.
+        removed: Number of keys that had lost their rows until that moment.
+        shard: Definition of the part.
+        used: Places that had been used.
+        row_bytes: Bytes of a row.
+        step: Rows of a piece.
+        is_kept: Whether a push has kept the rows before it changed them.
     """
 
-    def __init__(self, block: KeyedBlock, most: int) -> None:
+    since_base = False
+
+    def __init__(self, block: KeyedBlock, most: int, most_kept: int = _MOST_KEPT_BYTES) -> None:
         self.block = block
+        [self.shard] = block.shards
         with block.lock:
-            self._state = block.table.state()
+            self.state = block.table.state()
             columns = block.table.columns
-            self.version, self.applied = int(block.versions[0]), dict(block.applied)
+            self.version = self.updates = int(block.versions[0])
+            self.applied = dict(block.applied)
+            self.removed = block.table.removals.position
         self._kept: dict[int, list[Array]] = {}  # by the first place
+        self._most_kept = most_kept
         self._next = 0  # places before it are read
-        self._is_kept = False
-        self._used = columns["keys"].shape[0]
-        self._row_bytes = sum(column[:1].nbytes for column in columns.values()) if self._used else 1
-        self._step = max(1, most // self._row_bytes)
-        label = block.shards[0].label
-        self.pieces = [
-            TablePiece(f"{STATE}{name}", _spec(f"{label}:{STATE}{name}", array), 0, len(array))
-            for name, array in self._state.items()
+        self.is_kept = False
+        self.used = columns["keys"].shape[0]
+        self.row_bytes = sum(column[:1].nbytes for column in columns.values()) if self.used else 1
+        self.step = max(1, most // self.row_bytes)
+        label = self.shard.label
+        self.state_pieces = [
+            PartPiece(f"{STATE}{name}", spec_of(f"{label}:{STATE}{name}", array), 0, len(array))
+            for name, array in self.state.items()
         ]
+
+    @cached_property
+    def pieces(self) -> list[PartPiece]:
+        """The arrays, in the order of :meth:`arrays`."""
+        pieces, columns = [*self.state_pieces], self.block.table.columns
         for start, stop in self._tiles():
             for name, column in columns.items():
-                spec = _spec(f"{label}[{start}:{stop}]:{name}", column[start:stop])
-                self.pieces.append(TablePiece(name, spec, start, stop - start))
+                spec = spec_of(f"{self.shard.label}[{start}:{stop}]:{name}", column[start:stop])
+                pieces.append(PartPiece(name, spec, start, stop - start))
+        return pieces
 
     def arrays(self) -> Iterator[Array]:
         """Copies of the arrays, in order."""
-        yield from self._state.values()
+        yield from self.state.values()
         for start, stop in self._tiles():
-            copied = self._copied(start, stop) if not self._is_kept else []
+            copied = self._copied(start, stop) if not self.is_kept else []
             with self.block.lock:
                 self._next = stop
                 kept = self._kept.pop(start, copied)
@@ -101,27 +104,44 @@ class TableCopy:
         The caller locks the block. A push may move rows, so that it does not matter which ones it
         names.
         """
-        if self._is_kept or self._used * self._row_bytes > _MOST_KEPT_BYTES:
+        if self.is_kept or not self.is_of_one_moment:
             return 0
-        self._is_kept = True
+        self.is_kept = True
         columns = self.block.table.columns
         for start, stop in self._tiles():
             if start >= self._next:
                 self._kept[start] = [column[start:stop].copy() for column in columns.values()]
         return sum(array.nbytes for arrays in self._kept.values() for array in arrays)
 
+    @property
+    def is_of_one_moment(self) -> bool:
+        """Whether a push keeps rows before it changes them; a larger table changes meanwhile."""
+        return bool(self.used * self.row_bytes <= self._most_kept)
+
+    def planned_columns(self) -> dict[str, Array]:
+        """The columns as they were planned, none of which was read. The caller locks the block."""
+        columns = {name: column[: self.used] for name, column in self.block.table.columns.items()}
+        if not self._kept:
+            return columns
+        kept = zip(*(self._kept[start] for start, _ in self._tiles()), strict=True)
+        return {name: np.concatenate(each) for name, each in zip(columns, kept, strict=True)}
+
+    def drop(self) -> None:
+        """Keep nothing any more: nobody reads the rows. The caller locks the block."""
+        self.is_kept, self._kept = True, {}
+
     def _tiles(self) -> Iterator[tuple[int, int]]:
-        for start in range(0, self._used, self._step):
-            yield start, min(start + self._step, self._used)
+        for start in range(0, self.used, self.step):
+            yield start, min(start + self.step, self.used)
 
     def _copied(self, start: int, stop: int) -> list[Array]:
-        step = max(1, _LOCKED_BYTES // self._row_bytes)
+        step = max(1, LOCKED_BYTES // self.row_bytes)
         with self.block.lock:
             columns = self.block.table.columns
         copies = [np.empty_like(column[start:stop]) for column in columns.values()]
         for first in range(start, stop, step):
             if first > start:
-                time.sleep(_PAUSE_S)
+                time.sleep(PAUSE_S)
             last = min(first + step, stop)
             with self.block.lock:
                 for copy, column in zip(copies, columns.values(), strict=True):
@@ -129,8 +149,9 @@ class TableCopy:
         return copies
 
 
-def _spec(name: str, array: Array) -> TensorSpec:
-    return TensorSpec(name, array.shape, array.dtype)
+def spec_of(name: str, array: Array, shape: tuple[int, ...] | None = None) -> TensorSpec:
+    """The spec of an array, or of one of another shape."""
+    return TensorSpec(name, array.shape if shape is None else shape, array.dtype)
 
 
 # -- restoring -------------------------------------------------------------------------------

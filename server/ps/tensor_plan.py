@@ -13,6 +13,30 @@ _MAX_COPY_BYTES = 32 * 1024 * 1024
 _RANGES = 4096  # of one ps, about: from 16 GiB on they grow, so that manifests stay small
 
 
+LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
+PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
+
+
+@dataclass(frozen=True, slots=True)
+class PartPiece:
+    """One array of a file, of a part of a table or of what changed of an array.
+
+    Attributes:
+        column: Name of the column, or of a state.
+        start: The first place, or row.
+        rows: Number of places or rows, or of elements of a state.
+    """
+
+    column: str
+    spec: TensorSpec
+    start: int
+    rows: int
+
+    def named(self, taken: set[str]) -> "PartPiece":
+        """The piece under a name that no array of the file has, which is taken then."""
+        return replace(self, spec=_unique(self.spec, taken))
+
+
 def piece_bytes(held_bytes: int, copy_bytes: int = COPY_BYTES) -> int:
     """Bytes of a piece: more on a ps that holds much.
 
@@ -51,14 +75,15 @@ def memory_of(block: Block, tensor: PlannedTensor) -> Array:
 
 def named(group: Sequence[PlannedTensor], taken: set[str]) -> list[PlannedTensor]:
     """Tensors under unique names; a variable may be named like a slot of another."""
-    named = []
-    for tensor in group:
-        name = tensor.spec.name
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        named.append(replace(tensor, spec=replace(tensor.spec, name=name)))
-    return named
+    return [replace(tensor, spec=_unique(tensor.spec, taken)) for tensor in group]
+
+
+def _unique(spec: TensorSpec, taken: set[str]) -> TensorSpec:
+    name = spec.name
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return replace(spec, name=name)
 
 
 def plan_of(block: Block, most: int, *, with_slots: bool = True) -> list[list[PlannedTensor]]:

@@ -20,6 +20,7 @@ from windlass.core.rules.definitions import VariableDefinition, cut
 from windlass.core.rules.initializers import Initializer
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
+from windlass.server.ps.bases import SaveOrder
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
 from windlass.worker.lead.checkpoint_sources import PsShards
@@ -40,6 +41,7 @@ class StorePs:
         self.task, self.address = TaskId("ps", index), f"ps{index}:1"
         self.store = Store(self.task, Settings())
         self.folder = open_folder(model_dir)
+        self.fails: Exception | None = None
 
     def try_model_dir(self, probe: str, *, timeout_s: float) -> str:
         assert timeout_s > 0
@@ -47,11 +49,22 @@ class StorePs:
         return self.folder.url
 
     def save_shards(
-        self, checkpoint: str, *, share: int, timeout_s: float, cut: int = 0
+        self,
+        checkpoint: str,
+        *,
+        share: int,
+        timeout_s: float,
+        cut: int = 0,
+        base: str = "",
+        may_be_base: bool = False,
     ) -> SavedPart:
         assert timeout_s > 0
         assert (share, cut) == (self.task.index, 0)
-        return save_shards(self.store, self.folder.subfolder(checkpoint))
+        order = SaveOrder(checkpoint, base, may_be_base)
+        part = save_shards(self.store, self.folder.subfolder(checkpoint), order=order)
+        if self.fails is not None:
+            raise self.fails  # after its file is there
+        return part
 
     def verify_shards(self, checkpoint: str, files: Sequence[str], *, timeout_s: float) -> None:
         assert timeout_s > 0

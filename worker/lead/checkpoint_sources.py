@@ -34,6 +34,28 @@ class Written:
     pushes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WholeOrDelta:
+    """What kind of checkpoint is to be written.
+
+    Attributes:
+        base: Name of a whole checkpoint, and the digest of its manifest: what changed since it is
+            enough. None: everything is to be written.
+        may_be_base: Deltas of this checkpoint may follow.
+    """
+
+    base: tuple[str, str] | None = None
+    may_be_base: bool = False
+
+    @property
+    def base_name(self) -> str:
+        """Name of the base; empty: there is none."""
+        return self.base[0] if self.base is not None else ""
+
+
+WHOLE = WholeOrDelta()
+
+
 class CheckpointSource(Protocol):
     """Used by one thread: :meth:`take`, then :meth:`write`. Folders are as the chief knows them."""
 
@@ -54,11 +76,17 @@ class CheckpointSource(Protocol):
             PeerLostError: A ps, or the file system, does not answer.
         """
 
-    def take(self, global_step: int) -> int | None:
+    def take(self, global_step: int, kind: WholeOrDelta = WHOLE) -> int | None:
         """Prepare to write, about step ``global_step``; the step it is, None: nothing to save."""
 
     def write(
-        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
+        self,
+        model_dir: Folder,
+        checkpoint: str,
+        global_step: int,
+        *,
+        final: bool,
+        kind: WholeOrDelta = WHOLE,
     ) -> Written | None:
         """Write the values; None: there are none.
 
@@ -67,6 +95,7 @@ class CheckpointSource(Protocol):
             checkpoint: The folder's name.
             global_step: The step that :meth:`take` returned.
             final: The job is complete.
+            kind: Whether what changed is enough; a source may write everything all the same.
 
         Raises:
             OSError: The file system refused.
@@ -123,12 +152,12 @@ class PsShards:
             for check in checks:
                 check.result()
 
-    def take(self, global_step: int) -> int | None:
+    def take(self, global_step: int, kind: WholeOrDelta = WHOLE) -> int | None:
         """Take a cut, if that is possible now; its global step."""
         if self._cutter is None:
             return global_step
         try:
-            self._cut = self._cutter.take(with_slots=True)
+            self._cut = self._cutter.take(with_slots=True, may_be_base=kind.may_be_base)
         except CutVoidError as error:
             self._cutter.warn(error)
             return global_step
@@ -140,23 +169,31 @@ class PsShards:
             self._cutter.release(self._cut)
         self._cut = None
 
-    def _save(self, checkpoint: str) -> tuple[list[tuple[int, PsControl]], list[SavedPart]]:
+    def _save(
+        self, checkpoint: str, kind: WholeOrDelta
+    ) -> tuple[list[tuple[int, PsControl]], list[SavedPart]]:
         """Have every ps write its part; who has written what."""
         cut = self._cut
         if cut is not None and self._cutter is not None:
             try:
-                return list(cut.led), _save_parts(cut.led, checkpoint, cut.number)
+                return list(cut.led), _save_parts(cut.led, checkpoint, kind, cut.number)
             except (CutVoidError, MovedError) as error:  # or a share has moved since the cut
                 self._cutter.warn(error)
                 self.release()
         led = list(self._leaders())
-        return led, _save_parts(led, checkpoint)
+        return led, _save_parts(led, checkpoint, kind)
 
     def write(
-        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
+        self,
+        model_dir: Folder,
+        checkpoint: str,
+        global_step: int,
+        *,
+        final: bool,
+        kind: WholeOrDelta = WHOLE,
     ) -> Written | None:
         """Have every ps write, and find its files; see :class:`CheckpointSource`."""
-        led, parts = self._save(checkpoint)
+        led, parts = self._save(checkpoint, kind)
         if not any(part.shards for part in parts):
             return None
         folder = model_dir.subfolder(checkpoint)
@@ -165,18 +202,24 @@ class PsShards:
                 if folder.size(name) != record.num_bytes:
                     raise _not_shared(control, model_dir, f"{checkpoint}/{name}")
         cut = self._cut.record() if self._cut is not None else None
-        manifest = manifest_of_parts(parts, global_step, final=final, cut=cut)
+        manifest = manifest_of_parts(parts, global_step, final=final, cut=cut, base=kind.base)
         return Written(manifest, sum(part.pushes for part in parts))
 
 
 def _save_parts(
-    led: Sequence[tuple[int, PsControl]], checkpoint: str, cut: int = 0
+    led: Sequence[tuple[int, PsControl]], checkpoint: str, kind: WholeOrDelta, cut: int = 0
 ) -> list[SavedPart]:
     """Have each leader of a share write it; of a cut, or as it is now."""
     with ThreadPoolExecutor(len(led), thread_name_prefix="save") as pool:
         saving = [
             pool.submit(
-                control.save_shards, checkpoint, share=share, cut=cut, timeout_s=_SAVE_TIMEOUT_S
+                control.save_shards,
+                checkpoint,
+                share=share,
+                cut=cut,
+                base=kind.base_name,
+                may_be_base=kind.may_be_base,
+                timeout_s=_SAVE_TIMEOUT_S,
             )
             for share, control in led
         ]
@@ -201,7 +244,7 @@ class ProgramVariables:
         """Read the files here; see :class:`CheckpointSource`."""
         CheckpointReader(model_dir.subfolder(checkpoint)).verify(files)
 
-    def take(self, global_step: int) -> int | None:  # noqa: ARG002 - it is the program's
+    def take(self, global_step: int, kind: WholeOrDelta = WHOLE) -> int | None:  # noqa: ARG002 - it is the program's
         """Wait for the end of the program's step."""
         self._taken = self._snapshots.take()
         return self._taken.global_step if self._taken is not None else None
@@ -211,7 +254,13 @@ class ProgramVariables:
         self._taken = None
 
     def write(
-        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
+        self,
+        model_dir: Folder,
+        checkpoint: str,
+        global_step: int,
+        *,
+        final: bool,
+        kind: WholeOrDelta = WHOLE,  # noqa: ARG002 - always whole: one task has it all in memory
     ) -> Written | None:
         """Write what was taken; see :class:`CheckpointSource`."""
         taken, self._taken = self._taken, None  # memory for a copy of the model

@@ -8,16 +8,20 @@ from ...core.checkpoint import (
     Manifest,
     choose_intact,
     list_checkpoints,
+    manifest_bytes,
     prune,
     remove_incomplete,
 )
 from ...core.checkpoint.commit import commit_step
+from ...core.checkpoint.digests import digest
 from ...core.checkpoint.directory import MANIFEST, set_aside
 from ...core.checkpoint.file_systems import remove_temporaries
+from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
 from .checkpoint_sources import CheckpointSource, NextSource, Written
+from .delta_policy import DeltaPolicy
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +34,7 @@ class Checkpointer:
         source: Returns the source of the next checkpoint's values.
         keep: Number of complete checkpoints to keep.
         writer: The task that writes the manifests, for messages.
+        whole_every: Of so many checkpoints one is whole; those after it are deltas of it.
 
     Attributes:
         last: The checkpoint that was saved or chosen last.
@@ -37,13 +42,19 @@ class Checkpointer:
     """
 
     def __init__(
-        self, model_dir: str, source: NextSource, keep: int, writer: str = "the chief"
+        self,
+        model_dir: str,
+        source: NextSource,
+        keep: int,
+        writer: str = "the chief",
+        whole_every: int = 1,
     ) -> None:
         self._writer = writer
         self._model_dir = model_dir
         self._folder = open_model_dir(model_dir)
         self._source = source
         self._keep = keep
+        self._policy = DeltaPolicy(whole_every)
         self.last: CheckpointInfo | None = None
         self.saved_pushes = 0
         self._last_is_final = False
@@ -105,8 +116,10 @@ class Checkpointer:
         if not verify:
             self.last = infos[-1] if infos else None
             return self.last
-        choice = choose_intact(infos, self._verify)
+        verifier = _Verifier(self._source(), self._folder)
+        choice = choose_intact(infos, verifier)
         self.last = choice.chosen
+        self._last_is_final = verifier.is_final
         for info, error in choice.damaged:
             try:
                 kept = set_aside(self._model_dir, info.name)
@@ -121,18 +134,6 @@ class Checkpointer:
                 kept,
             )
         return self.last
-
-    def _verify(self, info: CheckpointInfo) -> None:
-        manifest = CheckpointReader(info.path).manifest
-        if manifest.global_step != info.global_step:
-            raise CheckpointError(
-                f"{info.path}/{MANIFEST} is of global step {manifest.global_step}: it belongs to "
-                "another directory",
-                path=info.path,
-            )
-        self._last_is_final = manifest.final
-        files = sorted({record.file for record in manifest.tensors} | set(manifest.files))
-        self._source().verify(self._folder, info.name, files)
 
     def tell_resumed(self, record: JobRecord) -> None:
         """Log which checkpoint the job goes on from, and how many steps of ``record`` are lost."""
@@ -173,7 +174,8 @@ class Checkpointer:
     def _save(
         self, source: CheckpointSource, global_step: int, *, final: bool, changed: bool
     ) -> str:
-        step = source.take(global_step)
+        kind = self._policy.following(final=final)
+        step = source.take(global_step, kind)
         if step is None:
             return ""
         saved = self.last is not None and self.last.global_step == step and not changed
@@ -183,7 +185,7 @@ class Checkpointer:
 
         def write(name: str) -> Manifest | None:
             nonlocal written
-            written = source.write(self._folder, name, step, final=final)
+            written = source.write(self._folder, name, step, final=final, kind=kind)
             return written.manifest if written is not None else None
 
         info = commit_step(self._model_dir, step, write, self._writer)
@@ -191,8 +193,61 @@ class Checkpointer:
             return ""
         self.last, self._last_is_final = info, final
         self.saved_pushes = written.pushes if written is not None else 0
+        if written is not None and (kind.base or kind.may_be_base):
+            text = manifest_bytes(written.manifest)
+            self._policy = self._policy.after(kind, info.name, digest(text), written.manifest)
         try:
             prune(self._model_dir, self._keep)
         except OSError as error:
             log.warning("an old checkpoint could not be removed: %s", error)
         return info.path
+
+
+class _Verifier:
+    """Checks checkpoints and the whole ones that deltas need, each once.
+
+    Args:
+        source: Who reads the files.
+        model_dir: Where the checkpoints are.
+
+    Attributes:
+        is_final: Whether the checkpoint that was checked last is that of a complete job.
+    """
+
+    def __init__(self, source: CheckpointSource, model_dir: Folder) -> None:
+        self._source, self._model_dir = source, model_dir
+        self._bases: dict[str, CheckpointError | None] = {}
+        self.is_final = False
+
+    def __call__(self, info: CheckpointInfo) -> None:
+        reader = CheckpointReader(info.path)
+        if reader.manifest.global_step != info.global_step:
+            raise CheckpointError(
+                f"{info.path}/{MANIFEST} is of global step {reader.manifest.global_step}: it "
+                "belongs to another directory",
+                path=info.path,
+            )
+        self.is_final = reader.manifest.final
+        self._verify(info.name, reader.manifest)
+        if reader.base is not None and reader.manifest.base is not None:
+            name = reader.manifest.base.checkpoint
+            if name not in self._bases:
+                self._bases[name] = self._wrong(name, reader.base.manifest)
+            if (wrong := self._bases[name]) is not None:
+                raise CheckpointError(
+                    f"{info.path} has what changed since {reader.base.path}, which is damaged: "
+                    f"{wrong.message}",
+                    path=info.path,
+                    base=reader.base.path,
+                ) from wrong
+
+    def _wrong(self, name: str, manifest: Manifest) -> CheckpointError | None:
+        try:
+            self._verify(name, manifest)
+        except CheckpointError as error:
+            return error
+        return None
+
+    def _verify(self, name: str, manifest: Manifest) -> None:
+        files = sorted({record.file for record in manifest.tensors} | set(manifest.files))
+        self._source.verify(self._model_dir, name, files)

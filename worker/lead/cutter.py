@@ -98,19 +98,20 @@ class Cutter:
         self._kept_until: float | None = None  # None: until it is released
         self._has_warned = False
 
-    def take(self, *, with_slots: bool) -> TakenCut:
+    def take(self, *, with_slots: bool, may_be_base: bool = False) -> TakenCut:
         """Take a cut, whose values the ps keep until :meth:`release`.
 
         A cut that somebody reads is given up for this one.
 
         Args:
             with_slots: Whether slots are wanted, or values alone.
+            may_be_base: Whether the ps note what changes from then on, for deltas.
 
         Raises:
             CutVoidError: It was tried some times; why the last one was void.
         """
         with self._taking:
-            taken = self._take(with_slots=with_slots)
+            taken = self._take(with_slots=with_slots, may_be_base=may_be_base)
             self._kept, self._kept_until = taken, None
             return taken
 
@@ -157,7 +158,7 @@ class Cutter:
             error.message,
         )
 
-    def _take(self, *, with_slots: bool) -> TakenCut:
+    def _take(self, *, with_slots: bool, may_be_base: bool = False) -> TakenCut:
         with self._locked_job.open() as (job, _):
             is_running = job.phase is Phase.RUNNING
         # A job that ends has no time to wait for a task that stands still.
@@ -165,13 +166,16 @@ class Cutter:
         last: CutVoidError | None = None
         for _ in range(tries):
             try:
-                return self._attempt(next(self._numbers), join_s, with_slots=with_slots)
+                number = next(self._numbers)
+                return self._attempt(number, join_s, with_slots=with_slots, may_be_base=may_be_base)
             except CutVoidError as error:
                 log.debug("%s", error)
                 last = error
         raise last or CutVoidError("no cut was tried")
 
-    def _attempt(self, number: int, join_s: float, *, with_slots: bool) -> TakenCut:
+    def _attempt(
+        self, number: int, join_s: float, *, with_slots: bool, may_be_base: bool
+    ) -> TakenCut:
         cuts = self._locked_job.cuts
         try:
             led = list(self._leaders())
@@ -181,7 +185,7 @@ class Cutter:
         cuts.begin(cut)
         try:
             self._wait_for_workers(join_s)
-            order = CutOrder(number, cut.workers, self._hold_s, with_slots)
+            order = CutOrder(number, cut.workers, self._hold_s, with_slots, may_be_base)
             _for_each(led, lambda share, ps: self._begin(ps, share, order))
             answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))
         except WindlassError as error:

@@ -117,7 +117,11 @@ class JobLeader:
             # Without ps either, the generations of the job before are lost: avoid them by chance.
             return 0 if self._controls else secrets.randbits(40)
         self._checkpointer = Checkpointer(
-            settings.model_dir, self._source, settings.keep_checkpoints, str(self._task.task)
+            settings.model_dir,
+            self._source,
+            settings.keep_checkpoints,
+            str(self._task.task),
+            settings.save_whole_every,
         )
         self._record = self._checkpointer.read_record()
         return self._record.last_generation

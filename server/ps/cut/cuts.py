@@ -103,7 +103,13 @@ class ShareCuts:
         self.image: CutImage | None = None
 
     def begin(
-        self, number: int, workers: Set[Incarnation], hold_s: float, *, with_slots: bool
+        self,
+        number: int,
+        workers: Set[Incarnation],
+        hold_s: float,
+        *,
+        with_slots: bool,
+        may_be_base: bool = False,
     ) -> None:
         """Begin to hold the pushes that are not in a cut. What was kept of another one is dropped.
 
@@ -112,6 +118,7 @@ class ShareCuts:
             workers: Whose marks it waits for.
             hold_s: How long pushes wait at most. Unit: seconds.
             with_slots: Whether slots are wanted, or values alone.
+            may_be_base: Whether what changes from then on is to be noted.
 
         Raises:
             FencedError: A later cut was begun.
@@ -129,7 +136,7 @@ class ShareCuts:
                 self.image = None
 
             def taken(after: ShareCut) -> None:
-                moment = Moment(after.number, dict(after.marks))
+                moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
                 self.image = self._take_image(moment, with_slots)
 
             self._last = self.gate = CutGate(cut, taken)

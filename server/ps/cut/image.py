@@ -132,12 +132,14 @@ class Moment:
         marks: The last push of each worker in it.
         global_step: As far as this ps knows.
         pushes: Number of pushes that this ps has counted.
+        may_be_base: Whether what changes from then on is to be noted.
     """
 
     number: int
     marks: Marks = field(default_factory=dict)
     global_step: int = 0
     pushes: int = 0
+    may_be_base: bool = False
 
 
 class CutImage:

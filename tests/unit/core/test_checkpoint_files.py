@@ -252,7 +252,7 @@ def _changed(**changes: Any) -> bytes:
         pytest.param(b"\xff\xfe", "the file", id="not text"),
         pytest.param(b"[]", "the file", id="no object"),
         pytest.param(_changed(format="tensorflow"), "format", id="foreign"),
-        pytest.param(_changed(version=3), "version", id="of another version"),
+        pytest.param(_changed(version=4), "version", id="of another version"),
         pytest.param(_changed(global_step="late"), "global_step", id="wrong type"),
         pytest.param(
             _changed(variables={"w": {"dtype": "float32"}}), r"variables\.w\.shape", id="no shape"

@@ -359,7 +359,7 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(
     locked_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push that arrives meanwhile is in some of the rows, in each with value and slots."""
-    monkeypatch.setattr(saving, "_LOCKED_BYTES", locked_bytes)
+    monkeypatch.setattr(saving, "LOCKED_BYTES", locked_bytes)
     rows, pushes = 4000, 200
     w = VariableDefinition("w", (rows, 2), F32, ZEROS)
     cluster = Cluster(1, [w])

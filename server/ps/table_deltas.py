@@ -1,0 +1,137 @@
+"""What changed of a growing table since a whole checkpoint, copied while training goes on.
+
+The changed places are listed first, with their keys, since the head of a file says how many there
+are; then they are copied as those of a whole checkpoint are. A place that belongs to another key by
+then, or to none, is saved as free, which says that the listed key has no row any more. The keys
+that have lost their rows since the whole checkpoint are an array beside them. Of a table that a cut
+keeps at one moment the rows are taken at once.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array
+from ...core.checkpoint.delta import REMOVED
+from ...engine.keyed.row_store import FREE
+from .bases import TableMark
+from .table_copies import TableCopy, spec_of
+from .tensor_plan import LOCKED_BYTES, PAUSE_S, PartPiece
+
+_MOST_CHANGED = 0.25
+"""Part of all places: of more the whole table is written, and no longer list is kept."""
+_LISTED_AT_ONCE = 1 << 20  # places whose steps are compared at a time
+
+
+class TableDelta:
+    """What changed of a part of a table. Make one with :func:`delta_of`.
+
+    Args:
+        copy: The whole part, planned at the moment that is saved. Its rows are not read.
+        rows: Columns of the changed rows; or their places, and the keys that were there.
+        removed: Keys that lost their rows, ascending.
+
+    Attributes:
+        pieces: The arrays, in the order of :meth:`arrays`.
+    """
+
+    since_base = True
+
+    def __init__(self, copy: TableCopy, rows: Mapping[str, Array], removed: Array) -> None:
+        self.block, self.shard, self.applied = copy.block, copy.shard, copy.applied
+        self.version, self.updates = copy.version, copy.updates
+        self._copy, self._rows, self._removed = copy, rows, removed
+        label = self.shard.label
+        spec = spec_of(f"{label}:{REMOVED}", removed)
+        self.pieces = [*copy.state_pieces, PartPiece(REMOVED, spec, 0, removed.size)]
+        for start, stop in self._tiles():
+            for name, column in self.block.table.columns.items():
+                shape = (stop - start, *column.shape[1:])
+                spec = spec_of(f"{label}[changed {start}:{stop}]:{name}", column, shape)
+                self.pieces.append(PartPiece(name, spec, start, stop - start))
+
+    def arrays(self) -> Iterator[Array]:
+        """Copies of the arrays, in order."""
+        yield from self._copy.state.values()
+        yield self._removed
+        for start, stop in self._tiles():
+            rows = {name: column[start:stop] for name, column in self._rows.items()}
+            yield from (rows if "values" in rows else self._copied(rows)).values()
+
+    def _tiles(self) -> Iterator[tuple[int, int]]:
+        size, step = self._rows["keys"].size, self._copy.step
+        for start in range(0, size, step):
+            yield start, min(start + step, size)
+
+    def _copied(self, listed: Mapping[str, Array]) -> dict[str, Array]:
+        """The rows of listed places, by column; free where they are those of other keys."""
+        places, columns = listed["places"], self.block.table.columns
+        copies = {
+            name: np.empty((places.size, *column.shape[1:]), column.dtype)
+            for name, column in columns.items()
+        }
+        step = max(1, LOCKED_BYTES // self._copy.row_bytes)
+        for first in range(0, places.size, step):
+            part = slice(first, first + step)
+            if first:
+                time.sleep(PAUSE_S)
+            with self.block.lock:
+                for name, column in columns.items():
+                    copies[name][part] = column[places[part]]
+        copies["last"][copies["keys"] != listed["keys"]] = FREE
+        copies["keys"] = listed["keys"]
+        return copies
+
+
+def delta_of(copy: TableCopy, mark: TableMark) -> TableDelta | None:
+    """What changed of a part of a table since a moment; None: too much, or it is not known.
+
+    Args:
+        copy: The whole part, planned at the moment that is saved. If this is not None, no push
+            keeps anything of it any more.
+        mark: The moment of the whole checkpoint.
+    """
+    if not copy.is_of_one_moment:
+        return _listed(copy, mark)
+    with copy.block.lock:
+        until = copy.removed if copy.is_kept else None
+        removed = copy.block.table.removals.after(mark.pin, until)
+        columns = copy.planned_columns()
+        rows = _changed(columns["last"], mark)
+        if removed is None or rows.size > _most(copy):
+            return None
+        taken = {name: column[rows] for name, column in columns.items()}
+        copy.drop()
+    return TableDelta(copy, taken, removed)
+
+
+def _listed(copy: TableCopy, mark: TableMark) -> TableDelta | None:
+    """List changed places without the lock: a row that a push changes now may be there or not."""
+    block, left = copy.block, _most(copy)
+    with block.lock:
+        columns = block.table.columns
+    places, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for start in range(0, copy.used, _LISTED_AT_ONCE):
+        stop = min(start + _LISTED_AT_ONCE, copy.used)
+        changed = _changed(columns["last"][start:stop], mark) + start
+        keys.append(columns["keys"][changed])
+        places.append(changed)
+        left -= changed.size
+        if left < 0:
+            return None
+    with block.lock:  # after the list: a row that went before its place was read is among these
+        removed = block.table.removals.after(mark.pin)
+    if removed is None:
+        return None
+    rows = {"places": np.concatenate(places), "keys": np.concatenate(keys)}
+    return TableDelta(copy, rows, removed)
+
+
+def _changed(last: Array, mark: TableMark) -> Array:
+    changed = np.flatnonzero(last >= mark.step)
+    return changed[last[changed] != FREE]
+
+
+def _most(copy: TableCopy) -> int:
+    return int(copy.used * _MOST_CHANGED)

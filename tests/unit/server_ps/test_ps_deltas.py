@@ -1,0 +1,332 @@
+"""Deltas: what changed since a whole checkpoint, saved by ps and read as if all were there."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.rules import Adagrad, Adam
+from helpers.tables import DIM, F32, gradients, table
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.core.arrays.dtypes import Array
+from windlass.core.checkpoint import CheckpointReader, export_checkpoint, prune
+from windlass.core.checkpoint.delta import REMOVED
+from windlass.core.checkpoint.digests import digest
+from windlass.core.checkpoint.directory import MANIFEST
+from windlass.core.checkpoint.manifest import Manifest, manifest_bytes
+from windlass.core.checkpoint.parts import manifest_of_parts
+from windlass.core.errors import CheckpointError
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.tables import Sightings
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+from windlass.distribute.local_ps import LocalPs
+from windlass.engine.block import Block
+from windlass.engine.keyed.block import KeyedBlock
+from windlass.server.ps.bases import SaveOrder, TableMark
+from windlass.server.ps.cut.image import Moment
+from windlass.server.ps.saving import save_shards
+from windlass.server.ps.store import Store
+from windlass.server.ps.table_copies import TableCopy
+from windlass.server.ps.table_deltas import delta_of
+from windlass.training.table_export import export_table
+
+WHO = Incarnation(TaskId("worker", 0), 1)
+ADAM = Adam(learning_rate=0.1)
+T = table(rule=ADAM, max_rows=6000)
+KEYS = np.arange(-1000, 1000)
+COPY_BYTES = 1 << 16  # of several pieces
+ROWS = 160_000  # 5 MB with its slots: a smaller array is always whole
+D = VariableDefinition("d", (ROWS, DIM), F32, Initializer("random_normal", seed=1))
+ORDERS = {
+    "whole": SaveOrder("ckpt-0000000001", may_be_base=True),
+    "delta": SaveOrder("ckpt-0000000002", base="ckpt-0000000001"),
+}
+
+
+class Cluster:
+    """Some ps, and a worker."""
+
+    def __init__(
+        self, num_ps: int, *definitions: VariableDefinition, restore_from: Path | str = ""
+    ) -> None:
+        self.stores = [Store(TaskId("ps", index), Settings()) for index in range(num_ps)]
+        peers = [LocalPs(store.task, WHO, store.settings, store) for store in self.stores]
+        self.session = ParameterSession(peers, WHO, Settings())
+        self.session.connect()
+        self.session.define(definitions, {}, create=True, restore_from=str(restore_from))
+        if D in definitions:
+            self.session.bind(["d"], Adagrad(learning_rate=0.1))
+
+    def push(self, keys: Array, seed: int, name: str = "t") -> None:
+        values = np.random.default_rng(seed).standard_normal((keys.size, DIM)).astype(F32)
+        payload = gradients(**{name: (keys, values)})
+        self.session.step(payload, step_increment=1)
+
+    def save(self, model_dir: Path, kind: str, *, cut: bool = False) -> Path:
+        """Save a checkpoint; of a cut, with a push after it."""
+        order = ORDERS[kind]
+        directory, base = model_dir / order.checkpoint, model_dir / order.base
+        moment = Moment(7, may_be_base=order.may_be_base)
+        images = [store._take_image(moment, True) if cut else None for store in self.stores]
+        if cut:
+            for store, image in zip(self.stores, images, strict=True):
+                store.cuts.image = image
+            self.push(np.arange(-300, -200), 99)
+        parts = [
+            save_shards(store, str(directory), COPY_BYTES, image, order)
+            for store, image in zip(self.stores, images, strict=True)
+        ]
+        of = (order.base, digest((base / MANIFEST).read_bytes())) if order.base else None
+        manifest = manifest_of_parts(parts, self.session.global_step, final=False, base=of)
+        (directory / MANIFEST).write_bytes(manifest_bytes(manifest))
+        return directory
+
+    def tables(self) -> list[KeyedBlock]:
+        found = [block for store in self.stores for block in store.table.tables()]
+        return [block for block in found if isinstance(block, KeyedBlock)]
+
+    def arrays(self) -> list[Block]:
+        return [block for store in self.stores for block in store.table.blocks()]
+
+    def digests(self) -> list[str]:
+        return [block.table.digest() for block in self.tables()]
+
+
+def trained(num_ps: int, *definitions: VariableDefinition) -> Cluster:
+    """Rows from -1000 to 1000, the last of which were pushed with the step of no other."""
+    cluster = Cluster(num_ps, *definitions)
+    for seed, rows in enumerate((KEYS, KEYS, KEYS[::3], KEYS[:50])):
+        cluster.push(rows, seed)
+    return cluster
+
+
+def changed(cluster: Cluster, seed: int = 9) -> None:
+    """Change some rows: of them some go, and of these some come back, in places of others."""
+    rng = np.random.default_rng(seed)
+    cluster.push(rng.integers(-200, -170, 20), seed)
+    for block in cluster.tables():
+        block.table.evict(np.arange(-195, -160))
+        block.table.evict(np.arange(0, 20))
+    cluster.push(np.array([-190, 5, 3000, 3001]), seed + 1)
+
+
+def manifest_of(directory: Path) -> Manifest:
+    return CheckpointReader(str(directory)).manifest
+
+
+def size_of(directory: Path) -> int:
+    return sum(each.num_bytes for each in manifest_of(directory).files.values())
+
+
+@pytest.mark.parametrize("num_ps", [2, 1, 3])
+def test_a_delta_restores_what_was_there_on_any_number_of_ps(tmp_path: Path, num_ps: int) -> None:
+    definition = table(rule=ADAM, max_rows=6000, admission=Sightings(2))
+    before = trained(2, definition)
+    before.save(tmp_path, "whole")
+    changed(before)
+    delta = before.save(tmp_path, "delta")
+    assert manifest_of(delta).base is not None
+    CheckpointReader(str(delta)).verify()
+    after = Cluster(num_ps, definition, restore_from=delta)
+    np.testing.assert_array_equal(after.session.lookup("t", KEYS), before.session.lookup("t", KEYS))
+    if num_ps == 2:
+        assert after.digests() == before.digests()
+
+
+def test_a_second_delta_of_the_same_whole_one_stands_without_the_first(tmp_path: Path) -> None:
+    before = trained(1, T)
+    before.save(tmp_path, "whole")
+    for seed in (9, 10):
+        changed(before, seed)
+        delta = before.save(tmp_path, "delta")
+    assert Cluster(1, T, restore_from=delta).digests() == before.digests()
+
+
+@pytest.mark.parametrize("kind", ["whole", "delta"])
+def test_a_delta_of_a_cut_has_nothing_that_came_after(tmp_path: Path, kind: str) -> None:
+    before = trained(2, T)
+    before.save(tmp_path, "whole", cut=kind == "whole")
+    changed(before)
+    expected = before.digests()
+    delta = before.save(tmp_path, "delta", cut=kind == "delta")
+    assert manifest_of(delta).base is not None
+    assert Cluster(2, T, restore_from=delta).digests() == expected
+
+
+def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_path: Path) -> None:
+    """Each listed key has a row as it is copied, or none; never that of the whole checkpoint."""
+    del tmp_path
+    cluster = trained(1, T)
+    [block] = cluster.tables()
+    table_ = block.table
+    mark = TableMark(table_.step, table_.removals.pin())
+    base = {int(key) for tile in table_.tiles() for key in tile.keys}
+    cluster.push(np.arange(-200, -150), 20)
+    delta = delta_of(TableCopy(block, 512, most_kept=0), mark)
+    assert delta is not None
+    table_.evict(np.arange(-200, -180))
+    cluster.push(np.array([500, 501]), 21)  # in their places
+    columns: dict[int, dict[str, Array]] = {}
+    for piece, array in zip(delta.pieces, delta.arrays(), strict=True):
+        if not piece.column.startswith("state/") and piece.column != REMOVED:
+            columns.setdefault(piece.start, {})[piece.column] = array
+    assert len(columns) > 2
+    loaded = Cluster(1, T).tables()[0].table
+    listed = set()
+    for each in columns.values():
+        loaded.load(loaded.tile(each))
+        listed |= set(each["keys"].tolist())
+    assert listed == set(range(-200, -150)) | set(KEYS[:50].tolist())  # these at the mark's step
+    stayed = np.arange(-180, -150)
+    np.testing.assert_array_equal(loaded.read(stayed), table_.read(stayed))
+    assert len(loaded) == stayed.size + 50
+    assert base & set(range(-200, -180))
+
+
+def test_a_large_array_with_few_changed_rows_has_only_these(tmp_path: Path) -> None:
+    before = Cluster(2, D)
+    rng = np.random.default_rng(3)
+    before.push(rng.integers(0, ROWS, 3000), 1, "d")
+    whole = before.save(tmp_path, "whole")
+    rows = np.unique(rng.integers(0, ROWS, 1600))
+    before.push(rows, 2, "d")
+    delta = before.save(tmp_path, "delta")
+    assert size_of(delta) < 0.03 * size_of(whole)
+    reader, all_rows = CheckpointReader(str(delta)), np.arange(ROWS)
+    reader.verify()
+    expected = before.session.lookup("d", all_rows)
+    np.testing.assert_array_equal(reader.read("d"), expected)
+    assert b"".join(reader.parts("d")) == expected.tobytes()
+    assert reader.slots("d") == ["accumulator"]
+    after = Cluster(3, D, restore_from=delta)
+    for cluster in (before, after):
+        cluster.push(rows, 3, "d")
+    one, other = (cluster.session.lookup("d", all_rows) for cluster in (before, after))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_an_array_that_gets_a_dense_push_is_whole_again(tmp_path: Path) -> None:
+    before = Cluster(1, D)
+    before.save(tmp_path, "whole")
+    before.push(np.arange(ROWS), 1, "d")  # as rows, but all of them
+    delta = before.save(tmp_path, "delta")
+    assert manifest_of(delta).base is None
+    reader = CheckpointReader(str(delta))
+    np.testing.assert_array_equal(reader.read("d"), before.session.lookup("d", np.arange(ROWS)))
+
+
+def test_what_was_changed_by_another_way_is_not_missed(tmp_path: Path) -> None:
+    before = Cluster(1, D)
+    before.save(tmp_path, "whole")
+    [block] = before.arrays()
+    block.value[:DIM] = 7
+    block.versions += 1  # as records of a leader do
+    before.push(np.array([5]), 1, "d")
+    delta = before.save(tmp_path, "delta")
+    assert manifest_of(delta).base is None
+    assert (CheckpointReader(str(delta)).read("d")[0] == 7).all()
+
+
+def test_nothing_is_noted_without_deltas(tmp_path: Path) -> None:
+    cluster = Cluster(1, D, table())
+    cluster.save(tmp_path, "whole")
+    [array], [keyed] = cluster.arrays(), cluster.tables()
+    with_notes = array.slot_bytes
+    save_shards(cluster.stores[0], str(tmp_path / "ckpt-0000000003"))
+    assert array.slot_bytes == with_notes - ROWS
+    cluster.push(np.arange(9), 1)
+    keyed.table.evict(np.arange(9))
+    assert keyed.table.removals.num_bytes == 0
+
+
+def test_a_ps_that_does_not_know_the_whole_one_writes_all(tmp_path: Path) -> None:
+    before = trained(2, T)
+    before.save(tmp_path, "whole")
+    before.stores[1].bases.clear()  # as one that has come to lead since
+    changed(before)
+    delta = before.save(tmp_path, "delta")
+    base = manifest_of(delta).base
+    assert base is not None
+    assert base.parts == {"t": (0,)}
+    assert Cluster(2, T, restore_from=delta).digests() == before.digests()
+
+
+def test_a_table_of_which_much_changed_is_whole(tmp_path: Path) -> None:
+    before = trained(1, T)
+    before.save(tmp_path, "whole")
+    before.push(np.arange(-400, 400), 9)
+    delta = before.save(tmp_path, "delta")
+    assert manifest_of(delta).base is None
+    assert Cluster(1, T, restore_from=delta).digests() == before.digests()
+
+
+def test_rows_are_exported_from_a_delta(tmp_path: Path) -> None:
+    before = trained(1, T)
+    before.save(tmp_path, "whole")
+    changed(before)
+    delta = before.save(tmp_path, "delta")
+    rows = export_table(str(delta), "t", tmp_path / "t.npy")
+    exported = np.load(tmp_path / "t.npy")
+    assert rows == len(before.tables()[0].table) == np.unique(exported["key"]).size
+    np.testing.assert_array_equal(exported["value"], before.session.lookup("t", exported["key"]))
+    assert export_checkpoint(str(delta), tmp_path / "model.safetensors") == []
+
+
+def a_delta(tmp_path: Path) -> tuple[Path, Path]:
+    before = trained(1, T)
+    whole = before.save(tmp_path, "whole")
+    changed(before)
+    return whole, before.save(tmp_path, "delta")
+
+
+def test_a_delta_without_its_whole_checkpoint_is_an_error_that_names_both(tmp_path: Path) -> None:
+    whole, delta = a_delta(tmp_path)
+    whole.rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError) as failure:
+        CheckpointReader(str(delta))
+    assert str(delta) in failure.value.message
+    assert str(whole) in failure.value.message
+    assert failure.value.fields["base"] == str(whole)
+    (tmp_path / "elsewhere").rename(whole)
+    CheckpointReader(str(delta)).verify()
+
+
+def test_another_checkpoint_in_the_place_of_the_whole_one_is_refused(tmp_path: Path) -> None:
+    whole, delta = a_delta(tmp_path)
+    manifest = manifest_of(whole)
+    other = manifest.model_copy(update={"saved_at": "another day"})
+    (whole / MANIFEST).write_bytes(manifest_bytes(other))
+    with pytest.raises(CheckpointError, match="its manifest is another one"):
+        CheckpointReader(str(delta))
+
+
+def test_damage_of_the_whole_checkpoint_is_found_in_its_delta(tmp_path: Path) -> None:
+    whole, delta = a_delta(tmp_path)
+    data = bytearray((whole / "ps-0.safetensors").read_bytes())
+    data[-100] ^= 1
+    (whole / "ps-0.safetensors").write_bytes(data)
+    with pytest.raises(CheckpointError, match="altered"):
+        CheckpointReader(str(delta)).verify()
+    with pytest.raises(CheckpointError, match="altered"):
+        Cluster(1, T, restore_from=delta)
+
+
+def test_older_programs_do_not_take_a_delta_for_a_whole_checkpoint(tmp_path: Path) -> None:
+    whole, delta = a_delta(tmp_path)
+    versions = [json.loads((each / MANIFEST).read_text())["version"] for each in (whole, delta)]
+    assert versions == [2, 3]
+
+
+def test_the_whole_checkpoint_of_a_delta_that_is_kept_is_not_removed(tmp_path: Path) -> None:
+    whole, delta = a_delta(tmp_path)
+    other = Cluster(1, table())
+    other.push(np.arange(3), 1)
+    save = save_shards(other.stores[0], str(tmp_path / "ckpt-0000000003"))
+    manifest = manifest_of_parts([save], 3, final=False)
+    (tmp_path / "ckpt-0000000003" / MANIFEST).write_bytes(manifest_bytes(manifest))
+    assert prune(str(tmp_path), 2) == []
+    CheckpointReader(str(delta)).verify()
+    assert prune(str(tmp_path), 1) == [str(whole), str(delta)]
