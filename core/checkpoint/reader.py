@@ -3,40 +3,26 @@
 A delta is read as if it were whole: what it does not have comes from its base.
 """
 
-import contextlib
 import logging
 from collections.abc import Collection, Iterator
-from functools import lru_cache
 from itertools import pairwise
-from typing import IO
 
 import numpy as np
-import xxhash
 
-from ..arrays.dtypes import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
+from ..arrays.dtypes import Array, as_bytes, as_dtype, num_rows, row_shape
 from ..errors import CheckpointError
-from .delta import (
-    REMOVED,
-    ROWS,
-    changed_slot,
-    is_changed,
-    overlay,
-    stretches,
-    superseded,
-    without,
-)
-from .digests import XXH3, digest, has_digest
+from .delta import REMOVED, ROWS, changed_slot, is_changed, overlay, stretches, superseded, without
+from .digests import digest
 from .directory import MANIFEST
 from .file_systems import open_folder
 from .folder import Folder
 from .manifest import Manifest, TableRecord, TensorRecord, VariableRecord, parse_manifest
 from .storage import read_error
-from .tensor_file import TensorSpec, check_head, read_array, read_header, truncated
+from .stored_pieces import StoredPieces
 
 log = logging.getLogger(__name__)
 
 STATE = "state/"  # in front of the name of an array that decides about a table's rows
-_PART_BYTES = 4 * 1024 * 1024
 
 
 class CheckpointReader:
@@ -77,7 +63,7 @@ class CheckpointReader:
         self._pieces: dict[tuple[str, str], list[TensorRecord]] = {}
         for record in self.manifest.tensors:
             self._pieces.setdefault((record.variable, record.slot), []).append(record)
-        self._headers = lru_cache(maxsize=64)(self._read_header)
+        self._stored = StoredPieces(self._folder, self.manifest)
 
     def _open_base(self) -> "CheckpointReader | None":
         base = self.manifest.base
@@ -132,7 +118,7 @@ class CheckpointReader:
             key = record.part, record.row_offset, record.slot.startswith(STATE)
             pieces.setdefault(key, []).append(record)
         for group in pieces.values():
-            yield {record.slot: self._read_piece(record) for record in group}
+            yield {record.slot: self._stored.read(record) for record in group}
 
     def _unchanged_columns(self, table: str, part: int | None) -> Iterator[dict[str, Array]]:
         """Of a delta: the rows of its base that did not change."""
@@ -142,7 +128,9 @@ class CheckpointReader:
             if part not in (None, each):
                 continue
             records = [r for r in self.manifest.tensors if (r.variable, r.part) == (table, each)]
-            changed = [self._read_piece(r) for r in records if r.slot in ("keys", REMOVED)]
+            changed = [self._stored.read(r) for r in records if r.slot in ("keys", REMOVED)]
+            if any(each.ndim != 1 or each.dtype != np.int64 for each in changed):
+                raise self._damaged(f"keys of table {table!r} are no vectors of int64", table)
             keys = superseded(changed)
             for columns in self.base.columns(table, each):
                 if "keys" in columns:  # else it is what decided about rows, which came anew
@@ -196,13 +184,17 @@ class CheckpointReader:
     ) -> Iterator[tuple[Array, Array]]:
         """Numbers of changed rows, ascending, with their values, where some may be in a range."""
         numbers, values = self.pieces_of(name, ROWS), self.pieces_of(name, changed_slot(slot))
-        if [each.row_offset for each in numbers] != [each.row_offset for each in values]:
+        places = [[(each.row_offset, each.rows) for each in group] for group in (numbers, values)]
+        if places[0] != places[1]:
             raise self._lacks_rows(name, slot, len(values), len(numbers))
         pairs = sorted(zip(numbers, values, strict=True), key=lambda pair: pair[0].row_offset)
         ends = [each.row_offset for each, _ in pairs[1:]] + [stop]
         for (rows, piece), end in zip(pairs, ends, strict=True):
             if rows.row_offset < stop and end > start:
-                yield self._read_piece(rows), self._read_piece(piece)
+                changed = self._stored.read(rows)
+                if (changed[1:] <= changed[:-1]).any():
+                    raise self._damaged(f"changed rows of {name!r} do not ascend", name)
+                yield changed, self._stored.read(piece)
 
     def _read_own_rows(self, name: str, start: int, stop: int, slot: str) -> Array:
         record = self._record(name)
@@ -217,11 +209,11 @@ class CheckpointReader:
         if covered != stop - start:
             raise self._lacks_rows(name, slot, covered, stop - start)
         # Before memory is taken: each piece is as long in its file as the manifest says.
-        dtypes = [self._find_piece(piece)[1].dtype for piece, _, _ in chosen]
+        dtypes = [self._stored.find(piece)[1].dtype for piece, _, _ in chosen]
         dtype = dtypes[0] if dtypes else as_dtype(record.dtype)
         out = np.empty((stop - start, *row_shape(record.shape)), dtype)
         for piece, low, high in chosen:
-            rows = self._read_piece(piece)
+            rows = self._stored.read(piece)
             if not record.shape:
                 rows = rows.reshape(1)
             out[low - start : high - start] = rows[low - piece.row_offset : high - piece.row_offset]
@@ -252,29 +244,10 @@ class CheckpointReader:
             if piece.row_offset > reached:
                 break
             row_bytes = piece.num_bytes // piece.rows if piece.rows else 0
-            yield from self._parts_of(piece, skip=(reached - piece.row_offset) * row_bytes)
+            yield from self._stored.parts(piece, skip=(reached - piece.row_offset) * row_bytes)
             reached = end
         if reached != rows:
             raise self._lacks_rows(name, slot, reached, rows)
-
-    def _parts_of(self, piece: TensorRecord, *, skip: int) -> Iterator[memoryview]:
-        """A piece's bytes but for the first ``skip``."""
-        path, spec, position = self._find_piece(piece)
-        hashed, read = xxhash.xxh3_128(), 0
-        with self._open(piece.file) as stream:
-            stream.seek(position)
-            while read < spec.num_bytes:
-                part = memoryview(stream.read(min(_PART_BYTES, spec.num_bytes - read)))
-                if not part.nbytes:
-                    raise truncated(path, spec, position, read)
-                hashed.update(part)
-                if read + part.nbytes > skip:
-                    yield part[max(0, skip - read) :]
-                read += part.nbytes
-        if not piece.digest.startswith(XXH3):  # an older kind, of the whole
-            self._read_piece(piece)
-        elif f"{XXH3}{hashed.hexdigest()}" != piece.digest:
-            raise self._altered(path, piece, f"{XXH3}{hashed.hexdigest()}")
 
     def verify(self, files: Collection[str] | None = None) -> None:
         """Read everything and check every digest.
@@ -288,10 +261,10 @@ class CheckpointReader:
         if self.base is not None and files is None:
             self.base.verify()
         for file in self.manifest.files if files is None else files:
-            self._headers(file)
+            self._stored.check_file(file)
         for record in self.manifest.tensors:
             if files is None or record.file in files:
-                self._read_piece(record)
+                self._stored.read(record)
 
     def pieces(self) -> Iterator[TensorRecord]:
         """The stored pieces, in order."""
@@ -308,65 +281,8 @@ class CheckpointReader:
             raise CheckpointError(f"{self.path} has no variable {name!r}{grows}", path=self.path)
         return record
 
-    def _read_header(self, file: str) -> tuple[int, dict[str, TensorSpec], dict[str, int]]:
-        path, record = f"{self.path}/{file}", self.manifest.files.get(file)
-        with self._open(file) as stream:
-            if record is not None:
-                check_head(stream, record, path=path)
-            return read_header(stream, path=path)
-
-    @contextlib.contextmanager
-    def _open(self, file: str) -> Iterator[IO[bytes]]:
-        try:
-            with self._folder.open(file) as stream:
-                yield stream
-        except OSError as error:
-            raise read_error(error, f"{self.path}/{file}") from error
-
-    def _check_spec(self, piece: TensorRecord, spec: TensorSpec, path: str) -> None:
-        """Check the header against the manifest: the digest covers a piece's bytes only."""
-        if piece.variable in self.manifest.tables:  # its columns are checked when they are loaded
-            if spec.shape[:1] == (piece.rows,) and spec.num_bytes == piece.num_bytes:
-                return
-            raise CheckpointError(
-                f"{path}: {piece.tensor!r} was altered: it is {spec.shape} of {spec.dtype}, "
-                f"{piece.rows} rows and {piece.num_bytes} bytes were saved",
-                path=path,
-                tensor=piece.tensor,
-            )
-        record = self._record(piece.variable)
-        shape = (piece.rows, *row_shape(record.shape)) if record.shape else ()
-        # Slots of half-precision variables are float32.
-        is_value = piece.slot in ("", changed_slot(""))
-        fits = spec.dtype == as_dtype(record.dtype) if is_value else is_float(spec.dtype)
-        if piece.slot == ROWS:
-            shape, fits = (piece.rows,), spec.dtype == np.dtype(np.int64)
-        if not fits or spec.shape != shape or spec.num_bytes != piece.num_bytes:
-            raise CheckpointError(
-                f"{path}: {piece.tensor!r} was altered: it is {spec.shape} of {spec.dtype}, "
-                f"{piece.num_bytes} bytes of shape {shape} for a {record.dtype} were saved",
-                path=path,
-                tensor=piece.tensor,
-            )
-
-    def _find_piece(self, piece: TensorRecord) -> tuple[str, TensorSpec, int]:
-        """(path of its file, what the header says of it, where its bytes begin)."""
-        path = f"{self.path}/{piece.file}"
-        start, specs, offsets = self._headers(piece.file)
-        if piece.tensor not in specs:
-            raise CheckpointError(f"{path} has no tensor {piece.tensor!r}", path=path)
-        spec = specs[piece.tensor]
-        self._check_spec(piece, spec, path)
-        return path, spec, start + offsets[piece.tensor]
-
-    def _read_piece(self, piece: TensorRecord) -> Array:
-        path, spec, position = self._find_piece(piece)
-        with self._open(piece.file) as stream:
-            array = read_array(stream, spec, position, path=path)
-        data = as_bytes(array)
-        if not has_digest(data, piece.digest):
-            raise self._altered(path, piece, digest(data))
-        return array
+    def _damaged(self, what: str, variable: str) -> CheckpointError:
+        return CheckpointError(f"{self.path} is damaged: {what}", path=self.path, variable=variable)
 
     def _lacks_rows(self, name: str, slot: str, found: int, expected: int) -> CheckpointError:
         return CheckpointError(
@@ -374,13 +290,4 @@ class CheckpointReader:
             f"{expected} rows asked for; the checkpoint is damaged",
             path=self.path,
             variable=name,
-        )
-
-    @staticmethod
-    def _altered(path: str, piece: TensorRecord, found: str) -> CheckpointError:
-        return CheckpointError(
-            f"{path}: {piece.tensor!r} was altered: its digest is {found}, "
-            f"the manifest says {piece.digest}",
-            path=path,
-            tensor=piece.tensor,
         )

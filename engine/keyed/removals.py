@@ -13,6 +13,8 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError
 from .index import INT64
 
+_PINNED_PART = 8  # 1 byte of a row that there may be; of more removed rows a copy is no smaller
+
 
 @dataclass(frozen=True, slots=True)
 class _Removed:
@@ -33,7 +35,7 @@ class Removals:
 
     Args:
         table: The table's name.
-        most: Keys that are remembered; with more the log begins anew.
+        most: Keys that are remembered; with more the log begins anew. For pins, an eighth.
 
     Attributes:
         position: Number of keys that were removed so far, remembered or not.
@@ -82,8 +84,10 @@ class Removals:
             return
         self._log.append(_Removed(step, start, keys))
         self._size += keys.size
+        if self._size > self._most // _PINNED_PART:
+            self.drop_pins()
         if self._size > self._most:
-            self._log, self._size, self._begin, self._pins = [], 0, None, []
+            self._log, self._size, self._begin = [], 0, None
 
     def since(self, mark: int) -> Array:
         """Removed keys since a mark, int64, ascending.

@@ -16,8 +16,9 @@ def checkpoint_group() -> None:
 def verify_command(checkpoint: str) -> None:
     """Read all of CHECKPOINT and check it; changes nothing.
 
-    CHECKPOINT is one, or a model directory: then it is the newest. Every digest is checked, and
-    that what each ps wrote down fits one moment of all of them. Ends with 4 if it is damaged.
+    CHECKPOINT is one, or a model directory: then it is the newest. Every digest is checked, those
+    of a delta's whole checkpoint included, and that what each ps wrote down fits one moment of all
+    of them. Ends with 4 if it is damaged.
     """
     from ...core.checkpoint import CheckpointReader, latest_checkpoint
     from ...core.checkpoint.cut_check import contradictions, pushes_of
@@ -31,6 +32,8 @@ def verify_command(checkpoint: str) -> None:
     count = len(manifest.variables) + len(manifest.tables)
     echo(f"{reader.path}: whole, {count} variables, {size} bytes")
     echo(f"global step {manifest.global_step}{final}")
+    if reader.base is not None:
+        echo(f"what changed since {reader.base.path}, which is whole, too")
     if manifest.cut is None:
         echo("not of one moment: ranges of rows are as they were when they were copied")
         return

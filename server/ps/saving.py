@@ -12,14 +12,9 @@ import contextlib
 import os
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ...core.arrays.dtypes import Array
 from ...core.checkpoint.file_systems import open_folder
 from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import TensorRecord
@@ -27,19 +22,15 @@ from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
-from ...engine.block import Block
 from ...engine.row_changes import RowChanges
-from ...net.memory_pool import temporary_buffer
 from .bases import WHOLE, Marks, SaveOrder, TableMark
-from .cut.image import BlockImage, CutImage, KeptPiece, copies_of_tables
+from .cut.image import BlockImage, CutImage, copies_of_tables
+from .piece_copies import PieceCopies
 from .store import Store
 from .tensor_plan import (
     COPY_BYTES,
-    LOCKED_BYTES,
-    PAUSE_S,
     PartPiece,
     PlannedTensor,
-    memory_of,
     named,
     piece_bytes,
 )
@@ -95,7 +86,7 @@ def save_shards(
     most = piece_bytes(store.table.bytes_in_use(), copy_bytes)
     plan = _plan(store, most, image, order)
     written = _Written(file)
-    copies = _Copies(most, image)
+    copies = PieceCopies(most, image)
     with folder.create(file) as stream:
         writer = TensorFileWriter(stream, plan.specs())
         for number, block in enumerate(plan.blocks):
@@ -200,7 +191,7 @@ class _Written:
         self.applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
 
     def add_block(
-        self, number: int, block: BlockImage, copies: "_Copies", writer: TensorFileWriter
+        self, number: int, block: BlockImage, copies: "PieceCopies", writer: TensorFileWriter
     ) -> None:
         """Write all of a block."""
         self.applied[number] = block.applied
@@ -240,92 +231,6 @@ def _record_of_piece(
         num_bytes=piece.spec.num_bytes,
         part=shard.part,
     )
-
-
-class _Copies:
-    """Copies of pieces of blocks, in memory that is used again for each.
-
-    Args:
-        num_bytes: Most that is copied at a time.
-        image: Whose pieces they are, of one moment; None: each is of the moment it is copied.
-    """
-
-    def __init__(self, num_bytes: int, image: CutImage | None) -> None:
-        self._num_bytes = num_bytes
-        self._image = image
-        # Before a lock is taken: page faults must not make pushes wait.
-        self._memory = temporary_buffer(num_bytes, np.dtype(np.uint8))
-        self._memory[:] = 0
-
-    def of(
-        self, image: BlockImage, piece: KeptPiece
-    ) -> Iterator[tuple[PlannedTensor, Iterator[memoryview]]]:
-        """Each tensor of a piece with its parts, flat; a part is valid until the next is asked for.
-
-        The piece is copied at one moment if it fits.
-        """
-        block, total = image.block, piece.num_bytes
-        if total > self._num_bytes and self._image is None:
-            for tensor in piece.tensors:
-                yield tensor, self._piecewise(block, tensor)
-            return
-        views: list[Array] = []
-        if total > self._num_bytes:
-            with block.lock:
-                piece.keep(block)  # a row that does not fit
-        elif piece.kept is None:
-            views = self._copy(block, piece.tensors)
-        if self._image is not None:
-            views = self._kept(self._image, block, piece, views)
-        for tensor, view in zip(piece.tensors, views, strict=True):
-            yield tensor, iter([view.data])
-
-    @staticmethod
-    def _kept(image: CutImage, block: Block, piece: KeptPiece, views: list[Array]) -> list[Array]:
-        """What a push has kept of a piece before it changed it; if none has, our own copy."""
-        with block.lock:  # a push meanwhile has changed what we were copying
-            kept, piece.kept, piece.is_read = piece.kept, None, True
-        image.freed(piece.num_bytes if kept is not None else 0)
-        return views if kept is None else [array.view(np.uint8) for array in kept]
-
-    def _copy(self, block: Block, group: Sequence[PlannedTensor]) -> list[Array]:
-        ends = np.cumsum([tensor.spec.num_bytes for tensor in group]).tolist()
-        views = [
-            self._memory[end - tensor.spec.num_bytes : end]
-            for tensor, end in zip(group, ends, strict=True)
-        ]
-        if all(tensor.entry == group[0].entry for tensor in group):
-            self._copy_rows(block, group, views)
-        else:
-            with block.lock:
-                for tensor, view in zip(group, views, strict=True):
-                    np.copyto(view, memory_of(block, tensor).view(np.uint8))
-        return views
-
-    @staticmethod
-    def _copy_rows(block: Block, group: Sequence[PlannedTensor], views: Sequence[Array]) -> None:
-        """Copy rows of one shard, some at a moment, each with its slots."""
-        rows = group[0].rows
-        row_bytes = [view.size // max(1, rows) for view in views]
-        step = max(1, LOCKED_BYTES // max(1, sum(row_bytes)))
-        sources = [memory_of(block, tensor).view(np.uint8) for tensor in group]
-        for first in range(0, rows, step):
-            if first:
-                time.sleep(PAUSE_S)
-            with block.lock:
-                for source, view, size in zip(sources, views, row_bytes, strict=True):
-                    part = slice(first * size, (first + step) * size)
-                    np.copyto(view[part], source[part])
-
-    def _piecewise(self, block: Block, tensor: PlannedTensor) -> Iterator[memoryview]:
-        """Copy a row that does not fit, some of it at a time."""
-        source = memory_of(block, tensor).view(np.uint8)
-        for start in range(0, source.size, self._num_bytes):
-            part = source[start : start + self._num_bytes]
-            copy = self._memory[: part.size]
-            with block.lock:
-                np.copyto(copy, part)
-            yield copy.data
 
 
 def _record(tensor: PlannedTensor, file: str, digest: str) -> TensorRecord:

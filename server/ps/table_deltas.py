@@ -130,7 +130,7 @@ def _listed(copy: TableCopy, mark: TableMark) -> TableDelta | None:
 
 def _changed(last: Array, mark: TableMark) -> Array:
     changed = np.flatnonzero(last >= mark.step)
-    return changed[last[changed] != FREE]
+    return np.asarray(changed[last[changed] != FREE])
 
 
 def _most(copy: TableCopy) -> int:

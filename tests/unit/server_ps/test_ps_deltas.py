@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from helpers.rules import Adagrad, Adam
 from helpers.tables import DIM, F32, gradients, table
@@ -12,6 +13,7 @@ from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays.dtypes import Array
 from windlass.core.checkpoint import CheckpointReader, export_checkpoint, prune
 from windlass.core.checkpoint.delta import REMOVED
+from windlass.core.checkpoint.delta import ROWS as ROWS_SLOT
 from windlass.core.checkpoint.digests import digest
 from windlass.core.checkpoint.directory import MANIFEST
 from windlass.core.checkpoint.manifest import Manifest, manifest_bytes
@@ -25,6 +27,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.local_ps import LocalPs
 from windlass.engine.block import Block
 from windlass.engine.keyed.block import KeyedBlock
+from windlass.launch.commands.checkpoint import verify_command
 from windlass.server.ps.bases import SaveOrder, TableMark
 from windlass.server.ps.cut.image import Moment
 from windlass.server.ps.saving import save_shards
@@ -66,7 +69,7 @@ class Cluster:
         self.session.step(payload, step_increment=1)
 
     def save(self, model_dir: Path, kind: str, *, cut: bool = False) -> Path:
-        """Save a checkpoint; of a cut, with a push after it."""
+        """Save a checkpoint; of a cut, after which rows change and go."""
         order = ORDERS[kind]
         directory, base = model_dir / order.checkpoint, model_dir / order.base
         moment = Moment(7, may_be_base=order.may_be_base)
@@ -75,6 +78,8 @@ class Cluster:
             for store, image in zip(self.stores, images, strict=True):
                 store.cuts.image = image
             self.push(np.arange(-300, -200), 99)
+            for block in self.tables():
+                block.table.evict(np.arange(400, 420))
         parts = [
             save_shards(store, str(directory), COPY_BYTES, image, order)
             for store, image in zip(self.stores, images, strict=True)
@@ -186,7 +191,7 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     assert base & set(range(-200, -180))
 
 
-def test_a_large_array_with_few_changed_rows_has_only_these(tmp_path: Path) -> None:
+def test_a_large_array_with_few_unorderedrows_has_only_these(tmp_path: Path) -> None:
     before = Cluster(2, D)
     rng = np.random.default_rng(3)
     before.push(rng.integers(0, ROWS, 3000), 1, "d")
@@ -218,7 +223,7 @@ def test_an_array_that_gets_a_dense_push_is_whole_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(reader.read("d"), before.session.lookup("d", np.arange(ROWS)))
 
 
-def test_what_was_changed_by_another_way_is_not_missed(tmp_path: Path) -> None:
+def test_what_was_unorderedby_another_way_is_not_missed(tmp_path: Path) -> None:
     before = Cluster(1, D)
     before.save(tmp_path, "whole")
     [block] = before.arrays()
@@ -254,7 +259,7 @@ def test_a_ps_that_does_not_know_the_whole_one_writes_all(tmp_path: Path) -> Non
     assert Cluster(2, T, restore_from=delta).digests() == before.digests()
 
 
-def test_a_table_of_which_much_changed_is_whole(tmp_path: Path) -> None:
+def test_a_table_of_which_much_unorderedis_whole(tmp_path: Path) -> None:
     before = trained(1, T)
     before.save(tmp_path, "whole")
     before.push(np.arange(-400, 400), 9)
@@ -292,6 +297,34 @@ def test_a_delta_without_its_whole_checkpoint_is_an_error_that_names_both(tmp_pa
     assert failure.value.fields["base"] == str(whole)
     (tmp_path / "elsewhere").rename(whole)
     CheckpointReader(str(delta)).verify()
+
+
+def test_unorderedrows_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
+    before = Cluster(1, D)
+    before.save(tmp_path, "whole")
+    before.push(np.array([5, 7]), 1, "d")
+    delta = before.save(tmp_path, "delta")
+    manifest, file = manifest_of(delta), delta / "ps-0.safetensors"
+    [record] = [each for each in manifest.tensors if each.slot == ROWS_SLOT]
+    rows, other = (np.array(each, np.int64).tobytes() for each in ([5, 7], [7, 5]))
+    file.write_bytes(file.read_bytes().replace(rows, other))
+    forged = record.model_copy(update={"digest": digest(other)})
+    tensors = tuple(forged if each is record else each for each in manifest.tensors)
+    unordered = manifest.model_copy(update={"tensors": tensors})
+    (delta / MANIFEST).write_bytes(manifest_bytes(unordered))
+    with pytest.raises(CheckpointError, match="changed rows of 'd' do not ascend"):
+        CheckpointReader(str(delta)).read("d")
+
+
+def test_the_command_that_verifies_reads_both(tmp_path: Path) -> None:
+    whole, delta = a_delta(tmp_path)
+    result = CliRunner().invoke(verify_command, [str(tmp_path)])
+    assert result.output.splitlines()[0].startswith(f"{delta}: whole, 1 variables")
+    assert f"what changed since {whole}, which is whole, too" in result.output
+    (whole / "ps-0.safetensors").write_bytes(b"")
+    failure = CliRunner().invoke(verify_command, [str(tmp_path)]).exception
+    assert isinstance(failure, CheckpointError)
+    assert str(whole) in failure.message
 
 
 def test_another_checkpoint_in_the_place_of_the_whole_one_is_refused(tmp_path: Path) -> None:

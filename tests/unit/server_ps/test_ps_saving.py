@@ -25,7 +25,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.engine.push_target import StepInfo
 from windlass.net.memory_pool import temporary_buffer
-from windlass.server.ps import saving, tensor_plan
+from windlass.server.ps import piece_copies, saving, tensor_plan
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 
@@ -359,7 +359,7 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(
     locked_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push that arrives meanwhile is in some of the rows, in each with value and slots."""
-    monkeypatch.setattr(saving, "LOCKED_BYTES", locked_bytes)
+    monkeypatch.setattr(piece_copies, "LOCKED_BYTES", locked_bytes)
     rows, pushes = 4000, 200
     w = VariableDefinition("w", (rows, 2), F32, ZEROS)
     cluster = Cluster(1, [w])
@@ -404,7 +404,7 @@ def test_saving_takes_memory_for_one_copy_whatever_the_shard(
         taken.append(count * dtype.itemsize)
         return temporary_buffer(count, dtype)
 
-    monkeypatch.setattr(saving, "temporary_buffer", buffer)
+    monkeypatch.setattr(piece_copies, "temporary_buffer", buffer)
     tracemalloc.start()
     part = save_shards(cluster.stores[0], str(tmp_path))
     _, peak = tracemalloc.get_traced_memory()
