@@ -101,10 +101,11 @@ class Removals:
                 f"to {self._most} are, from the last mark on); copy the whole table",
                 table=self._table,
             )
-        return _distinct([each.keys for each in self._log if each.step >= mark])
+        parts = [each.keys for each in self._log if each.step >= mark]
+        return np.unique(np.concatenate([np.empty(0, INT64), *parts]))
 
-    def after(self, pin: int, until: int | None = None) -> Array | None:
-        """Removed keys after a pin, int64, ascending; None: they are not all remembered.
+    def after(self, pin: int, until: int | None = None) -> list[Array] | None:
+        """Removed keys after a pin, int64, in their order; None: they are not all remembered.
 
         Args:
             pin: The position that was pinned.
@@ -113,14 +114,10 @@ class Removals:
         if pin not in self._pins:
             return None
         end = self.position if until is None else until
-        return _distinct([each.keys for each in self._log if pin <= each.start < end])
+        return [each.keys for each in self._log if pin <= each.start < end]
 
     def _trim(self) -> None:
         by_step = np.inf if self._begin is None else self._begin
         by_pin = min(self._pins, default=np.inf)
         self._log = [each for each in self._log if each.step >= by_step or each.start >= by_pin]
         self._size = sum(each.keys.size for each in self._log)
-
-
-def _distinct(parts: list[Array]) -> Array:
-    return np.unique(np.concatenate([np.empty(0, INT64), *parts]))

@@ -119,7 +119,10 @@ class TableCopy:
         return bool(self.used * self.row_bytes <= self._most_kept)
 
     def planned_columns(self) -> dict[str, Array]:
-        """The columns as they were planned, none of which was read. The caller locks the block."""
+        """The columns as they were planned, none of which was read.
+
+        The caller locks the block, unless a push has kept them.
+        """
         columns = {name: column[: self.used] for name, column in self.block.table.columns.items()}
         if not self._kept:
             return columns

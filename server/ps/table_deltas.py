@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ...core.arrays.dtypes import Array
-from ...core.checkpoint.delta import REMOVED
+from ...core.checkpoint.delta import REMOVED, superseded
 from ...engine.keyed.row_store import FREE
 from .bases import TableMark
 from .table_copies import TableCopy, spec_of
@@ -95,15 +95,26 @@ def delta_of(copy: TableCopy, mark: TableMark) -> TableDelta | None:
     if not copy.is_of_one_moment:
         return _listed(copy, mark)
     with copy.block.lock:
-        until = copy.removed if copy.is_kept else None
+        is_kept = copy.is_kept
+        until = copy.removed if is_kept else None
         removed = copy.block.table.removals.after(mark.pin, until)
-        columns = copy.planned_columns()
-        rows = _changed(columns["last"], mark)
-        if removed is None or rows.size > _most(copy):
-            return None
-        taken = {name: column[rows] for name, column in columns.items()}
+        taken = None if is_kept else _taken(copy, mark)
+    if is_kept:  # nobody changes it any more
+        taken = _taken(copy, mark)
+    if removed is None or taken is None:
+        return None
+    with copy.block.lock:
         copy.drop()
-    return TableDelta(copy, taken, removed)
+    return TableDelta(copy, taken, superseded(removed))
+
+
+def _taken(copy: TableCopy, mark: TableMark) -> dict[str, Array] | None:
+    """The columns of rows that changed, as they were planned; None: too many."""
+    columns = copy.planned_columns()
+    rows = _changed(columns["last"], mark)
+    if rows.size > _most(copy):
+        return None
+    return {name: column[rows] for name, column in columns.items()}
 
 
 def _listed(copy: TableCopy, mark: TableMark) -> TableDelta | None:
@@ -125,7 +136,7 @@ def _listed(copy: TableCopy, mark: TableMark) -> TableDelta | None:
     if removed is None:
         return None
     rows = {"places": np.concatenate(places), "keys": np.concatenate(keys)}
-    return TableDelta(copy, rows, removed)
+    return TableDelta(copy, rows, superseded(removed))
 
 
 def _changed(last: Array, mark: TableMark) -> Array:

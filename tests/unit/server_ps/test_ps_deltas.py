@@ -41,7 +41,7 @@ ADAM = Adam(learning_rate=0.1)
 T = table(rule=ADAM, max_rows=6000)
 KEYS = np.arange(-1000, 1000)
 COPY_BYTES = 1 << 16  # of several pieces
-ROWS = 160_000  # 5 MB with its slots: a smaller array is always whole
+ROWS = 270_000  # 4.3 MB with its slots on each of two ps: a smaller array is always whole
 D = VariableDefinition("d", (ROWS, DIM), F32, Initializer("random_normal", seed=1))
 ORDERS = {
     "whole": SaveOrder("ckpt-0000000001", may_be_base=True),
@@ -59,7 +59,13 @@ class Cluster:
         peers = [LocalPs(store.task, WHO, store.settings, store) for store in self.stores]
         self.session = ParameterSession(peers, WHO, Settings())
         self.session.connect()
-        self.session.define(definitions, {}, create=True, restore_from=str(restore_from))
+        self.session.define(
+            definitions,
+            {},
+            create=True,
+            partitioner=lambda *_: [num_ps, 1],
+            restore_from=str(restore_from),
+        )
         if D in definitions:
             self.session.bind(["d"], Adagrad(learning_rate=0.1))
 
@@ -77,7 +83,8 @@ class Cluster:
         if cut:
             for store, image in zip(self.stores, images, strict=True):
                 store.cuts.image = image
-            self.push(np.arange(-300, -200), 99)
+            after = np.arange(-300, -200) if self.tables() else np.arange(0, ROWS, 97)
+            self.push(after, 99, "t" if self.tables() else "d")
             for block in self.tables():
                 block.table.evict(np.arange(400, 420))
         parts = [
@@ -173,7 +180,7 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     delta = delta_of(TableCopy(block, 512, most_kept=0), mark)
     assert delta is not None
     table_.evict(np.arange(-200, -180))
-    cluster.push(np.array([500, 501]), 21)  # in their places
+    cluster.push(np.array([5000, 5001]), 21)  # in their places
     columns: dict[int, dict[str, Array]] = {}
     for piece, array in zip(delta.pieces, delta.arrays(), strict=True):
         if not piece.column.startswith("state/") and piece.column != REMOVED:
@@ -191,7 +198,7 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     assert base & set(range(-200, -180))
 
 
-def test_a_large_array_with_few_unorderedrows_has_only_these(tmp_path: Path) -> None:
+def test_a_large_array_with_few_changed_rows_has_only_these(tmp_path: Path) -> None:
     before = Cluster(2, D)
     rng = np.random.default_rng(3)
     before.push(rng.integers(0, ROWS, 3000), 1, "d")
@@ -213,6 +220,35 @@ def test_a_large_array_with_few_unorderedrows_has_only_these(tmp_path: Path) -> 
     np.testing.assert_array_equal(one, other)
 
 
+def test_changed_rows_of_an_array_are_those_of_a_cut(tmp_path: Path) -> None:
+    """Before the whole one, and before the delta, not after either."""
+    before, all_rows = Cluster(1, D), np.arange(ROWS)
+    before.save(tmp_path, "whole", cut=True)
+    before.push(np.arange(0, ROWS, 89), 2, "d")
+    expected = before.session.lookup("d", all_rows)
+    delta = before.save(tmp_path, "delta", cut=True)
+    assert manifest_of(delta).base is not None
+    np.testing.assert_array_equal(CheckpointReader(str(delta)).read("d"), expected)
+    assert (before.session.lookup("d", all_rows) != expected).any()
+
+
+def test_of_an_array_one_ps_may_have_written_all_and_another_what_changed(tmp_path: Path) -> None:
+    before = Cluster(2, D)
+    before.save(tmp_path, "whole")
+    before.stores[0].bases.clear()
+    before.push(np.arange(0, ROWS, 89), 2, "d")
+    reader = CheckpointReader(str(before.save(tmp_path, "delta")))
+    base, expected = reader.manifest.base, before.session.lookup("d", np.arange(ROWS))
+    assert base is not None
+    assert base.rows == {"d": ((ROWS // 2, ROWS),)}
+    np.testing.assert_array_equal(reader.read("d"), expected)
+    assert b"".join(reader.parts("d")) == expected.tobytes()
+    middle = slice(ROWS // 2 - 100, ROWS // 2 + 100)
+    np.testing.assert_array_equal(
+        reader.read_rows("d", middle.start, middle.stop), expected[middle]
+    )
+
+
 def test_an_array_that_gets_a_dense_push_is_whole_again(tmp_path: Path) -> None:
     before = Cluster(1, D)
     before.save(tmp_path, "whole")
@@ -223,7 +259,7 @@ def test_an_array_that_gets_a_dense_push_is_whole_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(reader.read("d"), before.session.lookup("d", np.arange(ROWS)))
 
 
-def test_what_was_unorderedby_another_way_is_not_missed(tmp_path: Path) -> None:
+def test_what_was_changed_by_another_way_is_not_missed(tmp_path: Path) -> None:
     before = Cluster(1, D)
     before.save(tmp_path, "whole")
     [block] = before.arrays()
@@ -259,7 +295,7 @@ def test_a_ps_that_does_not_know_the_whole_one_writes_all(tmp_path: Path) -> Non
     assert Cluster(2, T, restore_from=delta).digests() == before.digests()
 
 
-def test_a_table_of_which_much_unorderedis_whole(tmp_path: Path) -> None:
+def test_a_table_of_which_much_changed_is_whole(tmp_path: Path) -> None:
     before = trained(1, T)
     before.save(tmp_path, "whole")
     before.push(np.arange(-400, 400), 9)
@@ -299,7 +335,7 @@ def test_a_delta_without_its_whole_checkpoint_is_an_error_that_names_both(tmp_pa
     CheckpointReader(str(delta)).verify()
 
 
-def test_unorderedrows_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
+def test_changed_rows_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
     before = Cluster(1, D)
     before.save(tmp_path, "whole")
     before.push(np.array([5, 7]), 1, "d")
