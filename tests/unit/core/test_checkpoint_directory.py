@@ -15,6 +15,8 @@ from windlass.core.checkpoint import (
     prune,
     remove_incomplete,
 )
+from windlass.core.checkpoint.file_systems import open_folder
+from windlass.core.errors import RefusedError
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -160,3 +162,20 @@ def test_a_checkpoint_written_by_another_process_is_seen(model_dir: str) -> None
     assert _steps(model_dir) == []
     _make(model_dir, 1)
     assert _steps(model_dir) == [1]
+
+
+@pytest.mark.parametrize("where", ["{tmp}/m", "memory://beside/m", "m"])
+def test_a_folder_beside_another_is_the_one_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """However it was reached: below the model directory, by its own path, or here."""
+    monkeypatch.chdir(tmp_path)
+    above = open_folder(where.format(tmp=tmp_path))
+    other = above.subfolder("ckpt-1")
+    other.make()
+    other.put("a", b"1")
+    for folder in (above.subfolder("ckpt-2"), open_folder(f"{above.url}/ckpt-2")):
+        assert folder.beside("ckpt-1").read("a") == b"1"
+        assert folder.beside("ckpt-1").url == f"{above.url}/ckpt-1"
+        with pytest.raises(RefusedError):
+            folder.beside("..")
