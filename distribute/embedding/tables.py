@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import ConfigurationError, ShapeMismatchError
+from ...core.errors import ShapeMismatchError
 from ..base.arrays import to_host
 from ..base.contexts import get_replica_context, get_strategy
 from ..base.values import on_every_replica
@@ -18,7 +16,7 @@ from ..variables.ps_table import PsTable
 from ..variables.variable import Variable
 from .bags import Bag
 from .config import FeatureConfig, TableConfig
-from .inputs import bag_of
+from .feature_bags import FeatureBags, by_name, joined
 from .row_cache import RowCache, cache_of, cache_samples, rows_of
 
 
@@ -62,20 +60,8 @@ class Embeddings:
         self, features: Iterable[FeatureConfig], optimizer: Optimizer | None = None
     ) -> None:
         self._strategy: Any = get_strategy()
-        self._features: dict[str, FeatureConfig] = {}
-        for feature in features:
-            if feature.name in self._features:
-                raise ConfigurationError(f"two features have the name {feature.name!r}")
-            self._features[feature.name] = feature
+        self._features = by_name(list(features))
         configs = dict.fromkeys(feature.table for feature in self._features.values())
-        names = [config.name for config in configs]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigurationError(
-                f"two tables have the name {twice!r}; features that share a table name the same "
-                "TableConfig",
-                table=twice,
-            )
         self._tables = {config: self._make(config, optimizer) for config in configs}
         self._show_caches()
 
@@ -154,27 +140,10 @@ class Embeddings:
             ValueError: Weights do not fit the ids.
             ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
         """
-        weights = weights or {}
-        if unknown := (ids.keys() | weights.keys()) - self._features.keys():
-            raise KeyError(f"no feature {min(unknown)!r}; those are {', '.join(self._features)}")
-        if idle := weights.keys() - ids.keys():
-            raise KeyError(f"feature {min(idle)!r} has weights and no ids")
-        bags = {
-            name: bag_of(self._features[name], own, weights.get(name)) for name, own in ids.items()
-        }
-        by_table: dict[TableConfig, list[str]] = {}
-        for name in bags:
-            by_table.setdefault(self._features[name].table, []).append(name)
-        uses = [
-            _Use(self._tables[config], names, _joined([bags[name].ids for name in names]))
-            for config, names in by_table.items()
-        ]
+        bags = FeatureBags(self._features, ids, weights)
+        uses = [_Use(self._tables[use.table], use.features, use.ids) for use in bags.uses]
         pulled = self._pull([(use.table, use.ids) for use in uses])
-        values = {}
-        for use, (rows, inverse) in zip(uses, pulled, strict=True):
-            for name, part in zip(use.features, _parts(bags, use), strict=True):
-                values[name] = self._combined(name, bags[name], rows, inverse, part)
-        return Lookup(self._strategy, uses, bags, {name: values[name] for name in bags})
+        return Lookup(self._strategy, uses, bags.bags, bags.combined(pulled))
 
     def _pull(self, wanted: Sequence[tuple[_Table, Array]]) -> list[tuple[Array, Array | None]]:
         """The distinct rows of each table, and which of them belongs to each id."""
@@ -190,16 +159,6 @@ class Embeddings:
             else (table.cache.finish(cached, rows_of(rows, inverse)), cached.inverse)
             for (table, _), cached, (rows, inverse) in zip(wanted, looked_up, pulled, strict=True)
         ]
-
-    def _combined(
-        self, name: str, bag: Bag, rows: Array, inverse: Array | None, part: slice
-    ) -> Array:
-        if inverse is None:
-            combined = bag.combine(rows[part], None)
-        else:
-            combined = bag.combine(rows, inverse[part])
-        length = self._features[name].max_sequence_length
-        return combined.reshape(-1, length, rows.shape[1]) if length else combined
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +231,8 @@ class Lookup(Mapping[str, Array]):
             if not names:
                 continue
             # Of all features of the table these are the ids of the lookup: they are known.
-            ids = use.ids if names == use.features else _joined([self._bags[n].ids for n in names])
-            rows = IndexedSlices(_joined([self._gradient(n, present[n]) for n in names]), ids)
+            ids = use.ids if names == use.features else joined([self._bags[n].ids for n in names])
+            rows = IndexedSlices(joined([self._gradient(n, present[n]) for n in names]), ids)
             found.append((use.table, rows))
         return found
 
@@ -309,7 +268,7 @@ def apply_rows(strategy: Strategy, gradients: Iterable[tuple[_Table, IndexedSlic
 def sum_rows(parts: Sequence[IndexedSlices]) -> IndexedSlices:
     """Gradients of one table's rows as one."""
     values, indices = [part.values for part in parts], [part.indices for part in parts]
-    return IndexedSlices(_joined(values), _joined(indices))
+    return IndexedSlices(joined(values), joined(indices))
 
 
 def _push(strategy: Strategy, growing: list[tuple[PsTable, IndexedSlices]]) -> None:
@@ -337,15 +296,3 @@ def _push_of_replicas(strategy: Strategy, replicas: Any) -> None:
         for table, rows in part.growing:
             by_table.setdefault(table, []).append(rows)
     strategy.extended.push_rows([(table, sum_rows(rows)) for table, rows in by_table.items()])
-
-
-def _joined(parts: list[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _parts(bags: Mapping[str, Bag], use: _Use) -> Iterator[slice]:
-    start = 0
-    for name in use.features:
-        stop = start + bags[name].ids.size
-        yield slice(start, stop)
-        start = stop
