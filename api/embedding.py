@@ -17,6 +17,8 @@ __all__ = [
     "GroupFtrl",
     "Lookup",
     "Ragged",
+    "Reader",
+    "RowsAtOneMoment",
     "RowwiseAdagrad",
     "Sightings",
     "SketchedSightings",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from ..distribute.embedding.reader import Reader, RowsAtOneMoment
     from ..training.table_export import export_table
     from ..training.table_import import import_tables
 else:
@@ -34,6 +37,8 @@ else:
         "windlass.embedding",
         globals(),
         later={
+            "Reader": "distribute.embedding.reader:Reader",
+            "RowsAtOneMoment": "distribute.embedding.reader:RowsAtOneMoment",
             "export_table": "training.table_export:export_table",
             "import_tables": "training.table_import:import_tables",
         },

@@ -43,6 +43,7 @@
         ├── PeerLostError
         │   └── MovedError          a ps that does not lead these variables, or not any more
         ├── CollectiveTimeoutError  a synchronous worker did not reach a call in time
+        ├── StaleRowsError          rows that a reader keeps are older than it allows
         ├── CutVoidError            the values of all ps at one moment could not be had
         ├── JoinTimeoutError
         └── JobStoppedError
@@ -278,6 +279,10 @@ class CollectiveTimeoutError(RetryableError):
 
 class CutVoidError(RetryableError):
     """The values of all ps at one moment could not be taken or kept; training goes on."""
+
+
+class StaleRowsError(RetryableError):
+    """Rows that a reader keeps are older than it allows, and no newer ones could be had."""
 
 
 class JoinTimeoutError(RetryableError):

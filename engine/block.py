@@ -61,7 +61,7 @@ class Block(PushTarget):
         self.memory = (arena or Arena()).allocate(self.offsets[-1], self.dtype)
         self.value: Array = self.memory.values
         self.slots: dict[str, Array] = {}
-        self.changes: RowChanges | None = None
+        self.base_changes: RowChanges | None = None
 
     @property
     def value_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Block(PushTarget):
     @property
     def slot_bytes(self) -> int:
         """Bytes of all slots, and of what is noted about changes."""
-        noted = self.changes.num_bytes if self.changes is not None else 0
+        noted = self.base_changes.num_bytes if self.base_changes is not None else 0
         return sum(slot.nbytes for slot in self.slots.values()) + noted
 
     def location(self, entry: int) -> MemoryLocation | None:
@@ -139,9 +139,26 @@ class Block(PushTarget):
                 self.assign(part.where, part.gradient)
             else:
                 self.combine(part.where, part.gradient, part.operation, part.decay)
-            if self.changes is not None:
-                self.changes.note(self, part)
+            if self.base_changes is not None:
+                self.base_changes.note(self, part)
+        if self.changes:
+            self._note_changes(parts)
         self.mark_applied(info)
+
+    def _note_changes(self, parts: Sequence[UpdatePart]) -> None:
+        for part in parts:
+            rows = part.gradient.rows
+            for entry in range(part.where.first, part.where.last):
+                if (changes := self.changes.get(entry)) is not None:
+                    changes.note(slice(None) if rows is None else rows)
+
+    def places(self, entry: int) -> int:
+        """Number of rows of an entry."""
+        return self.shards[entry].rows
+
+    def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
+        """Numbers of rows of the variable that changed."""
+        return self.changes[entry].since(since, start, stop) + self.shards[entry].row_offset
 
     def assign(self, where: Range, gradient: Gradient) -> None:
         """Overwrite a range, or rows of its shard."""

@@ -21,6 +21,7 @@ from ..core.task import Incarnation, TaskId
 from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
 from ..core.wire.memory import MemoryLocation
 from ..core.wire.steps import Operation
+from .changed_rows import ChangedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class PushTarget(ABC):
         updates: int64, per shard: how often its update rule was applied.
         applied: Task → (generation, sequence) of the last push whose effect is in the values.
         closures: The same for pushes of closures.
+        changes: By entry: which of its rows changed; empty as long as no reader follows any.
     """
 
     def __init__(self, shards: Sequence[ShardDefinition], number: int = 0) -> None:
@@ -107,6 +109,7 @@ class PushTarget(ABC):
         self.initialized = np.zeros(len(shards), np.bool_)
         self.applied: dict[TaskId, tuple[int, int]] = {}
         self.closures = ClosureMarks()
+        self.changes: dict[int, ChangedRows] = {}
 
     @property
     @abstractmethod
@@ -120,8 +123,43 @@ class PushTarget(ABC):
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that values and slots may come to have, as they are defined now."""
-        return self.value_bytes + self.slot_bytes
+        """Bytes that values and slots may come to have, as they are defined now, and bytes of what
+        readers follow.
+        """
+        return self.value_bytes + self.slot_bytes + self.followed_bytes
+
+    @property
+    def followed_bytes(self) -> int:
+        """Bytes that readers cost who follow rows."""
+        return sum(each.num_bytes for each in list(self.changes.values()))
+
+    def follow(self, entry: int) -> ChangedRows:
+        """Note from now on which rows of an entry change."""
+        if entry not in self.changes:
+            self.changes[entry] = ChangedRows(self.shards[entry].rows)
+        return self.changes[entry]
+
+    def unfollow(self) -> None:
+        """Note no changes any more."""
+        self.changes.clear()
+
+    @abstractmethod
+    def places(self, entry: int) -> int:
+        """Number of places of rows, for :meth:`changed_keys`."""
+
+    @abstractmethod
+    def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
+        """Keys of rows that changed, of rows that are there; of an array, their numbers.
+
+        Args:
+            entry: Has to be followed.
+            since: Position from which on; 0: all rows.
+            start: First place that is looked at.
+            stop: After the last one.
+
+        Returns:
+            int64, each once.
+        """
 
     @abstractmethod
     def location(self, entry: int) -> MemoryLocation | None:

@@ -237,8 +237,15 @@ class ChiefClient:
         )
         return response.marks, response.again_s
 
-    def take_cut(self, who: Incarnation, *, timeout_s: float) -> tuple[int, int, Marks]:
+    def take_cut(
+        self, who: Incarnation, *, timeout_s: float, rows_only: bool = False
+    ) -> tuple[int, int, Marks]:
         """Have a cut taken, whose values are then read from the ps.
+
+        Args:
+            who: Reads them.
+            timeout_s: Unit: seconds.
+            rows_only: Of rows that a reader has named, and no other values.
 
         Returns:
             (its number, its global step, the mark of each worker)
@@ -247,7 +254,7 @@ class ChiefClient:
             CutVoidError: It could not be taken.
             PeerLostError: No answer.
         """
-        request = chief_pb2.TakeCutRequest()
+        request = chief_pb2.TakeCutRequest(rows_only=rows_only)
         getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
         response = invoke(
             self._stub.TakeCut, request, peer=self._peer, doing="take a cut", timeout_s=timeout_s

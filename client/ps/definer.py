@@ -158,6 +158,25 @@ class Definer:
         for definition in definitions:
             self._note(definition, held[definition.name])
 
+    def adopt(self, held: Held) -> list[str]:
+        """Use variables that other tasks have created, as the ps describe them.
+
+        Args:
+            held: By name: the shards, with the indices of their ps.
+
+        Returns:
+            Names of those that have all their parts and values.
+        """
+        complete = {
+            name: parts
+            for name, parts in held.items()
+            if _complete(parts[0][1].shard.variable, parts)
+        }
+        for parts in complete.values():
+            in_order = sorted(parts, key=lambda pair: pair[1].shard.part)
+            self._note(parts[0][1].shard.variable, in_order)
+        return list(complete)
+
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
         """Bind an update rule to variables, on every ps that holds a part.
 

@@ -214,6 +214,39 @@ class OpenSession:
             self._give_up_memory(error.message)
             return None
 
+    # -- beside steps ------------------------------------------------------------------------
+
+    def ask(
+        self, message: session_pb2.ClientMessage, payload: Array | None = None
+    ) -> tuple[session_pb2.ServerMessage, memoryview]:
+        """Send a message while no step is under way; returns the answer and its payload.
+
+        Raises:
+            OSError: The connection broke.
+            WindlassError: The ps has ended the session.
+        """
+        self._connection.deadline = time.monotonic() + self._timeout_s
+        try:
+            parts = [] if payload is None else [as_bytes(payload)]
+            self._connection.send([message.SerializeToString()], parts, total_bytes(parts))
+            answer = receive_message(self._connection)
+            size = self._connection.unread_bytes
+            if size > self._connection.max_message_bytes:
+                raise RefusedError(
+                    f"{self._peer} announces {size} bytes in an answer to a reader, more than "
+                    f"max_message_bytes={self._connection.max_message_bytes}; raise "
+                    "WINDLASS_MAX_MESSAGE_BYTES here",
+                    peer=self._peer,
+                )
+            values = memoryview(bytearray(size))
+            self._connection.read_into(values)
+            return answer, values
+        except BaseException:
+            self._connection.cancel()  # the rest of an answer may be on its way
+            raise
+        finally:
+            self._connection.deadline = NEVER
+
     # -- receiving ---------------------------------------------------------------------------
 
     def receive(self, target: PullTarget) -> PushResult:

@@ -25,7 +25,7 @@ from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ...engine.rows import gather_rows
-from .definer import Definer
+from .definer import Definer, Held
 from .distinct_rows import DistinctRowsCache
 from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, SessionCounters
@@ -205,6 +205,18 @@ class ParameterSession:
         with self._lock:
             self._after_last_step()
             self._definer.bind(variables, rule)
+
+    def adopt(self, held: Held) -> list[str]:
+        """Use variables that other tasks have created; see :meth:`Definer.adopt`."""
+        with self._lock:
+            return self._definer.adopt(held)
+
+    @contextmanager
+    def between_steps(self) -> Iterator[None]:
+        """Let no step begin meanwhile, so that the peers can be asked for something else."""
+        with self._lock:
+            self._after_last_step()
+            yield
 
     @property
     def who(self) -> Incarnation:

@@ -9,6 +9,7 @@ from tenacity import AttemptManager
 
 from ...cluster.access.principal import principal_of_task
 from ...cluster.replication.reports import ShareLeader
+from ...core.arrays.dtypes import Array
 from ...core.backoff import attempts
 from ...core.errors import LimitExceededError, PeerLostError, WindlassError
 from ...core.process.waiting import WaitLog
@@ -222,6 +223,38 @@ class RemotePs:
                 )
         self._held_bytes = response.held_bytes
         return response
+
+    # -- readers -----------------------------------------------------------------------------
+
+    def named(self, names: Sequence[str]) -> list[HeldShard]:
+        """Look up shards of variables that other tasks have created, by their names alone."""
+        response = self._define(ps_pb2.DefineRequest(names=names), "look up variables")
+        return [codec.held_from_wire(item) for item in response.held]
+
+    def ask(
+        self, message: session_pb2.ClientMessage, payload: Array | None = None
+    ) -> tuple[session_pb2.ServerMessage, memoryview]:
+        """Send a message beside steps, in one attempt; returns the answer and its payload.
+
+        Raises:
+            PeerLostError: The connection broke. The next attempt opens it again.
+        """
+        self._raise_if_aborted()
+        if self._session is None or self._is_elsewhere():
+            self.connect(self._settings.request_timeout_s)
+        session = self._session
+        if session is None:
+            raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)
+        try:
+            return session.ask(message, payload)
+        except OSError as error:
+            self._drop_session()
+            raise PeerLostError(
+                f"the connection to {self._peer} broke: {error.strerror or error}", peer=self._peer
+            ) from error
+        except WindlassError:  # the ps has ended the session
+            self._drop_session()
+            raise
 
     # -- cuts --------------------------------------------------------------------------------
 

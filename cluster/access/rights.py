@@ -13,6 +13,7 @@ from .principal import DRIVER, READER, Principal
 
 _TRAIN = frozenset({CHIEF, WORKER})
 _JOIN = _TRAIN | {EVALUATOR}
+_READ = _JOIN | {READER}
 _ALL = frozenset({DRIVER, CHIEF, WORKER, PS, EVALUATOR, READER})
 
 
@@ -45,7 +46,7 @@ _AUDITED_DRIVE = Rule(frozenset({DRIVER, CHIEF}), audited=True)
 
 # Every call of every service, and every operation of a session; a test holds that.
 RULES: dict[str, Rule] = {
-    f"/{_PS}/Define": Rule(_JOIN),
+    f"/{_PS}/Define": Rule(_READ),
     f"/{_PS}/Attach": _LEAD,
     f"/{_PS}/GetJob": Rule(_ALL),
     f"/{_PS}/SaveShards": _AUDITED_LEAD,
@@ -67,10 +68,10 @@ RULES: dict[str, Rule] = {
     f"/{_CHIEF}/StopJob": _AUDITED_DRIVE,
     f"/{_CHIEF}/MoveShare": _AUDITED_DRIVE,
     f"/{_CHIEF}/GetStatus": Rule(_ALL),
-    f"/{_CHIEF}/WatchLeaders": Rule(_JOIN),
+    f"/{_CHIEF}/WatchLeaders": Rule(_READ),
     f"/{_CHIEF}/JoinCut": _WRITE,
-    f"/{_CHIEF}/TakeCut": _WRITE,
-    f"/{_CHIEF}/ReleaseCut": _WRITE,
+    f"/{_CHIEF}/TakeCut": Rule(_TRAIN | {READER}),
+    f"/{_CHIEF}/ReleaseCut": Rule(_TRAIN | {READER}),
     "/windlass.proto.v1.Collective/Probe": Rule(_TRAIN),
     f"/{_GATEWAY}/Poll": _NODE,
     f"/{_GATEWAY}/GetPackage": _NODE,
@@ -80,17 +81,21 @@ RULES: dict[str, Rule] = {
     f"/{_GATEWAY}/Follow": _DRIVE,
     f"/{_GATEWAY}/Stop": _AUDITED_DRIVE,
     f"/{_GATEWAY}/OpenRoute": _AUDITED_DRIVE,
-    "/windlass.proto.v1.Tunnel/Open": Rule(_JOIN | {PS}),
+    "/windlass.proto.v1.Tunnel/Open": Rule(_READ | {PS}),
     "/grpc.health.v1.Health/Check": Rule(frozenset()),
-    "session ps": Rule(_JOIN),
+    "session ps": Rule(_READ),
     "session ring": Rule(_TRAIN),
     "session closures": Rule(frozenset({CHIEF, WORKER}), leads=True, audited=True),
     "session follow": Rule(frozenset({PS})),
     "session who": Rule(_ALL),
     "define CREATE": _WRITE,
     "define BIND": _WRITE,
-    "define LOOKUP": Rule(_JOIN),
-    "step PULL": Rule(_JOIN),
+    "define LOOKUP": Rule(_READ),
+    "cut VALUES": _WRITE,
+    "cut ROWS": Rule(frozenset({READER})),
+    "read FOLLOW": Rule(frozenset({READER})),
+    "read KEEP": Rule(frozenset({READER})),
+    "step PULL": Rule(_READ),
     "step APPLY": _WRITE,
     "step ASSIGN": _WRITE,
     "step ASSIGN_ADD": _WRITE,

@@ -59,6 +59,7 @@ STATUS_OF: dict[type[errors.WindlassError], int] = {
     errors.MovedError: code_pb2.UNAVAILABLE,
     errors.CollectiveTimeoutError: code_pb2.DEADLINE_EXCEEDED,
     errors.CutVoidError: code_pb2.ABORTED,
+    errors.StaleRowsError: code_pb2.UNAVAILABLE,
     errors.JoinTimeoutError: code_pb2.DEADLINE_EXCEEDED,
     errors.JobStoppedError: code_pb2.CANCELLED,
 }

@@ -121,6 +121,8 @@ class RowCache:
         lookup.rows[lookup.missing] = pulled
         wanted = lookup.wanted
         with self._lock:
+            if not self._may_keep(lookup):
+                return lookup.rows
             places = self._index.find(wanted)
             # Another lookup may have brought a row meanwhile, later than this one began.
             older = (places >= 0) & (self._pulled_at[places] < lookup.number)
@@ -131,6 +133,10 @@ class RowCache:
             self._index.insert(wanted[new], places)
             self._write(places, pulled[new], lookup.number)
         return lookup.rows
+
+    def _may_keep(self, lookup: CachedLookup) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether rows that a lookup has pulled may be read again."""
+        return True
 
     def _write(self, places: Array, rows: Array, number: int) -> None:
         self._values[places] = rows

@@ -10,6 +10,7 @@ from ...core.arrays.dtypes import Array
 from ...core.report import TableCounters
 from ...core.rules.definitions import ShardDefinition
 from ...core.wire.memory import MemoryLocation
+from ..changed_rows import ChangedRows
 from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
 from .definition import TableCounts, definition_of
 from .row_rules import warm_up
@@ -68,8 +69,8 @@ class KeyedBlock(RowsByKey):
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that the table may come to have."""
-        return self.shards[0].num_bytes
+        """Bytes that the table may come to have, and of what readers follow."""
+        return self.shards[0].num_bytes + self.followed_bytes
 
     def location(self, entry: int) -> MemoryLocation | None:  # noqa: ARG002 - the interface's
         """None: where a row is only the ps knows."""
@@ -108,6 +109,25 @@ class KeyedBlock(RowsByKey):
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""
         self.table = KeyedTable(self.table.definition)
+        self.unfollow()
+
+    def follow(self, entry: int) -> ChangedRows:
+        """Note from now on which rows change."""
+        self.table.changes = super().follow(entry)
+        return self.table.changes
+
+    def unfollow(self) -> None:
+        """Note no changes any more."""
+        super().unfollow()
+        self.table.changes = None
+
+    def places(self, entry: int) -> int:  # noqa: ARG002 - the interface's
+        """Number of places that were ever used."""
+        return self.table.places
+
+    def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
+        """Keys of rows that changed and are there."""
+        return self.table.keys_in_use(self.changes[entry].since(since, start, stop))
 
     def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:
         """Remove rows, and write others as they were copied from another replica."""

@@ -17,6 +17,7 @@ from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError, ShapeMismatchError
 from .. import rows as row_functions
+from ..changed_rows import ChangedRows
 from ..library import KEYED_KERNELS, library
 from ..rows import gather_rows, sum_duplicates
 from .admission import admitter
@@ -47,6 +48,7 @@ class KeyedTable:
         counts: What happened so far.
         step: The largest step of its pushes.
         removals: Which rows went, for who copies what changed.
+        changes: Which rows changed; None: no reader follows any.
 
     Raises:
         ConfigurationError: The rule, the initializer or the admission does not fit a growing table.
@@ -69,6 +71,7 @@ class KeyedTable:
         self._recent = RecentRows(self._memory)
         self.counts = TableCounts()
         self.step = 0
+        self.changes: ChangedRows | None = None
 
     def __len__(self) -> int:
         return len(self._store)
@@ -140,6 +143,8 @@ class KeyedTable:
         gradients, scale = clipped(self.definition.clipping, gradients, scale)
         self._store.touch(rows, self.step)
         self._updater.apply(self._store, rows, gradients, step=self.step, scale=scale)
+        if self.changes is not None:
+            self.changes.note(rows)
         self._evict_unseen()
 
     def evict(self, keys: Array) -> int:
@@ -209,6 +214,17 @@ class KeyedTable:
         """
         return tile_of(self.definition, columns)
 
+    @property
+    def places(self) -> int:
+        """Number of places of rows that were ever used."""
+        return self._store.used
+
+    def keys_in_use(self, rows: Array) -> Array:
+        """Keys of those of these places that have a row, int64."""
+        rows = rows[rows < self._store.used]
+        keys: Array = self._store.keys[rows[self._store.last[rows] != FREE]]
+        return keys
+
     def mark(self) -> int:
         """A mark for ``copy`` and ``removed_since``: what changes from now on is after it.
 
@@ -258,6 +274,8 @@ class KeyedTable:
         for slot, memory in store.slots.items():
             memory[rows] = tile.slots[slot]
         store.counts[rows], store.last[rows] = tile.counts, tile.last
+        if self.changes is not None:
+            self.changes.note(rows)
         self.step = max(self.step, int(tile.last.max(initial=0)))
 
     def state(self) -> dict[str, Array]:
@@ -378,6 +396,8 @@ class KeyedTable:
         self._recent.forget()
         keys = self._store.keys[rows]
         self.removals.note(keys, self.step)
+        if self.changes is not None:
+            self.changes.note_removed(keys)
         self._index.remove(keys)
         self._store.release(rows)
         self.counts.evicted += rows.size

@@ -325,9 +325,11 @@ class JoinCutResponse(_message.Message):
     def __init__(self, marks: bool = ..., again_s: _Optional[float] = ...) -> None: ...
 
 class TakeCutRequest(_message.Message):
-    __slots__ = ()
+    __slots__ = ("rows_only",)
     FROM_FIELD_NUMBER: _ClassVar[int]
-    def __init__(self, **kwargs) -> None: ...
+    ROWS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    rows_only: bool
+    def __init__(self, rows_only: bool = ..., **kwargs) -> None: ...
 
 class TakeCutResponse(_message.Message):
     __slots__ = ("cut", "global_step", "marks")

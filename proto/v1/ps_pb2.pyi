@@ -110,7 +110,7 @@ class SketchedSightings(_message.Message):
     def __init__(self, count: _Optional[int] = ..., counters: _Optional[int] = ...) -> None: ...
 
 class DefineRequest(_message.Message):
-    __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule", "share")
+    __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule", "share", "names")
     FROM_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -118,13 +118,15 @@ class DefineRequest(_message.Message):
     BIND_VARIABLES_FIELD_NUMBER: _ClassVar[int]
     BIND_RULE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
     create: bool
     shards: _containers.RepeatedCompositeFieldContainer[ShardDefinition]
     checkpoint: str
     bind_variables: _containers.RepeatedScalarFieldContainer[str]
     bind_rule: _struct_pb2.Struct
     share: int
-    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., share: _Optional[int] = ..., **kwargs) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., share: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., **kwargs) -> None: ...
 
 class HeldShard(_message.Message):
     __slots__ = ("shard", "initialized", "restored")
@@ -474,7 +476,7 @@ class FollowerState(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ..., copied_bytes: _Optional[int] = ...) -> None: ...
 
 class BeginCutRequest(_message.Message):
-    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots", "may_be_base")
+    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots", "may_be_base", "rows_only")
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +484,7 @@ class BeginCutRequest(_message.Message):
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
     WITH_SLOTS_FIELD_NUMBER: _ClassVar[int]
     MAY_BE_BASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_ONLY_FIELD_NUMBER: _ClassVar[int]
     chief: _common_pb2.Incarnation
     share: int
     cut: int
@@ -489,7 +492,8 @@ class BeginCutRequest(_message.Message):
     hold_s: float
     with_slots: bool
     may_be_base: bool
-    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ..., may_be_base: bool = ...) -> None: ...
+    rows_only: bool
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ..., may_be_base: bool = ..., rows_only: bool = ...) -> None: ...
 
 class BeginCutResponse(_message.Message):
     __slots__ = ()

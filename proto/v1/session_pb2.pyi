@@ -44,7 +44,7 @@ ENCODING_ELEMENTS: Encoding
 ENCODING_KEYS: Encoding
 
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure", "change_optimizer", "forget", "find_memory")
+    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure", "change_optimizer", "forget", "find_memory", "follow_rows", "keep_rows", "read_kept_rows")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,9 @@ class ClientMessage(_message.Message):
     CHANGE_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     FIND_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_ROWS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    READ_KEPT_ROWS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     layout: Layout
     step: Step
@@ -69,10 +72,13 @@ class ClientMessage(_message.Message):
     change_optimizer: ChangeOptimizer
     forget: ForgetThings
     find_memory: FindMemory
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ..., change_optimizer: _Optional[_Union[ChangeOptimizer, _Mapping]] = ..., forget: _Optional[_Union[ForgetThings, _Mapping]] = ..., find_memory: _Optional[_Union[FindMemory, _Mapping]] = ...) -> None: ...
+    follow_rows: FollowRows
+    keep_rows: KeepRows
+    read_kept_rows: ReadKeptRows
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ..., change_optimizer: _Optional[_Union[ChangeOptimizer, _Mapping]] = ..., forget: _Optional[_Union[ForgetThings, _Mapping]] = ..., find_memory: _Optional[_Union[FindMemory, _Mapping]] = ..., follow_rows: _Optional[_Union[FollowRows, _Mapping]] = ..., keep_rows: _Optional[_Union[KeepRows, _Mapping]] = ..., read_kept_rows: _Optional[_Union[ReadKeptRows, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "step", "failure", "slab", "closure", "acknowledged", "found_memory")
+    __slots__ = ("welcome", "step", "failure", "slab", "closure", "acknowledged", "found_memory", "followed_rows", "kept_rows")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +86,8 @@ class ServerMessage(_message.Message):
     CLOSURE_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     FOUND_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_ROWS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step: StepReply
     failure: _errors_pb2.ErrorDetail
@@ -87,7 +95,9 @@ class ServerMessage(_message.Message):
     closure: ClosureAnswer
     acknowledged: Acknowledged
     found_memory: FoundMemory
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ..., closure: _Optional[_Union[ClosureAnswer, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., found_memory: _Optional[_Union[FoundMemory, _Mapping]] = ...) -> None: ...
+    followed_rows: FollowedRows
+    kept_rows: KeptRows
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ..., closure: _Optional[_Union[ClosureAnswer, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., found_memory: _Optional[_Union[FoundMemory, _Mapping]] = ..., followed_rows: _Optional[_Union[FollowedRows, _Mapping]] = ..., kept_rows: _Optional[_Union[KeptRows, _Mapping]] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ("position",)
@@ -207,6 +217,76 @@ class MapSlab(_message.Message):
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     number: int
     def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class FollowRows(_message.Message):
+    __slots__ = ("variable", "part", "log", "since", "cursor", "ranges")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    part: int
+    log: int
+    since: int
+    cursor: int
+    ranges: _containers.RepeatedCompositeFieldContainer[KeyRange]
+    def __init__(self, variable: _Optional[str] = ..., part: _Optional[int] = ..., log: _Optional[int] = ..., since: _Optional[int] = ..., cursor: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[KeyRange, _Mapping]]] = ...) -> None: ...
+
+class KeyRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class FollowedRows(_message.Message):
+    __slots__ = ("log", "position", "next", "unknown", "payload_bytes", "error")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    log: int
+    position: int
+    next: int
+    unknown: bool
+    payload_bytes: int
+    error: _errors_pb2.ErrorDetail
+    def __init__(self, log: _Optional[int] = ..., position: _Optional[int] = ..., next: _Optional[int] = ..., unknown: bool = ..., payload_bytes: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class KeepRows(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[KeptEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[KeptEntry, _Mapping]]] = ...) -> None: ...
+
+class KeptEntry(_message.Message):
+    __slots__ = ("variable", "part", "rows")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    part: int
+    rows: int
+    def __init__(self, variable: _Optional[str] = ..., part: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class ReadKeptRows(_message.Message):
+    __slots__ = ("cut",)
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: int
+    def __init__(self, cut: _Optional[int] = ...) -> None: ...
+
+class KeptRows(_message.Message):
+    __slots__ = ("payload_bytes", "error")
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    payload_bytes: int
+    error: _errors_pb2.ErrorDetail
+    def __init__(self, payload_bytes: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class LayoutEntry(_message.Message):
     __slots__ = ("variable", "part", "operation", "encoding", "dtype", "decay")

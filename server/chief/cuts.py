@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from ...cluster.job import cut as decisions
 from ...cluster.job.cut import CutPhase, JobCut
@@ -12,12 +13,21 @@ from ...core.wire.cut_marks import Marks
 _ASK_S = 0.02  # a round trip is less, and so is the stall that it costs
 _ASK_EACH_S = 0.0005  # so that hundreds of workers do not keep the chief busy
 
-TakeForReader = Callable[[], tuple[int, int, Marks]]
-"""Takes a cut; returns (its number, its global step, its marks)."""
+
+class TakeForReader(Protocol):
+    """Takes a cut for a task that reads it."""
+
+    def __call__(self, reader: Incarnation, *, rows_only: bool) -> tuple[int, int, Marks]:
+        """Return (its number, its global step, its marks)."""
+        ...
 
 
-def _cannot() -> tuple[int, int, Marks]:
+def _cannot(reader: Incarnation, *, rows_only: bool) -> tuple[int, int, Marks]:  # noqa: ARG001
     raise CutVoidError("the chief takes no cuts: its job has no ps, or has not begun")
+
+
+def _keeps_none(number: int, reader: Incarnation) -> None:
+    """Release a cut of a job that takes none."""
 
 
 class JobCuts:
@@ -25,14 +35,14 @@ class JobCuts:
 
     Attributes:
         take: Takes a cut for a task that reads its values.
-        release: Has the ps keep nothing of a cut any more.
+        release: Has the ps keep nothing any more of the cut with a number, taken for a task.
     """
 
     def __init__(self) -> None:
         self._change = threading.Condition()
         self._cut: JobCut | None = None
         self.take: TakeForReader = _cannot
-        self.release: Callable[[int], None] = lambda number: None  # noqa: ARG005
+        self.release: Callable[[int, Incarnation], None] = _keeps_none
 
     @property
     def number(self) -> int:

@@ -219,10 +219,13 @@ class ChiefServicer:
         marks, again_s = self._locked_job.cuts.join(request.cut, who)
         return chief_pb2.JoinCutResponse(marks=marks, again_s=again_s)
 
-    def TakeCut(self, request: chief_pb2.TakeCutRequest, _: Visitor) -> chief_pb2.TakeCutResponse:
+    def TakeCut(
+        self, request: chief_pb2.TakeCutRequest, visitor: Visitor
+    ) -> chief_pb2.TakeCutResponse:
         """Take a cut for a task that reads its values. Not idempotent: each has a new number."""
-        codec.incarnation_from_wire(getattr(request, "from"))
-        number, global_step, marks = self._locked_job.cuts.take()
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        visitor.check("cut ROWS" if request.rows_only else "cut VALUES")
+        number, global_step, marks = self._locked_job.cuts.take(who, rows_only=request.rows_only)
         return chief_pb2.TakeCutResponse(
             cut=number, global_step=global_step, marks=marks_to_wire(marks)
         )
@@ -231,8 +234,8 @@ class ChiefServicer:
         self, request: chief_pb2.ReleaseCutRequest, _: Visitor
     ) -> chief_pb2.ReleaseCutResponse:
         """Have the ps keep nothing of a cut any more. Idempotent."""
-        codec.incarnation_from_wire(getattr(request, "from"))
-        self._locked_job.cuts.release(request.cut)
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        self._locked_job.cuts.release(request.cut, who)
         return chief_pb2.ReleaseCutResponse()
 
 

@@ -103,7 +103,7 @@ class Bases:
                     if isinstance(mark, TableMark):
                         _table_of(block).table.removals.unpin(mark.pin)
                     elif isinstance(block, Block):
-                        block.changes = None
+                        block.base_changes = None
 
 
 def _mark(block: PushTarget) -> Mark | None:
@@ -115,8 +115,8 @@ def _mark(block: PushTarget) -> Mark | None:
         return None
     if block.value_bytes + block.slot_bytes <= _LEAST_BYTES:
         return None
-    block.changes = RowChanges(block)
-    return block.changes
+    block.base_changes = RowChanges(block)
+    return block.base_changes
 
 
 def _table_of(block: PushTarget) -> "KeyedBlock":

@@ -90,6 +90,24 @@ class MemoryLimits:
         if more:
             self._check(used + more, self.max_ps_bytes, "max_ps_bytes", label, who)
 
+    def check_followed(self, num_bytes: int, name: str, blocks: Iterable[PushTarget]) -> None:
+        """Check that what notes the changes of a variable's rows for readers fits.
+
+        Raises:
+            LimitExceededError: It does not.
+        """
+        used = self._beside() + sum(block.most_bytes for block in blocks)
+        if used + num_bytes > self.max_ps_bytes:
+            raise LimitExceededError(
+                f"{self._task} would hold {used + num_bytes} bytes if a reader followed the rows "
+                f"of {name!r}, and max_ps_bytes is {self.max_ps_bytes}; let readers look rows up "
+                "without keeping them, or raise WINDLASS_MAX_PS_BYTES on the ps",
+                task=self._task,
+                variable=name,
+                limit="max_ps_bytes",
+                value=used + num_bytes,
+            )
+
     def _check(self, total: int, most: int, limit: str, name: str, who: Incarnation) -> None:
         if total <= most:
             return

@@ -87,7 +87,7 @@ def changed_rows(
         cut: What the image is a part of, if that is of one moment.
     """
     block = image.block
-    if block.changes is not changes or len(image.pieces) < 2:
+    if block.base_changes is not changes or len(image.pieces) < 2:
         return None
     changed: list[Array] = []
     shard = block.shards[0]

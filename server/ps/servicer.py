@@ -11,7 +11,14 @@ from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.errors import CutVoidError
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
-from ...core.wire.bounds import MAX_LEASE_S, MAX_NAME_BYTES, check_number, check_text
+from ...core.wire.bounds import (
+    MAX_LEASE_S,
+    MAX_NAME_BYTES,
+    MAX_NAMES,
+    check_count,
+    check_number,
+    check_text,
+)
 from ...core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
@@ -76,7 +83,8 @@ class ParameterServerServicer:
             source = self._model_dir.checkpoint(named) if named else None
             held = table.define(shards, who, restore_from=source, still_wanted=visitor.is_waiting)
         else:
-            held = table.lookup(shards, who)
+            check_count(request.names, MAX_NAMES, "names", who.task)
+            held = table.lookup(shards, who) + table.named(request.names)
         if request.bind_variables:
             visitor.check("define BIND")
             rule = codec.rule_from_wire(request.bind_rule)
@@ -151,6 +159,7 @@ class ParameterServerServicer:
             request.hold_s,
             with_slots=request.with_slots,
             may_be_base=request.may_be_base,
+            rows_only=request.rows_only,
         )
         return ps_pb2.BeginCutResponse()
 

@@ -22,13 +22,20 @@ class SessionLimiter:
     Args:
         task: The ps, for messages.
         limit: Most workers.
+        kind: What they are, for messages.
     """
 
-    def __init__(self, task: TaskId, limit: int) -> None:
+    def __init__(self, task: TaskId, limit: int, kind: str = "workers") -> None:
         self._task = task
         self._limit = limit
+        self._kind = kind
         self._lock = threading.Lock()
         self._sessions: Counter[TaskId] = Counter()
+
+    @property
+    def task(self) -> TaskId:
+        """The ps."""
+        return self._task
 
     @property
     def count(self) -> int:
@@ -49,11 +56,10 @@ class SessionLimiter:
             full = connections >= CONNECTIONS_PER_WORKER * self._limit
             if full or (is_new and workers >= self._limit):
                 raise TooManyWorkersError(
-                    f"{self._task} has {connections} sessions of {workers} workers already "
-                    f"(max_sessions={self._limit} workers, {CONNECTIONS_PER_WORKER} for each on "
-                    f"average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on "
-                    "the ps, or run "
-                    "fewer workers",
+                    f"{self._task} has {connections} sessions of {workers} {self._kind} already "
+                    f"({self._limit} {self._kind} by max_sessions, {CONNECTIONS_PER_WORKER} for "
+                    f"each on average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on the "
+                    f"ps, or run fewer {self._kind}",
                     limit="max_sessions",
                     value=self._limit,
                 )

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...cluster.access.principal import READER, Principal
+from ...cluster.access.rights import check_access
 from ...core.arrays.dtypes import Array
 from ...core.errors import FencedError, RefusedError, SegmentError
 from ...core.settings import Settings
@@ -11,6 +13,7 @@ from ...core.task import Incarnation
 from ...core.wire import codec
 from ...core.wire.steps import StepReply
 from ...engine.rows import gather_rows
+from ...net.auth.guard import Visitor
 from ...net.connection import Connection, FrameWriter, Lender
 from ...net.dial import parse
 from ...net.endpoint import Greeting
@@ -19,6 +22,7 @@ from ...net.shared_memory import SharedSegment
 from ...net.stream import READ_BYTES
 from ...proto.v1 import session_pb2
 from .payload import ConnectionPayload, Payload, SegmentPayload
+from .reader_messages import ReaderMessages
 from .replication.segments import most_segment_bytes
 from .replication.shares import PsShares
 from .session import Session
@@ -26,6 +30,8 @@ from .session_limiter import SessionLimiter
 from .store import Store
 
 SERVICE = "ps"
+READER_SHARE = 4
+"""Readers have places of their own beside those of workers, a quarter as many."""
 
 
 class SessionService:
@@ -49,6 +55,8 @@ class SessionService:
         self._shares = shares
         self._settings = settings
         self._limiter = limiter
+        most_readers = max(1, settings.max_sessions // READER_SHARE)
+        self._readers = SessionLimiter(limiter.task, most_readers, "readers")
         self._pool = MemoryPool()
 
     def serve(self, greeting: Greeting) -> bool:
@@ -62,7 +70,9 @@ class SessionService:
         who = codec.incarnation_from_wire(getattr(hello, "from"))
         self._check_job(who)
         share = self._shares.at(hello.share)
-        with share.serving(connection.cancel) as store, self._limiter.session(who.task):
+        reads = who.task.type == READER
+        limiter = self._readers if reads else self._limiter
+        with share.serving(connection.cancel) as store, limiter.session(who.task):
             if hello.expected_ps_generation not in (0, store.contents):
                 raise FencedError(
                     f"{store.task} restarted and lost its variables (generation {store.contents}, "
@@ -70,17 +80,35 @@ class SessionService:
                     "checkpoint",
                     task=store.task,
                 )
-            store.register_incarnation(who)
+            if not reads:  # it pushes nothing that would have to be remembered
+                store.register_incarnation(who)
             greeting.welcome(
                 ps_generation=store.contents,
                 max_step_bytes=self._settings.max_step_bytes,
                 confirms_reads=self._settings.ps_replicas > 1,
             )
-            self._serve(connection, store, Session(store, who, greeting.visitor.check))
+            if reads:
+                self._serve_reader(connection, store, who, greeting.visitor)
+            else:
+                session = Session(store, who, greeting.visitor.check)
+                self._serve(connection, _Messages(connection, session, store, self._settings))
         return False
 
-    def _serve(self, connection: Connection, store: Store, session: Session) -> None:
-        messages = _Messages(connection, session, store, self._settings)
+    def _serve_reader(
+        self, connection: Connection, store: Store, who: Incarnation, visitor: Visitor
+    ) -> None:
+        def check(operation: str) -> None:
+            visitor.check(operation)
+            # Also where nobody has to show who they are: a reader's session reads.
+            check_access(Principal(READER), operation, server=store.task)
+
+        with store.readers.session() as kept:
+            session = Session(store, who, check)
+            reading = ReaderMessages(connection, store, kept, check)
+            messages = _Messages(connection, session, store, self._settings, reading)
+            self._serve(connection, messages)
+
+    def _serve(self, connection: Connection, messages: "_Messages") -> None:
         while (data := connection.receive()) is not None:
             with Lease(self._pool) as lease:
                 messages.handle(parse(session_pb2.ClientMessage, data), lease.lend)
@@ -90,8 +118,14 @@ class _Messages:
     """Carries out the messages of one connection, in order."""
 
     def __init__(
-        self, connection: Connection, session: Session, store: Store, settings: Settings
+        self,
+        connection: Connection,
+        session: Session,
+        store: Store,
+        settings: Settings,
+        reading: "ReaderMessages | None" = None,
     ) -> None:
+        self._reading = reading
         self._connection = connection
         self._session = session
         self._store = store
@@ -114,6 +148,8 @@ class _Messages:
             self._find_memory(message.find_memory)
         elif kind == "map_slab":
             self._hand_over_slab(message.map_slab.number)
+        elif self._reading is not None and self._reading.handle(message, kind, lend):
+            return
         else:
             raise RefusedError(
                 f"a session goes on with steps, not with {kind or 'an empty message'}"

@@ -27,6 +27,7 @@ from ...core.wire.memory import MemoryRegion
 from ...core.wire.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
 from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
+from ...engine.changed_rows import ChangedRows
 from ...engine.library import library
 from ...engine.push_target import PushTarget, RowsByKey
 from ...net.shared_memory import SharedSegment, unavailable
@@ -294,6 +295,15 @@ class ShardTable:
                     found.append(self._describe(held))
             return found
 
+    def named(self, names: Iterable[str]) -> list[HeldShard]:
+        """All shards held here of the variables of these names, whatever those are."""
+        with self._definitions:
+            return [
+                self._describe(self._held[name, part])
+                for name in names
+                for part in self._parts.get(name, ())
+            ]
+
     def bind(self, variables: Iterable[str], rule: UpdateRule, who: Incarnation) -> None:
         """Give every shard of these variables held here an update rule; it cannot be changed.
 
@@ -443,15 +453,40 @@ class ShardTable:
         with self._definitions:
             return join_ranges([self._range(item) for item in entries])
 
-    def _range(self, item: LayoutEntry) -> LayoutRange:
-        held = self._held.get((item.variable, item.part))
+    def target_of(self, key: ShardKey) -> tuple[PushTarget, int]:
+        """Which block a shard is in, and its entry there.
+
+        Raises:
+            UnknownVariableError: It is not held here.
+        """
+        with self._definitions:
+            held = self._find(key)
+            return held.block, held.entry
+
+    def check_follow(self, target: PushTarget, entry: int) -> None:
+        """Check that there is memory to note which rows of an entry change.
+
+        Raises:
+            LimitExceededError: There is not.
+        """
+        num_bytes = ChangedRows.bytes_of(target.shards[entry].rows)
+        name = target.shards[entry].variable.name
+        self._limits.check_followed(num_bytes, name, self.targets())
+
+    def _find(self, key: ShardKey) -> Held:
+        held = self._held.get(key)
         if held is None:
+            variable, part = key
             raise UnknownVariableError(
-                f"{self.task} holds no part {item.part} of a variable {item.variable!r}; it holds "
+                f"{self.task} holds no part {part} of a variable {variable!r}; it holds "
                 f"{len(self._held)} shards. Define the variable in strategy.scope() first",
                 task=self.task,
-                variable=item.variable,
+                variable=variable,
             )
+        return held
+
+    def _range(self, item: LayoutEntry) -> LayoutRange:
+        held = self._find((item.variable, item.part))
         block, entry = held.block, held.entry
         rule = block.rules[entry]
         if item.operation is Operation.APPLY and rule is None:

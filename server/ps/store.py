@@ -28,6 +28,7 @@ from .cut.cuts import ShareCuts
 from .cut.image import CutImage, Moment
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
+from .readers import Readers
 from .replication.copying import run_and_post
 from .replication.follower import Follower
 from .replication.records import (
@@ -100,6 +101,7 @@ class Store:
         records: To the ps that follow this store.
         cuts: Moments of all ps that are taken, or kept.
         bases: Since which whole checkpoint it is known what changed.
+        readers: Who reads rows and follows their changes.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Store:
         self.table = ShardTable(task, settings, self.raise_global_step, self.records, beside)
         self.cuts = ShareCuts(self._take_image, self._last_push)
         self.bases = Bases()
+        self.readers = Readers(self)
         self._beside = beside
         self._log_lock = threading.Lock()
         self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
@@ -345,8 +348,10 @@ class Store:
             generation, sequence = self._log.last.get(who.task, (0, 0))
             return sequence if generation == who.generation else 0
 
-    def _take_image(self, moment: Moment, with_slots: bool) -> CutImage:
-        """Keep the values of now; the caller lets no push be applied."""
+    def _take_image(self, moment: Moment, with_slots: bool, rows_only: bool) -> CutImage:
+        """Keep the values of now, or rows of them; the caller lets no push be applied."""
+        if rows_only:
+            self.readers.keep(moment.number)
         in_use, settings = self.table.bytes_in_use(), self.settings
         most = piece_bytes(in_use) if with_slots else settings.max_message_bytes // 2
         with self._tally.lock:
@@ -356,7 +361,7 @@ class Store:
         return CutImage(
             self.task,
             replace(moment, global_step=self.global_step, pushes=pushes),
-            self.table.blocks(),
+            self.table.blocks() if not rows_only else (),
             self.table.tables() if with_slots else (),
             most=most,
             room=max(0, self.table.max_bytes - in_use - self._beside()),

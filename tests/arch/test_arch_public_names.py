@@ -37,8 +37,8 @@ NAMES = {
         embedding_lookup_sparse_gradient scale_regularization_loss
     """,
     "windlass.embedding": """
-        Chance Embeddings FeatureConfig GroupFtrl Lookup Ragged RowwiseAdagrad Sightings
-        SketchedSightings TableConfig export_table hash_strings import_tables
+        Chance Embeddings FeatureConfig GroupFtrl Lookup Ragged Reader RowsAtOneMoment
+        RowwiseAdagrad Sightings SketchedSightings TableConfig export_table hash_strings import_tables
     """,
     "windlass.random": "Generator",
     "windlass.optimizers": """

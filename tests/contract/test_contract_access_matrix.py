@@ -44,7 +44,7 @@ MODES = ["local", "token", "mtls"]
 # x: let in, .: refused, -: there is none
 CALLS = """
                           driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
-ParameterServer/Define      .       x       x         x       .        x          .
+ParameterServer/Define      .       x       x         x       .        x          x
 ParameterServer/Attach      .       x       .         .       .        .          .
 ParameterServer/GetJob      x       x       x         x       x        x          x
 ParameterServer/SaveShards  .       x       .         .       .        .          .
@@ -66,10 +66,10 @@ Chief/Arrive                .       x       x         x       .        .        
 Chief/StopJob               x       x       .         .       .        .          .
 Chief/MoveShare             x       x       .         .       .        .          .
 Chief/GetStatus             x       x       x         x       x        x          x
-Chief/WatchLeaders          .       x       x         x       .        x          .
+Chief/WatchLeaders          .       x       x         x       .        x          x
 Chief/JoinCut               .       x       x         x       .        .          .
 Chief/TakeCut               .       x       x         x       .        .          .
-Chief/ReleaseCut            .       x       x         x       .        .          .
+Chief/ReleaseCut            .       x       x         x       .        .          x
 Collective/Probe            .       x       x         x       .        .          .
 Health/Check                x       x       x         x       x        x          x
 Health/Watch                -       -       -         -       -        -          -
@@ -93,25 +93,30 @@ DEFINITIONS = """
                           driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
 create                      .       x       x         x       .        .          .
 bind                        .       x       x         x       .        .          .
-look_up                     .       x       x         x       .        x          .
+look_up                     .       x       x         x       .        x          x
+"""
+CUTS = """
+                          driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
+values                      .       x       x         x       .        .          .
+rows                        .       .       .         .       .        .          x
 """
 GREETINGS = """
                           driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
-ps                          .       x       x         x       .        x          .
+ps                          .       x       x         x       .        x          x
 ring                        .       x       x         x       .        .          .
 follow                      .       .       .         .       x        .          .
 who                         x       x       x         x       x        x          x
 """
 OPERATIONS = """
-                                  chief  worker:0  worker:1       evaluator:0
-OPERATION_PULL                      x       x         x                x
-OPERATION_APPLY                     x       x         x                .
-OPERATION_ASSIGN                    x       x         x                .
-OPERATION_ASSIGN_ADD                x       x         x                .
-OPERATION_MULTIPLY                  x       x         x                .
-OPERATION_DIVIDE                    x       x         x                .
-OPERATION_MINIMUM                   x       x         x                .
-OPERATION_MAXIMUM                   x       x         x                .
+                                  chief  worker:0  worker:1       evaluator:0  reader
+OPERATION_PULL                      x       x         x                x          x
+OPERATION_APPLY                     x       x         x                .          .
+OPERATION_ASSIGN                    x       x         x                .          .
+OPERATION_ASSIGN_ADD                x       x         x                .          .
+OPERATION_MULTIPLY                  x       x         x                .          .
+OPERATION_DIVIDE                    x       x         x                .          .
+OPERATION_MINIMUM                   x       x         x                .          .
+OPERATION_MAXIMUM                   x       x         x                .          .
 """
 # ?: it is not known who that is, tls: no connection comes about
 STRANGERS = {
@@ -284,6 +289,16 @@ def test_definitions_of_each_role(cluster: Cluster) -> None:
     assert marks(table, ask) == table
 
 
+def test_cuts_for_each_role(cluster: Cluster) -> None:
+    table = read_table(CUTS)
+
+    def ask(kind: str, who: str) -> str:
+        caller = cluster.at("chief", principal(who))
+        return called(caller, "Chief/TakeCut", rows_only=kind == "rows")
+
+    assert marks(table, ask) == table
+
+
 def test_calls_of_strangers(cluster: Cluster) -> None:
     expected = STRANGERS[cluster.mode]
     names = [name for name in METHODS if name != "Health/Watch"]
@@ -370,6 +385,7 @@ def test_greetings_of_each_role(cluster: Cluster, over: str) -> None:
         "worker:0",
         "worker:1",
         "evaluator:0",
+        "reader",
         *(n for n in ROLE_NAMES if n[:2] == "ps"),
     }
 
@@ -444,9 +460,9 @@ def test_operations_of_each_role(cluster: Cluster) -> None:
     assert {row: {who: tried[who][row] for who in tried} for row in table} == table
 
 
-def test_an_evaluator_cannot_count_steps(cluster: Cluster) -> None:
+def test_an_evaluator_and_a_reader_cannot_count_steps(cluster: Cluster) -> None:
     step = session_pb2.Step(request_id=1, sequence=1, step_increment=1)
-    for who, mark in {"evaluator:0": REFUSED, "worker:1": LET_IN}.items():
+    for who, mark in {"evaluator:0": REFUSED, "reader": REFUSED, "worker:1": LET_IN}.items():
         caller = cluster.at("ps", principal(who))
         with caller.tcp() as connection:
             assert caller.greet(connection, "ps").verdict == LET_IN

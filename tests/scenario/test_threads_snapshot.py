@@ -62,5 +62,5 @@ def test_a_snapshot_that_cannot_be_had_says_why() -> None:
     assert "no snapshot in 0.2 s: a worker stands still" in said
 
 
-def _refuse() -> None:
+def _refuse(*_: object, **__: object) -> None:
     raise wl.errors.CutVoidError("a worker stands still")

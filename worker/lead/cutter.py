@@ -20,7 +20,7 @@ from ...core.checkpoint.manifest import CutRecord
 from ...core.errors import CutVoidError, MovedError, WindlassError
 from ...core.settings import Settings
 from ...core.states import Phase
-from ...core.task import Incarnation
+from ...core.task import Incarnation, TaskId
 from ...core.wire.cut_marks import Marks
 from ...server.chief.servicer import LockedJob
 
@@ -96,6 +96,7 @@ class Cutter:
         self._taking = threading.Lock()
         self._kept: TakenCut | None = None
         self._kept_until: float | None = None  # None: until it is released
+        self._reader: TaskId | None = None  # whom it was taken for
         self._has_warned = False
 
     def take(self, *, with_slots: bool, may_be_base: bool = False) -> TakenCut:
@@ -115,8 +116,14 @@ class Cutter:
             self._kept, self._kept_until = taken, None
             return taken
 
-    def take_for_reader(self) -> tuple[int, int, Marks]:
+    def take_for_reader(
+        self, reader: Incarnation, *, rows_only: bool = False
+    ) -> tuple[int, int, Marks]:
         """Take a cut for a task that reads its values.
+
+        Args:
+            reader: The task.
+            rows_only: Of the rows that it has named, and no other values.
 
         Returns:
             (its number, its global step, the mark of each worker)
@@ -130,7 +137,8 @@ class Cutter:
             now, kept = self._locked_job.clock.now(), self._kept
             if kept is not None and (self._kept_until is None or now < self._kept_until):
                 raise CutVoidError(f"cut {kept.number} is being saved or read; ask again")
-            taken = self._take(with_slots=False)
+            taken = self._take(with_slots=False, rows_only=rows_only)
+            self._reader = reader.task
             self._kept, self._kept_until = taken, self._locked_job.clock.now() + _READ_S
         finally:
             self._taking.release()
@@ -142,10 +150,10 @@ class Cutter:
             self._kept = None
         self._end(cut.number, cut.led)
 
-    def release_number(self, number: int) -> None:
-        """The same, for a reader."""
-        kept = self._kept
-        if kept is not None and kept.number == number and self._kept_until is not None:
+    def release_number(self, number: int, reader: Incarnation) -> None:
+        """The same, for the task that it was taken for."""
+        kept, is_read = self._kept, self._kept_until is not None
+        if kept is not None and kept.number == number and is_read and self._reader == reader.task:
             self.release(kept)
 
     def warn(self, error: CutVoidError | MovedError) -> None:
@@ -158,7 +166,9 @@ class Cutter:
             error.message,
         )
 
-    def _take(self, *, with_slots: bool, may_be_base: bool = False) -> TakenCut:
+    def _take(
+        self, *, with_slots: bool, may_be_base: bool = False, rows_only: bool = False
+    ) -> TakenCut:
         with self._locked_job.open() as (job, _):
             is_running = job.phase is Phase.RUNNING
         # A job that ends has no time to wait for a task that stands still.
@@ -167,14 +177,26 @@ class Cutter:
         for _ in range(tries):
             try:
                 number = next(self._numbers)
-                return self._attempt(number, join_s, with_slots=with_slots, may_be_base=may_be_base)
+                return self._attempt(
+                    number,
+                    join_s,
+                    with_slots=with_slots,
+                    may_be_base=may_be_base,
+                    rows_only=rows_only,
+                )
             except CutVoidError as error:
                 log.debug("%s", error)
                 last = error
         raise last or CutVoidError("no cut was tried")
 
     def _attempt(
-        self, number: int, join_s: float, *, with_slots: bool, may_be_base: bool
+        self,
+        number: int,
+        join_s: float,
+        *,
+        with_slots: bool,
+        may_be_base: bool,
+        rows_only: bool,
     ) -> TakenCut:
         cuts = self._locked_job.cuts
         try:
@@ -185,7 +207,9 @@ class Cutter:
         cuts.begin(cut)
         try:
             self._wait_for_workers(join_s)
-            order = CutOrder(number, cut.workers, self._hold_s, with_slots, may_be_base)
+            order = CutOrder(
+                number, cut.workers, self._hold_s, with_slots, may_be_base, rows_only
+            )
             _for_each(led, lambda share, ps: self._begin(ps, share, order))
             answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))
         except WindlassError as error:

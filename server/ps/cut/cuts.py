@@ -18,8 +18,9 @@ from .marks import CutState, ShareCut
 
 log = logging.getLogger(__name__)
 
-TakeImage = Callable[[Moment, bool], CutImage]
-"""Returns the values of now, with slots or without; ``Moment`` lacks what the store knows."""
+TakeImage = Callable[[Moment, bool, bool], CutImage]
+"""Returns the values of now, with slots or without, or only the rows that readers want; ``Moment``
+lacks what the store knows."""
 
 
 class CutGate:
@@ -110,6 +111,7 @@ class ShareCuts:
         *,
         with_slots: bool,
         may_be_base: bool = False,
+        rows_only: bool = False,
     ) -> None:
         """Begin to hold the pushes that are not in a cut. What was kept of another one is dropped.
 
@@ -119,6 +121,7 @@ class ShareCuts:
             hold_s: How long pushes wait at most. Unit: seconds.
             with_slots: Whether slots are wanted, or values alone.
             may_be_base: Whether what changes from then on is to be noted.
+            rows_only: Whether only the rows are wanted that readers have named.
 
         Raises:
             FencedError: A later cut was begun.
@@ -137,7 +140,7 @@ class ShareCuts:
 
             def taken(after: ShareCut) -> None:
                 moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
-                self.image = self._take_image(moment, with_slots)
+                self.image = self._take_image(moment, with_slots, rows_only)
 
             self._last = self.gate = CutGate(cut, taken)
 

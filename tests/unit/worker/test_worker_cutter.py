@@ -17,6 +17,7 @@ from windlass.server.chief.servicer import LockedJob
 from windlass.worker.lead.cutter import Cutter
 
 CHIEF = TaskId("chief", 0)
+READER = Incarnation(TaskId("reader", 5), 1)
 
 
 class FakePs:
@@ -136,14 +137,14 @@ def test_a_worker_that_does_not_join_holds_up_nobody(made: list[Cut]) -> None:
 
 def test_one_reader_at_a_time(made: list[Cut]) -> None:
     job = _job(made)
-    number, _, marks = job.cutter.take_for_reader()
+    number, _, marks = job.cutter.take_for_reader(READER)
     assert {mark.pushes for mark in marks.values()} == {7}
     with pytest.raises(CutVoidError, match="being saved or read"):
-        job.cutter.take_for_reader()
-    job.cutter.release_number(number)
-    again, _, _ = job.cutter.take_for_reader()
+        job.cutter.take_for_reader(READER)
+    job.cutter.release_number(number, READER)
+    again, _, _ = job.cutter.take_for_reader(READER)
     job.clock.advance(61)  # that one says nothing any more
-    assert job.cutter.take_for_reader()[0] > again
+    assert job.cutter.take_for_reader(READER)[0] > again
 
 
 def test_what_is_saved_is_not_given_up_for_a_reader(made: list[Cut]) -> None:
@@ -151,9 +152,9 @@ def test_what_is_saved_is_not_given_up_for_a_reader(made: list[Cut]) -> None:
     taken = job.cutter.take(with_slots=True)
     job.clock.advance(1000)
     with pytest.raises(CutVoidError, match="being saved or read"):
-        job.cutter.take_for_reader()
-    job.cutter.release_number(taken.number)  # a reader cannot end it
+        job.cutter.take_for_reader(READER)
+    job.cutter.release_number(taken.number, READER)  # a reader cannot end it
     with pytest.raises(CutVoidError, match="being saved or read"):
-        job.cutter.take_for_reader()
+        job.cutter.take_for_reader(READER)
     job.cutter.release(taken)
-    job.cutter.take_for_reader()
+    job.cutter.take_for_reader(READER)

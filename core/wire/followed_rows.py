@@ -1,0 +1,115 @@
+"""What a reader asks about rows that changed, and what a ps answers."""
+
+from dataclasses import dataclass
+
+from ...proto.v1 import session_pb2
+from ..errors import WindlassError
+from . import error_table
+from .bounds import MAX_NAME_BYTES, check_count, check_text
+
+MAX_RANGES = 64
+"""Most ranges of keys in one question."""
+_WHO = "a reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to where a reader knows the changes of a shard.
+
+    Attributes:
+        log: Identity of the changes; 0: none are known.
+        since: Position from which on changes are asked for; 0: all rows that are there.
+    """
+
+    log: int = 0
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRequest:
+    """Asks which rows of a shard changed.
+
+    Attributes:
+        variable: The array, or table.
+        part: Number of the shard in it.
+        position: From where on.
+        cursor: Where to go on; 0: begin.
+        ranges: (first, last) of the keys that are asked for, ``last`` included; empty: all keys.
+    """
+
+    variable: str
+    part: int
+    position: Position
+    cursor: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FollowAnswer:
+    """Some rows that changed. Their keys are the payload.
+
+    Attributes:
+        position: What changes later is at or after it; of the first answer to a question.
+        next: Where to go on; 0: that was all.
+        unknown: Not all changes are known: any row may have changed.
+        payload_bytes: Size of the keys.
+        error: Why there is no answer; None: there is one.
+    """
+
+    position: Position = Position()
+    next: int = 0
+    unknown: bool = False
+    payload_bytes: int = 0
+    error: WindlassError | None = None
+
+
+def request_to_wire(request: FollowRequest) -> session_pb2.FollowRows:
+    """A question as a message."""
+    return session_pb2.FollowRows(
+        variable=request.variable,
+        part=request.part,
+        log=request.position.log,
+        since=request.position.since,
+        cursor=request.cursor,
+        ranges=[session_pb2.KeyRange(first=first, last=last) for first, last in request.ranges],
+    )
+
+
+def request_from_wire(message: session_pb2.FollowRows) -> FollowRequest:
+    """The question in a message.
+
+    Raises:
+        RefusedError: Its name is too long, or it has too many ranges.
+    """
+    check_text(message.variable, MAX_NAME_BYTES, "the name of a variable", _WHO)
+    check_count(message.ranges, MAX_RANGES, "ranges of keys", _WHO)
+    return FollowRequest(
+        message.variable,
+        message.part,
+        Position(message.log, message.since),
+        message.cursor,
+        tuple((each.first, each.last) for each in message.ranges),
+    )
+
+
+def answer_to_wire(answer: FollowAnswer) -> session_pb2.FollowedRows:
+    """An answer as a message."""
+    return session_pb2.FollowedRows(
+        log=answer.position.log,
+        position=answer.position.since,
+        next=answer.next,
+        unknown=answer.unknown,
+        payload_bytes=answer.payload_bytes,
+        error=error_table.to_detail(answer.error) if answer.error is not None else None,
+    )
+
+
+def answer_from_wire(message: session_pb2.FollowedRows) -> FollowAnswer:
+    """The answer in a message."""
+    return FollowAnswer(
+        Position(message.log, message.position),
+        message.next,
+        message.unknown,
+        message.payload_bytes,
+        error_table.from_detail(message.error) if message.HasField("error") else None,
+    )

@@ -1,0 +1,369 @@
+"""A reader: another process looks up rows of the tables of a running job, for inference.
+
+It takes part in nothing: no task waits for it, and a lookup makes no row and counts no key. Rows
+that it keeps follow their changes in a thread of its own, so that most lookups need no ps.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from ...client.ps.reader_session import ReaderSession
+from ...cluster.resolvers.tf_config import TFConfigClusterResolver
+from ...cluster.roles import canonical_spec, chief_of
+from ...core.arrays.dtypes import Array, as_dtype
+from ...core.errors import ConfigurationError, PeerLostError, StaleRowsError, WindlassError
+from ...core.process.rare_log import RareLog
+from ...core.process.threads import new_thread
+from ...core.rules.definitions import VariableDefinition
+from ...core.settings import load_settings, quiet_grpc
+from ...net.auth.own_job import with_own_job
+from .config import DEFAULT_CACHE_BYTES, FeatureConfig, TableConfig
+from .feature_bags import FeatureBags, by_name
+from .followed_rows import FollowedTable, ranges_of
+from .row_cache import CachedLookup, rows_of
+
+log = logging.getLogger(__name__)
+
+_ROUNDS_PER_LAG = 4
+_CUT_S = 30.0
+
+LookedUp = Literal["looked_up"]
+Keys = LookedUp | Sequence[tuple[int, int]] | Array
+"""Which rows of a table are kept: those that lookups bring, ranges of keys, or an array of keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAtOneMoment(Mapping[str, Array]):
+    """Combined rows by feature, of one moment of all parameter servers.
+
+    Attributes:
+        rows: The rows by feature, as :meth:`Reader.lookup` returns them.
+        global_step: Global step at that moment.
+        pushes: By task (``"worker:0"``): number of its last push that is in the rows. All up to
+            there are, whichever server they went to, and none beyond.
+    """
+
+    rows: Mapping[str, Array]
+    global_step: int
+    pushes: Mapping[str, int]
+
+    def __getitem__(self, feature: str) -> Array:
+        return self.rows[feature]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Reader:
+    """Reads the tables of a running job, without taking part in it. Thread-safe.
+
+    ::
+
+        users = wl.embedding.TableConfig("users", dim=16)
+        features = [wl.embedding.FeatureConfig("user", users)]
+        with wl.embedding.Reader("chief.example:2222", features, cert="reader.pem", ...) as reader:
+            rows = reader.lookup({"user": ids})["user"]  # (examples, 16)
+
+    Without ``keys`` every lookup reads the rows as they are on the servers, as a worker's does.
+    With ``keys`` some rows are kept here and follow their changes: a lookup reads those rows as
+    they were at most ``max_lag_s`` ago, and asks the servers for others. If they are older, it asks
+    the servers for all; if these do not answer either, that is an error, or a warning.
+
+    Args:
+        chief: Address of the job's chief (of worker 0 in a cluster without one), host:port. None:
+            it is that of the cluster in TF_CONFIG.
+        features: As in the training program. Of a table its name, ``dim``, ``dtype``,
+            ``vocabulary_size`` and combiner count; what a key without a row reads as, the job says.
+        keys: By name of the table: which rows to keep. Ranges ``[(first, last), …]`` of keys, both
+            included; an array of keys; or ``"looked_up"``: those that lookups ask for, by how often
+            they do. Tables that are not there keep none.
+        max_bytes: Most memory of the rows that are kept of one table. What does not fit is looked
+            up. Unit: bytes.
+        max_lag_s: How old rows that are kept may be. Unit: seconds.
+        on_lag: ``"error"``, or ``"warn"``: older rows are served all the same.
+        token: File with this reader's token, of the role reader.
+        ca: File with the CA of the job's certificates.
+        cert: File with this reader's certificate, of the role reader.
+        key: File with its key.
+        settings: Further settings by name, as in ``WINDLASS_NAME`` variables.
+
+    Raises:
+        ConfigurationError: Arguments or settings that are not valid, or a table that the job has
+            otherwise.
+        PeerLostError: There is no answer at the address.
+        JoinTimeoutError: A server does not answer, or the job has no such table.
+        AccessError: The job does not let this reader in.
+        TooManyWorkersError: A server has no place for another reader.
+        LimitExceededError: A server has no memory left to note changes for readers.
+    """
+
+    def __init__(
+        self,
+        chief: str | None,
+        features: Iterable[FeatureConfig],
+        *,
+        keys: Mapping[str, Keys] | None = None,
+        max_bytes: int = DEFAULT_CACHE_BYTES,
+        max_lag_s: float = 10.0,
+        on_lag: Literal["error", "warn"] = "error",
+        token: str = "",
+        ca: str = "",
+        cert: str = "",
+        key: str = "",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._features = by_name(list(features))
+        tables = {each.table.name: each.table for each in self._features.values()}
+        wanted = _checked_keys(keys or {}, tables)
+        if on_lag not in ("error", "warn"):
+            raise ConfigurationError(f'on_lag is "error" or "warn", not {on_lag!r}')
+        if not max_lag_s > 0 or max_bytes < 1:
+            raise ConfigurationError(
+                f"max_lag_s={max_lag_s!r} and max_bytes={max_bytes!r} must be more than 0"
+            )
+        self._max_lag_s, self._on_lag = max_lag_s, on_lag
+        self._rare_log = RareLog(log)
+        self._closing = threading.Event()
+        self._failure: WindlassError | None = None
+        files = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
+        given = {name: file for name, file in files.items() if file} | dict(settings or {})
+        quiet_grpc()
+        self._session = ReaderSession(
+            chief or _chief_of_cluster(), with_own_job(load_settings(given))
+        )
+        try:
+            definitions = self._session.find(tables)
+            for name, definition in definitions.items():
+                _check_table(tables[name], definition)
+            self._kept = {
+                name: FollowedTable(definitions[name], which, max_bytes, self._session)
+                for name, which in wanted.items()
+            }
+            self._follow_all()
+        except BaseException:
+            self._session.close()
+            raise
+        if self._kept:
+            new_thread("follow rows", self._follow, failed=self._end).start()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def lookup(
+        self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None
+    ) -> dict[str, Array]:
+        """The rows of some features, combined for each example; see :meth:`Embeddings.lookup`.
+
+        A key that has no row reads as its row would begin, or as zeros (``unknown``). Nothing is
+        made, admitted or counted.
+
+        Args:
+            ids: By name of the feature; as :meth:`Embeddings.lookup` takes them.
+            weights: The same.
+
+        Returns:
+            By name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,
+            max_sequence_length, dim)``.
+
+        Raises:
+            KeyError: There is no such feature, or one has weights alone.
+            TypeError: Ids are no integers.
+            ValueError: Weights do not fit the ids.
+            ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
+            StaleRowsError: Rows that are kept are older than ``max_lag_s``, and a server does not
+                answer.
+            PeerLostError: A server does not answer, or the job is over, and a row is not kept.
+        """
+        bags = FeatureBags(self._features, ids, weights)
+        kept = self._usable()
+        asked: dict[str, Array] = {}
+        begun: dict[str, CachedLookup] = {}
+        for use in bags.uses:
+            name = use.table.name
+            asked[name] = use.ids
+            if name in kept:
+                begun[name] = kept[name].rows.begin(use.ids)
+                asked[name] = begun[name].wanted
+        try:
+            pulled = self._session.lookup_rows(
+                {name: each for name, each in asked.items() if each.size or name not in begun}
+            )
+        except PeerLostError as error:
+            raise self._no_rows(error) from error
+        rows: list[tuple[Array, Array | None]] = []
+        for use in bags.uses:
+            name = use.table.name
+            if name not in begun:
+                rows.append(pulled[name])
+                continue
+            new = rows_of(*pulled[name]) if name in pulled else begun[name].rows[:0]
+            rows.append((kept[name].rows.finish(begun[name], new), begun[name].inverse))
+        return bags.combined(rows)
+
+    def snapshot(
+        self,
+        ids: Mapping[str, Any],
+        weights: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float = _CUT_S,
+    ) -> RowsAtOneMoment:
+        """As :meth:`lookup`, with all rows of one moment of all servers.
+
+        Every worker's pushes up to one number are in the rows, and none beyond: a consistent cut,
+        which the chief takes for this call. Rows that are kept here are not used. It takes about as
+        long as two heartbeats, and pushes wait for a moment; one is taken at a time.
+
+        Args:
+            ids: As for :meth:`lookup`.
+            weights: The same.
+            timeout_s: How long a cut that came to nothing is tried again. Unit: seconds.
+
+        Raises:
+            CutVoidError: None could be taken in time.
+            LimitExceededError: The rows of one server are more than ``max_message_bytes``.
+            PeerLostError: The chief, or a server, does not answer.
+        """
+        bags = FeatureBags(self._features, ids, weights)
+        wanted = {use.table.name: use.ids for use in bags.uses}
+        rows, step, pushes = self._session.rows_at_a_cut(wanted, timeout_s)
+        return RowsAtOneMoment(
+            bags.combined([rows[use.table.name] for use in bags.uses]), step, pushes
+        )
+
+    @property
+    def lag_s(self) -> float:
+        """How old the oldest rows that are kept may be; 0 if none are kept. Unit: seconds."""
+        now = time.monotonic()
+        return max((now - table.as_of for table in self._kept.values()), default=0.0)
+
+    @property
+    def global_step(self) -> int:
+        """Global step of the job, as far as this reader has heard."""
+        return self._session.global_step
+
+    @property
+    def kept_rows(self) -> dict[str, int]:
+        """Number of rows that are kept, by name of the table."""
+        return {name: len(table.rows) for name, table in self._kept.items()}
+
+    def close(self) -> None:
+        """End the sessions. Idempotent."""
+        self._closing.set()
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- following -----------------------------------------------------------------------------
+
+    def _usable(self) -> Mapping[str, FollowedTable]:
+        """The tables whose kept rows may be read now."""
+        if not self._kept or (lag_s := self.lag_s) <= self._max_lag_s:
+            return self._kept
+        if self._on_lag == "error":
+            return {}
+        self._rare_log.warning("%s", self._staleness(lag_s))
+        return self._kept
+
+    def _staleness(self, lag_s: float) -> str:
+        why = f": {self._failure.message}" if self._failure is not None else ""
+        return (
+            f"rows that this reader keeps are {lag_s:.1f} s old, more than "
+            f"max_lag_s={self._max_lag_s:g}{why}"
+        )
+
+    def _no_rows(self, error: PeerLostError) -> PeerLostError | StaleRowsError:
+        if self._kept and (lag_s := self.lag_s) > self._max_lag_s and self._on_lag == "error":
+            return StaleRowsError(
+                f"{self._staleness(lag_s)}; and the servers do not answer: {error.message}. Is the "
+                "job over? Make a new Reader for another one",
+                lag_s=f"{lag_s:.3f}",
+            )
+        return error
+
+    def _follow_all(self) -> None:
+        for table in self._kept.values():
+            table.follow()
+
+    def _follow(self) -> None:
+        while not self._closing.wait(self._max_lag_s / _ROUNDS_PER_LAG):
+            try:
+                self._follow_all()
+                self._failure = None
+            except WindlassError as error:
+                if self._closing.is_set():
+                    return
+                self._failure = error
+                self._rare_log.warning("changed rows could not be read: %s", error)
+
+    def _end(self, error: BaseException) -> None:
+        self._failure = WindlassError(f"following rows has failed: {error!r}")
+
+
+def _chief_of_cluster() -> str:
+    spec = canonical_spec(TFConfigClusterResolver().cluster_spec())
+    if not spec:
+        raise ConfigurationError(
+            "a Reader needs the address of the job's chief, as its first argument or in the "
+            "cluster of TF_CONFIG"
+        )
+    chief = chief_of(spec)
+    return spec.task_address(chief.type, chief.index)
+
+
+def _checked_keys(
+    keys: Mapping[str, Keys], tables: Mapping[str, TableConfig]
+) -> dict[str, tuple[tuple[int, int], ...] | Array | None]:
+    """Which rows are kept, by name of the table; None: those that lookups bring."""
+    if unknown := keys.keys() - tables.keys():
+        raise ConfigurationError(
+            f"keys of {min(unknown)!r}, and no feature has such a table; those are "
+            f"{', '.join(tables)}"
+        )
+    checked: dict[str, tuple[tuple[int, int], ...] | Array | None] = {}
+    for name, which in keys.items():
+        if isinstance(which, str):
+            if which != "looked_up":
+                raise ConfigurationError(
+                    f'keys of table {name!r} are {which!r}; write "looked_up", ranges, or an array'
+                )
+            checked[name] = None
+        elif isinstance(which, np.ndarray):
+            if which.dtype.kind not in "iu":
+                raise ConfigurationError(f"keys of table {name!r} are {which.dtype}, not integers")
+            checked[name] = np.ascontiguousarray(which).reshape(-1).astype(np.int64)
+        else:
+            checked[name] = ranges_of(name, which)
+    return checked
+
+
+def _check_table(config: TableConfig, definition: VariableDefinition) -> None:
+    """Check that a table of the job is the one that a feature names.
+
+    Raises:
+        ConfigurationError: It is another one.
+    """
+    grows = definition.table is not None
+    dim = definition.shape[1:]
+    theirs = f"{definition.dtype.name}{list(dim)}, {'growing' if grows else definition.shape[:1]}"
+    rows = None if grows else definition.shape[0] if definition.shape else 0
+    if (rows, dim, definition.dtype) != (
+        config.vocabulary_size, (config.dim,), as_dtype(config.dtype),
+    ):  # fmt: skip
+        raise ConfigurationError(
+            f"table {config.name!r} is {theirs} in the job; the reader's TableConfig has "
+            f"dim={config.dim}, dtype={as_dtype(config.dtype).name} and "
+            f"vocabulary_size={config.vocabulary_size}. Write it as the training program does",
+            table=config.name,
+        )

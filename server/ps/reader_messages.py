@@ -1,0 +1,106 @@
+"""Messages of a reader's session beside its steps: see :mod:`windlass.server.ps.readers`."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array, as_bytes
+from ...core.errors import RefusedError, WindlassError
+from ...core.wire import error_table
+from ...core.wire.bounds import MAX_NAME_BYTES, check_text
+from ...core.wire.followed_rows import FollowAnswer, answer_to_wire, request_from_wire
+from ...core.wire.steps import Encoding, LayoutEntry, Operation
+from ...engine.push_target import RowsByKey
+from ...net.connection import Connection, Lender
+from ...proto.v1 import session_pb2
+from .readers import KeptRows
+from .store import Store
+
+_ID_BYTES = 8
+
+
+class ReaderMessages:
+    """Carries out a reader's messages on one connection, in order. What is refused is answered.
+
+    Args:
+        connection: Of the reader.
+        store: The variables.
+        kept: Rows that it wants of one moment.
+        check: Refuses an operation that this reader may not.
+    """
+
+    def __init__(
+        self, connection: Connection, store: Store, kept: KeptRows, check: Callable[[str], None]
+    ) -> None:
+        self._connection = connection
+        self._store = store
+        self._kept = kept
+        self._check = check
+
+    def handle(self, message: session_pb2.ClientMessage, kind: str | None, lend: Lender) -> bool:
+        """Carry out a message; returns whether it is one of a reader's."""
+        if kind == "follow_rows":
+            self._check("read FOLLOW")
+            self._follow(message.follow_rows)
+        elif kind == "keep_rows":
+            self._check("read KEEP")
+            self._keep(message.keep_rows, lend)
+        elif kind == "read_kept_rows":
+            self._check("read KEEP")
+            self._read_kept(message.read_kept_rows.cut)
+        else:
+            return False
+        return True
+
+    def _follow(self, message: session_pb2.FollowRows) -> None:
+        keys = np.empty(0, np.int64)
+        try:
+            answer, keys = self._store.readers.changed(request_from_wire(message))
+        except WindlassError as error:
+            answer = FollowAnswer(error=error)
+        wire = answer_to_wire(answer)
+        wire.payload_bytes = keys.nbytes
+        self._send(session_pb2.ServerMessage(followed_rows=wire), [keys])
+
+    def _keep(self, message: session_pb2.KeepRows, lend: Lender) -> None:
+        answer = session_pb2.KeptRows()
+        try:
+            self._want(message.entries, lend)
+        except WindlassError as error:
+            self._connection.skip()
+            answer.error.CopyFrom(error_table.to_detail(error))
+        self._send(session_pb2.ServerMessage(kept_rows=answer), [])
+
+    def _want(self, entries: Sequence[session_pb2.KeptEntry], lend: Lender) -> None:
+        total = sum(each.rows for each in entries)
+        waiting = self._connection.unread_bytes
+        if waiting != total * _ID_BYTES or waiting > self._store.settings.max_message_bytes:
+            raise RefusedError(
+                f"{waiting} bytes follow a message that names {total} rows of {_ID_BYTES} bytes; "
+                f"at most {self._store.settings.max_message_bytes} are taken at once"
+            )
+        ids = np.frombuffer(bytes(self._connection.read(waiting, lend)), np.int64)
+        layout = self._store.table.compile([self._entry(each) for each in entries])
+        ends = np.cumsum([each.rows for each in entries], dtype=np.int64)[:-1]
+        self._store.readers.want(self._kept, layout, np.split(ids, ends))
+
+    def _entry(self, message: session_pb2.KeptEntry) -> LayoutEntry:
+        check_text(message.variable, MAX_NAME_BYTES, "the name of a variable", "a reader")
+        target, _ = self._store.table.target_of((message.variable, message.part))
+        encoding = Encoding.KEYS if isinstance(target, RowsByKey) else Encoding.ROWS
+        return LayoutEntry(message.variable, message.part, Operation.PULL, encoding)
+
+    def _read_kept(self, cut: int) -> None:
+        answer, values = session_pb2.KeptRows(), list[Array]()
+        try:
+            values += self._kept.take(cut)
+        except WindlassError as error:
+            answer.error.CopyFrom(error_table.to_detail(error))
+        answer.payload_bytes = sum(each.nbytes for each in values)
+        self._send(session_pb2.ServerMessage(kept_rows=answer), values)
+
+    def _send(self, message: session_pb2.ServerMessage, parts: Sequence[Array]) -> None:
+        size = sum(part.nbytes for part in parts)
+        self._store.count_bytes(sent=size)
+        data = [as_bytes(part) for part in parts]
+        self._connection.send([message.SerializeToString()], data, size)

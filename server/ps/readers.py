@@ -1,0 +1,196 @@
+"""Readers of one store: which rows changed, and rows of one moment.
+
+A reader holds a session, in which it looks rows up as a worker does. Beside that it asks which rows
+changed since it asked last, and pulls those; and it names rows of which it wants the values at the
+next cut. What that costs is kept for as long as any reader has a session here, and no longer.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array
+from ...core.errors import CutVoidError, LimitExceededError
+from ...core.settings import Settings
+from ...core.task import TaskId
+from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position
+from ...engine.changed_rows import ChangedRows
+from ...engine.push_target import PushTarget
+from .layout import Layout
+from .shard_table import ShardTable
+
+_PLACES = 1 << 17  # looked at under the lock at a time: 30 µs
+_MOST_PLACES = 1 << 22  # in one answer
+_ENOUGH_KEYS = 1 << 16  # for one answer
+
+
+_NO_KEYS = np.empty(0, np.int64)
+
+
+class ReadableStore(Protocol):
+    """What readers need of a :class:`~windlass.server.ps.store.Store`."""
+
+    task: TaskId
+    settings: Settings
+    table: ShardTable
+
+    def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
+        """Check the numbers of rows of a layout."""
+        ...
+
+    def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
+        """Flat copies of rows, by range of the layout."""
+        ...
+
+
+@dataclass(slots=True)
+class KeptRows:
+    """Rows that one reader wants of the next cut.
+
+    Attributes:
+        layout: Where they are.
+        rows: Keys or numbers of rows, by range of the layout.
+        cut: Number of the cut whose values are kept; 0: none yet.
+        values: The rows as they were then, by range of the layout.
+    """
+
+    layout: Layout = field(default_factory=Layout)
+    rows: Sequence[Array] = ()
+    cut: int = 0
+    values: Sequence[Array] = ()
+
+    def take(self, cut: int) -> Sequence[Array]:
+        """The rows of a cut; they are wanted no longer.
+
+        Raises:
+            CutVoidError: They were not kept.
+        """
+        if not cut or self.cut != cut:
+            raise CutVoidError(f"the rows of cut {cut} are not here", number=cut)
+        values = self.values
+        self.layout, self.rows, self.cut, self.values = Layout(), (), 0, ()
+        return values
+
+
+class Readers:
+    """The readers that have sessions with a store. Thread-safe.
+
+    Args:
+        store: The variables.
+    """
+
+    def __init__(self, store: ReadableStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._wanted: list[KeptRows] = []
+
+    @contextmanager
+    def session(self) -> Iterator[KeptRows]:
+        """A reader's session; after the last one nothing is noted for readers any more."""
+        wanted = KeptRows()
+        with self._lock:
+            self._wanted.append(wanted)
+        try:
+            yield wanted
+        finally:
+            with self._lock:
+                # By identity: two readers that want nothing are equal.
+                self._wanted = [each for each in self._wanted if each is not wanted]
+                if not self._wanted:
+                    self._unfollow()
+
+    def _unfollow(self) -> None:
+        for target in self._store.table.targets():
+            if target.changes:
+                with target.lock:
+                    target.unfollow()
+
+    # -- changed rows --------------------------------------------------------------------------
+
+    def changed(self, request: FollowRequest) -> tuple[FollowAnswer, Array]:
+        """Some rows that changed; their keys, int64.
+
+        Raises:
+            UnknownVariableError: The shard is not held here.
+            LimitExceededError: There is no memory left to note changes in.
+        """
+        target, entry = self._store.table.target_of((request.variable, request.part))
+        changes = self._followed(target, entry)
+        position, ranges = request.position, request.ranges
+        with target.lock:
+            if position.log != changes.log or not changes.knows(position.since):
+                return _unknown(changes), _NO_KEYS
+            cursor = min(request.cursor, target.places(entry))
+            now = Position(changes.log, changes.position if cursor else changes.advance())
+            gone = _NO_KEYS if cursor else changes.removed_since(position.since)
+        parts, found, most = [_within(gone, ranges)], 0, cursor + _MOST_PLACES
+        while cursor < most and found < _ENOUGH_KEYS:
+            with target.lock:
+                if target.changes.get(entry) is not changes:  # the share is led elsewhere now
+                    return FollowAnswer(unknown=True), _NO_KEYS
+                keys = target.changed_keys(entry, position.since, cursor, cursor + _PLACES)
+                cursor += _PLACES
+                is_last = cursor >= target.places(entry)
+            parts.append(_within(keys, ranges))
+            found += parts[-1].size
+            if is_last:
+                cursor = 0
+                break
+        return FollowAnswer(now, cursor), np.concatenate(parts)
+
+    def _followed(self, target: PushTarget, entry: int) -> ChangedRows:
+        changes = target.changes.get(entry)
+        if changes is not None and not changes.is_full:
+            return changes
+        self._store.table.check_follow(target, entry)
+        with target.lock:
+            if changes is not None and target.changes.get(entry) is changes:
+                target.unfollow()
+            return target.follow(entry)
+
+    # -- rows of one moment --------------------------------------------------------------------
+
+    def want(self, kept: KeptRows, layout: Layout, rows: Sequence[Array]) -> None:
+        """Name the rows of which a reader wants the values at the next cut.
+
+        Raises:
+            LimitExceededError: They do not fit an answer.
+            ShapeMismatchError: The number of a row is out of range.
+        """
+        self._store.check_rows(layout, rows)
+        sizes = zip(layout.ranges, rows, strict=True)
+        total = sum(part.numbered_bytes(numbers.size) for part, numbers in sizes)
+        most = self._store.settings.max_message_bytes
+        if total > most:
+            raise LimitExceededError(
+                f"{self._store.task}: {total} bytes of rows are wanted of one moment, more than "
+                f"max_message_bytes={most}; ask for fewer ids at once",
+                limit="max_message_bytes",
+                value=total,
+            )
+        kept.layout, kept.rows, kept.cut, kept.values = layout, rows, 0, ()
+
+    def keep(self, cut: int) -> None:
+        """Copy the rows that are wanted; the caller lets no push be applied."""
+        with self._lock:
+            wanted = list(self._wanted)
+        for each in wanted:
+            if each.rows:
+                each.values, each.cut = self._store.read(each.layout, each.rows), cut
+
+
+def _unknown(changes: ChangedRows) -> FollowAnswer:
+    return FollowAnswer(Position(changes.log, changes.advance()), unknown=True)
+
+
+def _within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:
+    if not ranges:
+        return keys
+    wanted = np.zeros(keys.size, np.bool_)
+    for first, last in ranges:
+        wanted |= (keys >= first) & (keys <= last)
+    return keys[wanted]

@@ -1,0 +1,245 @@
+"""A reader of a running job: what it reads, follows, may do, and costs."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from helpers.ps_peers import Ps, open_session
+from helpers.tables import DIM, EXTREMES, F32, RULE, gradients, table
+from helpers.waiting import wait_until
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.push_plans import PushPayload, Write
+from windlass.core.arrays.dtypes import Array
+from windlass.core.arrays.indexed_slices import IndexedSlices
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.core.wire.steps import Operation
+from windlass.server.chief.server import ChiefServer
+
+emb = wl.embedding
+WEEKDAYS = VariableDefinition("weekdays", (7, DIM), F32)
+TABLES = {
+    "t": emb.TableConfig("t", dim=DIM, combiner="sum"),
+    "weekdays": emb.TableConfig("weekdays", dim=DIM, vocabulary_size=7, combiner="sum"),
+}
+FEATURES = [
+    emb.FeatureConfig("id", TABLES["t"]),
+    emb.FeatureConfig("more", TABLES["t"]),
+    emb.FeatureConfig("day", TABLES["weekdays"]),
+]
+SHORT = {"reconnect_timeout_s": 0.3, "join_timeout_s": 5.0, "request_timeout_s": 5.0}
+
+
+class Job:
+    """A chief, two ps and a worker that has made the tables, in this process."""
+
+    def __init__(self, **options: Any) -> None:
+        self.servers = [Ps("tcp", index) for index in range(2)]
+        expected = [(ps.task, ps.address) for ps in self.servers]
+        self.chief = ChiefServer(TaskId("chief", 0), expected, Settings())
+        self.chief.start("127.0.0.1:0")
+        self.address = f"127.0.0.1:{self.chief.port}"
+        self.worker: ParameterSession = open_session(*self.servers)
+        definitions = [table("t", **options), WEEKDAYS]
+        start = np.arange(7 * DIM, dtype=F32).reshape(7, DIM)
+        self.worker.define(definitions, {"weekdays": start}, create=True)
+
+    def reader(self, **arguments: Any) -> "wl.embedding.Reader":
+        return emb.Reader(self.address, FEATURES, settings=SHORT, **arguments)
+
+    def push(self, keys: Array, step_increment: int = 1) -> None:
+        values = np.ones((keys.size, DIM), F32)
+        self.worker.step(gradients(t=(keys, values)), step_increment=step_increment)
+
+    def add_to_weekdays(self, rows: Array) -> None:
+        ones = IndexedSlices(np.ones((rows.size, DIM), F32), rows)
+        self.worker.step(PushPayload({}, writes=[Write("weekdays", Operation.ASSIGN_ADD, ones)]))
+
+    def close(self) -> None:
+        self.worker.close()
+        self.chief.stop()
+        for ps in self.servers:
+            ps.close()
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    made = Job()
+    yield made
+    made.close()
+
+
+def test_a_reader_combines_rows_as_training_does_and_makes_none(job: Job) -> None:
+    job.push(EXTREMES)
+    with job.reader() as reader:
+        rows = reader.lookup(
+            {"id": emb.Ragged(EXTREMES, row_lengths=[3, 0, 4]), "more": [5], "day": [0, 6]},
+            {"id": emb.Ragged(np.arange(7.0), row_lengths=[3, 0, 4])},
+        )
+        each = job.worker.lookup("t", EXTREMES) * np.arange(7, dtype=F32)[:, None]
+        expected = [each[:3].sum(axis=0), np.zeros(DIM), each[3:].sum(axis=0)]
+        np.testing.assert_allclose(rows["id"], expected, rtol=1e-5)
+        np.testing.assert_array_equal(rows["more"], job.worker.lookup("t", np.array([5])))
+        np.testing.assert_array_equal(rows["day"], job.worker.lookup("weekdays", np.array([0, 6])))
+        assert reader.lag_s == 0
+    counters = [each for ps in job.servers for each in ps.store.counters().tables]
+    assert sum(each.rows for each in counters) == EXTREMES.size
+    assert sum(each.admitted + each.refused for each in counters) == EXTREMES.size
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[(-(2**63), 2**63 - 1)], np.arange(-50, 50), "looked_up"],
+    ids=["ranges", "list", "looked_up"],
+)
+def test_rows_that_are_kept_have_every_change_after_a_round(keys: Any) -> None:
+    """Pushes, evictions and rows that are made again, beside what the worker reads."""
+    job = Job(max_unseen_steps=3, rule=RULE)
+    rng = np.random.default_rng(7)
+    ids = np.arange(-50, 50)
+    with job.reader(keys={"t": keys, "weekdays": [(0, 3)]}, max_lag_s=1000.0) as reader:
+        for _ in range(12):
+            job.push(rng.choice(ids, 20, replace=False))
+            job.add_to_weekdays(np.unique(rng.integers(0, 7, 3)))
+            reader._follow_all()
+            rows = reader.lookup({"id": ids, "day": np.arange(7)})
+            np.testing.assert_array_equal(rows["id"], job.worker.lookup("t", ids))
+            expected = job.worker.lookup("weekdays", np.arange(7))
+            np.testing.assert_array_equal(rows["day"], expected)
+        assert reader.kept_rows["t"] >= 90
+    assert sum(t.evicted for ps in job.servers for t in ps.store.counters().tables) > 20
+    job.close()
+
+
+def test_lookups_of_rows_that_are_kept_need_no_ps(job: Job) -> None:
+    job.push(np.arange(40))
+    with job.reader(keys={"t": [(0, 39)]}, max_lag_s=1000.0) as reader:
+        before = reader.lookup({"id": np.arange(40)})["id"]
+        pulls = [ps.store.counters().pulls for ps in job.servers]
+        job.push(np.arange(40))
+        np.testing.assert_array_equal(reader.lookup({"id": np.arange(40)})["id"], before)
+        assert [ps.store.counters().pulls for ps in job.servers] == pulls
+
+
+def test_rows_follow_by_themselves_within_the_lag(job: Job) -> None:
+    with job.reader(keys={"t": np.arange(5)}, max_lag_s=0.2) as reader:
+        job.push(np.arange(5))
+        expected = job.worker.lookup("t", np.arange(5))
+        ids = {"id": np.arange(5)}
+        wait_until(lambda: np.array_equal(reader.lookup(ids)["id"], expected), 10)
+        assert reader.lag_s < 5
+
+
+def test_rows_older_than_the_lag_are_an_error_or_a_warning_where_no_ps_answers(job: Job) -> None:
+    job.push(np.arange(5))
+    ids = {"id": np.arange(5)}
+    strict = job.reader(keys={"t": np.arange(5)}, max_lag_s=0.2)
+    lax = job.reader(keys={"t": np.arange(5)}, max_lag_s=0.2, on_lag="warn")
+    before = lax.lookup(ids)["id"]
+    for ps in job.servers:
+        ps.close()
+    time.sleep(0.3)
+    with pytest.raises(wl.errors.StaleRowsError, match=r"more than max_lag_s=0\.2"):
+        strict.lookup(ids)
+    np.testing.assert_array_equal(lax.lookup(ids)["id"], before)
+    with pytest.raises(wl.errors.PeerLostError):
+        lax.lookup({"id": [77]})
+    assert lax.lag_s > 0.2
+    strict.close()
+    lax.close()
+
+
+def test_rows_that_are_kept_stay_within_their_bytes(job: Job) -> None:
+    from windlass.distribute.embedding.row_cache import ROW_BYTES
+
+    job.push(np.arange(500))
+    most = 50 * (DIM * 4 + ROW_BYTES)
+    with job.reader(keys={"t": [(0, 499)]}, max_bytes=most, max_lag_s=1000.0) as reader:
+        assert reader.kept_rows == {"t": 50}
+        job.push(np.arange(500))
+        reader._follow_all()
+        expected = job.worker.lookup("t", np.arange(500))
+        np.testing.assert_array_equal(reader.lookup({"id": np.arange(500)})["id"], expected)
+        assert reader.kept_rows == {"t": 50}
+
+
+def test_a_ps_notes_changes_only_while_a_reader_follows(job: Job) -> None:
+    def followed() -> int:
+        return sum(len(each.changes) for ps in job.servers for each in ps.store.table.targets())
+
+    with job.reader():
+        assert followed() == 0
+    with job.reader(keys={"t": [(0, 9)], "weekdays": [(0, 6)]}):
+        assert followed() == 3  # two parts, and one variable
+        assert job.servers[0].store.table.targets()[0].followed_bytes > 0
+    wait_until(lambda: followed() == 0, 10)
+
+
+def test_a_reader_is_no_worker_and_fills_no_place_of_one(job: Job) -> None:
+    with job.reader() as reader:
+        assert reader.lookup({"day": [1]})
+        assert [ps.store.counters().sessions for ps in job.servers] == [0, 0]
+        assert TaskId("reader", 0).type not in {
+            task.type for ps in job.servers for task in ps.store.copy_log().pushes
+        }
+
+
+def test_a_reader_pushes_nothing_also_where_nobody_shows_who_they_are(job: Job) -> None:
+    with job.reader() as reader:
+        session = reader._session._session
+        ones = np.ones((1, DIM), F32)
+        attempts: list[Callable[[], object]] = [
+            lambda: session.step(gradients(t=(np.array([1]), ones))),
+            lambda: session.step(
+                PushPayload({"weekdays": np.zeros((7, DIM), F32)}, Operation.ASSIGN)
+            ),
+            lambda: session.step(step_increment=1),
+        ]
+        for attempt in attempts:
+            with pytest.raises(wl.errors.PermissionDeniedError, match="reader may not"):
+                attempt()
+        job.push(np.arange(3))
+    assert job.worker.global_step == 1
+
+
+def test_a_table_that_the_job_has_otherwise_is_refused(job: Job) -> None:
+    wrong = emb.FeatureConfig("x", emb.TableConfig("t", dim=DIM + 1))
+    with pytest.raises(wl.errors.ConfigurationError, match="table 't' is float32"):
+        emb.Reader(job.address, [wrong], settings=SHORT)
+    missing = emb.FeatureConfig("x", emb.TableConfig("nowhere", dim=DIM))
+    with pytest.raises(wl.errors.JoinTimeoutError, match="no 'nowhere'"):
+        emb.Reader(job.address, [missing], settings={**SHORT, "join_timeout_s": 0.2})
+
+
+def test_a_reader_finds_the_chief_in_tf_config(job: Job, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {{"chief": ["{job.address}"]}}}}')
+    with emb.Reader(None, FEATURES, settings=SHORT) as reader:
+        np.testing.assert_array_equal(reader.lookup({"day": [2]})["day"][0], np.arange(8, 12))
+
+
+def test_lookups_while_rows_change_are_never_of_before_the_last_round(job: Job) -> None:
+    """A row that a lookup pulls before a round, and would keep after it, is not kept."""
+    keys = np.arange(2000)
+    with job.reader(keys={"t": "looked_up"}, max_lag_s=1000.0) as reader:
+        stop = threading.Event()
+        ids = {"id": keys}
+
+        def look() -> None:
+            while not stop.is_set():
+                reader.lookup(ids)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        for _ in range(10):
+            job.push(keys)
+            reader._follow_all()
+            expected = job.worker.lookup("t", keys)
+            np.testing.assert_array_equal(reader.lookup(ids)["id"], expected)
+        stop.set()
+        looking.join()
