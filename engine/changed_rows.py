@@ -83,14 +83,26 @@ class ChangedRows:
         """Numbers of the rows in ``[start, stop)`` that changed at a position or later, int64."""
         return np.flatnonzero(self._changed_at[start:stop] >= position) + start
 
-    def removed_since(self, position: int) -> Array:
-        """Keys whose rows went at a position or later, int64; some may be there again.
+    def removed_since(self, position: int, start: int, most: int) -> Array:
+        """Some keys whose rows went at a position or later, int64; some may be there again.
 
         Since position 0, none: all rows that are there are asked for.
+
+        Args:
+            position: From which on.
+            start: How many of them are left out; those of a position are always in one order.
+            most: How many are returned at most.
         """
-        if not position:
-            return _NO_KEYS
-        return np.concatenate([_NO_KEYS, *(keys for at, keys in self._removed if at >= position)])
+        parts = [_NO_KEYS]
+        for at, keys in self._removed if position else ():
+            if at < position:
+                continue
+            part = keys[start : start + most]
+            start, most = max(0, start - keys.size), most - part.size
+            parts.append(part)
+            if not most:
+                break
+        return np.concatenate(parts)
 
 
 def _most_removed(rows: int) -> int:

@@ -23,9 +23,10 @@ from ...engine.push_target import PushTarget
 from .layout import Layout
 from .shard_table import ShardTable
 
-_PLACES = 1 << 17  # looked at under the lock at a time: 30 µs
+_PLACES = 1 << 17  # looked at under the lock at a time: half a megabyte of positions
 _MOST_PLACES = 1 << 22  # in one answer
 _ENOUGH_KEYS = 1 << 16  # for one answer
+_GONE = 1 << 62  # from this cursor on come keys whose rows are gone
 
 
 _NO_KEYS = np.empty(0, np.int64)
@@ -120,14 +121,20 @@ class Readers:
         """
         target, entry = self._store.table.target_of((request.variable, request.part))
         changes = self._followed(target, entry)
-        position, ranges = request.position, request.ranges
+        position, cursor, now = request.position, request.cursor, Position(changes.log)
         with target.lock:
             if position.log != changes.log or not changes.knows(position.since):
-                return _unknown(changes), _NO_KEYS
-            cursor = min(request.cursor, target.places(entry))
-            now = Position(changes.log, changes.position if cursor else changes.advance())
-            gone = _NO_KEYS if cursor else changes.removed_since(position.since)
-        parts, found, most = [_within(gone, ranges)], 0, cursor + _MOST_PLACES
+                now = Position(changes.log, changes.advance())
+                return FollowAnswer(now, unknown=True), _NO_KEYS
+            if not cursor:
+                now = Position(changes.log, changes.advance())
+            if cursor >= _GONE:
+                start = cursor - _GONE
+                keys = changes.removed_since(position.since, start, _ENOUGH_KEYS)
+                following = cursor + keys.size if keys.size == _ENOUGH_KEYS else 0
+                return FollowAnswer(now, following), _within(keys, request.ranges)
+            cursor = min(cursor, target.places(entry))
+        parts, found, most = [_NO_KEYS], 0, cursor + _MOST_PLACES
         while cursor < most and found < _ENOUGH_KEYS:
             with target.lock:
                 if target.changes.get(entry) is not changes:  # the share is led elsewhere now
@@ -135,10 +142,11 @@ class Readers:
                 keys = target.changed_keys(entry, position.since, cursor, cursor + _PLACES)
                 cursor += _PLACES
                 is_last = cursor >= target.places(entry)
-            parts.append(_within(keys, ranges))
+                has_gone = changes.removed_since(position.since, 0, 1).size > 0
+            parts.append(_within(keys, request.ranges))
             found += parts[-1].size
             if is_last:
-                cursor = 0
+                cursor = _GONE if has_gone else 0
                 break
         return FollowAnswer(now, cursor), np.concatenate(parts)
 
@@ -181,10 +189,6 @@ class Readers:
         for each in wanted:
             if each.rows:
                 each.values, each.cut = self._store.read(each.layout, each.rows), cut
-
-
-def _unknown(changes: ChangedRows) -> FollowAnswer:
-    return FollowAnswer(Position(changes.log, changes.advance()), unknown=True)
 
 
 def _within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:

@@ -23,12 +23,14 @@ class SessionLimiter:
         task: The ps, for messages.
         limit: Most workers.
         kind: What they are, for messages.
+        allowed: What allows so many, for messages; empty: ``max_sessions``.
     """
 
-    def __init__(self, task: TaskId, limit: int, kind: str = "workers") -> None:
+    def __init__(self, task: TaskId, limit: int, kind: str = "workers", allowed: str = "") -> None:
         self._task = task
         self._limit = limit
         self._kind = kind
+        self._allowed = allowed or f"max_sessions={limit}"
         self._lock = threading.Lock()
         self._sessions: Counter[TaskId] = Counter()
 
@@ -57,7 +59,7 @@ class SessionLimiter:
             if full or (is_new and workers >= self._limit):
                 raise TooManyWorkersError(
                     f"{self._task} has {connections} sessions of {workers} {self._kind} already "
-                    f"({self._limit} {self._kind} by max_sessions, {CONNECTIONS_PER_WORKER} for "
+                    f"({self._allowed} {self._kind}, {CONNECTIONS_PER_WORKER} for "
                     f"each on average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on the "
                     f"ps, or run fewer {self._kind}",
                     limit="max_sessions",

@@ -56,7 +56,8 @@ class SessionService:
         self._settings = settings
         self._limiter = limiter
         most_readers = max(1, settings.max_sessions // READER_SHARE)
-        self._readers = SessionLimiter(limiter.task, most_readers, "readers")
+        allowed = f"max_sessions={settings.max_sessions} allows {most_readers}"
+        self._readers = SessionLimiter(limiter.task, most_readers, "readers", allowed)
         self._pool = MemoryPool()
 
     def serve(self, greeting: Greeting) -> bool:

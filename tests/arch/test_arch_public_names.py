@@ -38,7 +38,8 @@ NAMES = {
     """,
     "windlass.embedding": """
         Chance Embeddings FeatureConfig GroupFtrl Lookup Ragged Reader RowsAtOneMoment
-        RowwiseAdagrad Sightings SketchedSightings TableConfig export_table hash_strings import_tables
+        RowwiseAdagrad Sightings SketchedSightings TableConfig export_table hash_strings
+        import_tables
     """,
     "windlass.random": "Generator",
     "windlass.optimizers": """

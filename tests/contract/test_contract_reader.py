@@ -12,14 +12,20 @@ import windlass as wl
 from helpers.ps_peers import Ps, open_session
 from helpers.tables import DIM, EXTREMES, F32, RULE, gradients, table
 from helpers.waiting import wait_until
+from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload, Write
+from windlass.client.ps.remote_ps import RemotePs
+from windlass.cluster.access.principal import Principal
+from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.arrays.dtypes import Array
 from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.settings import Settings
-from windlass.core.task import TaskId
+from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Operation
+from windlass.proto.v1 import session_pb2
 from windlass.server.chief.server import ChiefServer
 
 emb = wl.embedding
@@ -208,6 +214,51 @@ def test_a_reader_pushes_nothing_also_where_nobody_shows_who_they_are(job: Job) 
     assert job.worker.global_step == 1
 
 
+def test_readers_fill_their_own_places_alone() -> None:
+    ps = Ps("tcp", max_sessions=4)  # so one reader
+
+    def greeted(who: TaskId) -> RemotePs:
+        made = RemotePs(ps.task, ps.address, Incarnation(who, 1), ps.settings)
+        made.connect(5)
+        return made
+
+    opened = [greeted(TaskId("reader", 3))]
+    with pytest.raises(wl.errors.TooManyWorkersError, match="max_sessions=4 allows 1 readers"):
+        greeted(TaskId("reader", 4))
+    opened += [greeted(TaskId("worker", index)) for index in range(4)]
+    for each in opened:
+        each.close()
+    ps.close()
+
+
+def test_messages_of_a_reader_that_make_no_sense_are_refused_and_it_goes_on(job: Job) -> None:
+    Message, keep = session_pb2.ClientMessage, session_pb2.KeepRows
+    entry = session_pb2.KeptEntry
+    ranges = [session_pb2.KeyRange()] * 65
+    nonsense = [
+        (Message(follow_rows=session_pb2.FollowRows(variable="nowhere")), None),
+        (Message(follow_rows=session_pb2.FollowRows(variable="t", part=9)), None),
+        (Message(follow_rows=session_pb2.FollowRows(variable="t", ranges=ranges)), None),
+        (Message(keep_rows=keep(entries=[entry(variable="t", rows=2**64 - 1)])), np.zeros(3)),
+        (Message(keep_rows=keep(entries=[entry(variable="nowhere", rows=1)])), np.zeros(1)),
+        (Message(keep_rows=keep()), np.zeros(1)),
+        (Message(read_kept_rows=session_pb2.ReadKeptRows(cut=0)), None),
+        (Message(read_kept_rows=session_pb2.ReadKeptRows(cut=7)), None),
+    ]
+    with job.reader() as reader:
+        peer = reader._session._peers[0]
+        for message, payload in nonsense:
+            reply, values = peer.ask(message, payload)
+            answer = getattr(reply, str(reply.WhichOneof("kind")))
+            assert answer.HasField("error"), message
+            assert not values
+        assert reader.lookup({"day": [1]})
+    worker = job.servers[0].worker(1)
+    for message, payload in nonsense:
+        with pytest.raises(wl.errors.RefusedError, match="a session goes on with steps"):
+            worker.peer.ask(message, payload)  # type: ignore[attr-defined]
+
+
 def test_a_table_that_the_job_has_otherwise_is_refused(job: Job) -> None:
     wrong = emb.FeatureConfig("x", emb.TableConfig("t", dim=DIM + 1))
     with pytest.raises(wl.errors.ConfigurationError, match="table 't' is float32"):
@@ -243,3 +294,78 @@ def test_lookups_while_rows_change_are_never_of_before_the_last_round(job: Job) 
             np.testing.assert_array_equal(reader.lookup(ids)["id"], expected)
         stop.set()
         looking.join()
+
+
+def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
+    """Rows that change before, while and after the share moves are all followed."""
+    servers = [Ps("tcp", index, ps_replicas=2) for index in range(2)]
+    chief = ChiefServer(
+        TaskId("chief", 0), [(servers[0].task, servers[0].address)], Settings(ps_replicas=2)
+    )
+    chief.start("127.0.0.1:0")
+    leaders, me = chief.locked_job.leaders, Incarnation(TaskId("chief", 0), 1)
+    controls = [
+        PsControl(each.task, each.address, Settings(), Principal("chief", index=0))
+        for each in servers
+    ]
+    for control in controls:
+        control.attach(me, "chief:1", lease_s=60, timeout_s=5)
+
+    def lead(ps: int, epoch: int, *, ended: bool = False) -> None:
+        order = Lead(0, epoch, servers[ps].task, leader_ended=ended)
+        controls[ps].lead_share(me, order, timeout_s=5)
+        leaders.publish(ShareLeader(0, epoch, servers[ps].task, servers[ps].address, ()))
+
+    lead(0, 1)
+    who = Incarnation(TaskId("worker", 0), 1)
+    peer = RemotePs(
+        servers[0].task,
+        servers[0].address,
+        who,
+        servers[0].settings,
+        locate=lambda share: leaders.now()[share],
+    )
+    worker = ParameterSession([peer], who, servers[0].settings)
+    worker.connect()
+    worker.define([table("t")], {}, create=True)
+    keys = np.arange(60)
+
+    def push(some: Array) -> None:
+        worker.step(gradients(t=(some, np.ones((some.size, DIM), F32))), step_increment=1)
+
+    push(keys[:40])
+    address = f"127.0.0.1:{chief.port}"
+    settings = {**SHORT, "reconnect_timeout_s": 5.0}
+    kept: dict[str, Any] = {"t": [(0, 59)]}
+    with emb.Reader(
+        address, FEATURES[:1], keys=kept, max_lag_s=1000.0, settings=settings
+    ) as reader:
+        push(keys[:10])
+        changes, _ = controls[0].watch_shares(me, 0, timeout_s=5)
+        order = CopyTo(0, 1, servers[0].task, servers[1].task)
+        controls[0].copy_share(me, order, servers[1].address, timeout_s=5)
+        has_joined = False
+        while not has_joined:
+            changes, report = controls[0].watch_shares(me, changes, timeout_s=5)
+            has_joined = any(f.has_joined for each in report.shares for f in each.followers)
+        push(keys[10:20])
+        controls[0].give_up_share(me, GiveUpShare(0, 2, servers[0].task), timeout_s=5)
+        lead(1, 2, ended=True)
+        push(keys[20:])
+        wait_until(lambda: _follows(reader), 10)
+        rows = reader.lookup({"id": keys})["id"]
+        np.testing.assert_array_equal(rows, worker.lookup("t", keys))
+    worker.close()
+    chief.stop()
+    for control in controls:
+        control.close()
+    for server in servers:
+        server.close()
+
+
+def _follows(reader: "wl.embedding.Reader") -> bool:
+    try:
+        reader._follow_all()
+    except wl.errors.PeerLostError:
+        return False
+    return True

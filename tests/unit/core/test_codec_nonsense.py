@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers.fuzzing import Nonsense
 from helpers.strategies import text_of
 from windlass.core.errors import WindlassError
-from windlass.core.wire import bounds, codec
+from windlass.core.wire import bounds, codec, followed_rows
 from windlass.proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 
 READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
@@ -22,6 +22,7 @@ READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "rule": (ps_pb2.ShardDefinition, lambda message: codec.rule_from_wire(message.rule)),
     "layout": (session_pb2.Layout, codec.layout_from_wire),
     "step": (session_pb2.Step, codec.step_from_wire),
+    "followed rows": (session_pb2.FollowRows, followed_rows.request_from_wire),
     "versions": (common_pb2.Versions, codec.versions_from_wire),
     "outcome": (chief_pb2.FinishRequest, lambda message: codec.outcome_from_wire(message.outcome)),
     "phase": (ps_pb2.EndJobRequest, lambda message: codec.phase_from_wire(message.phase)),

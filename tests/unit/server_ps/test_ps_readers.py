@@ -1,0 +1,139 @@
+"""Readers of a store: which rows changed, piece by piece, and rows of one moment."""
+
+import numpy as np
+import pytest
+
+from helpers.tables import DIM, F32, gradients, table
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.core.arrays.dtypes import Array
+from windlass.core.errors import CutVoidError, LimitExceededError, ShapeMismatchError
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.rules.initializers import Initializer
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.followed_rows import FollowRequest, Position
+from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
+from windlass.distribute.local_ps import LocalPs
+from windlass.server.ps.store import Store
+
+WHO = Incarnation(TaskId("worker", 0), 1)
+ROWS = 300_000
+ARRAY = VariableDefinition("w", (ROWS, 1), F32, Initializer("zeros"))
+
+
+def training(
+    *definitions: VariableDefinition, max_ps_bytes: int = 1 << 30, max_message_bytes: int = 1 << 24
+) -> tuple[Store, ParameterSession]:
+    settings = Settings(max_ps_bytes=max_ps_bytes, max_message_bytes=max_message_bytes)
+    store = Store(TaskId("ps", 0), settings)
+    session = ParameterSession([LocalPs(store.task, WHO, settings, store)], WHO, settings)
+    session.connect()
+    session.define(definitions, {}, create=True)
+    return store, session
+
+
+def asked(
+    store: Store, name: str, since: Position, ranges: tuple[tuple[int, int], ...] = ()
+) -> tuple[Position, list[Array], bool]:
+    """All answers to a question: (position, keys of each answer, whether it is unknown)."""
+    cursor, parts, first = 0, [], Position()
+    while True:
+        request = FollowRequest(name, 0, since, cursor, ranges)
+        answer, keys = store.readers.changed(request)
+        first = first if cursor else answer.position
+        parts.append(keys)
+        cursor = answer.next
+        if not cursor:
+            return first, parts, answer.unknown
+
+
+def test_changes_of_many_rows_come_in_pieces() -> None:
+    store, _ = training(ARRAY)
+    with store.readers.session():
+        position, parts, unknown = asked(store, "w", Position())
+        assert unknown
+        assert [part.size for part in parts] == [0]
+        position, parts, unknown = asked(store, "w", Position(position.log, 0))
+        assert not unknown
+        assert max(part.size for part in parts) < ROWS
+        assert np.array_equal(np.concatenate(parts), np.arange(ROWS))
+        _, parts, _ = asked(store, "w", Position(position.log, 0), ((5, 9), (299_999, 2**63 - 1)))
+        assert np.concatenate(parts).tolist() == [5, 6, 7, 8, 9, 299_999]
+
+
+def test_keys_that_are_gone_come_in_pieces() -> None:
+    store, session = training(table("t", max_rows=1 << 21))
+    keys = np.arange(70_000)
+    with store.readers.session():
+        position, _, _ = asked(store, "t", Position())
+        session.step(gradients(t=(keys, np.ones((keys.size, DIM), F32))))
+        position, parts, _ = asked(store, "t", position)
+        assert np.array_equal(np.sort(np.concatenate(parts)), keys)
+        [part] = store.table.tables()
+        part.table.evict(keys)  # type: ignore[attr-defined]
+        _, parts, unknown = asked(store, "t", position)
+        assert not unknown
+        assert max(part.size for part in parts) < keys.size
+        assert np.array_equal(np.sort(np.concatenate(parts)), keys)
+
+
+@pytest.mark.parametrize("cursor", [1, ROWS - 1, ROWS, 2**40, 2**62, 2**64 - 1])
+def test_a_cursor_of_nowhere_is_answered(cursor: int) -> None:
+    store, _ = training(ARRAY)
+    with store.readers.session():
+        position, _, _ = asked(store, "w", Position())
+        answer, keys = store.readers.changed(FollowRequest("w", 0, position, cursor))
+        assert (answer.next, keys.size) == (0, 0)
+
+
+def test_positions_of_another_log_mean_nothing() -> None:
+    store, _ = training(ARRAY)
+    with store.readers.session():
+        first, _, _ = asked(store, "w", Position())
+    with store.readers.session():  # the last reader had left
+        again, _, unknown = asked(store, "w", first)
+        assert unknown
+        assert again.log != first.log
+
+
+def test_what_is_followed_counts_as_memory_of_the_ps() -> None:
+    store, _ = training(ARRAY, max_ps_bytes=4 * ROWS + 1000)
+    with store.readers.session(), pytest.raises(LimitExceededError, match="max_ps_bytes"):
+        asked(store, "w", Position())
+    store, session = training(ARRAY, max_ps_bytes=12 * ROWS)
+    with store.readers.session():
+        asked(store, "w", Position())
+        with pytest.raises(LimitExceededError, match="max_ps_bytes"):
+            session.define([VariableDefinition("v", (ROWS, 1), F32)], {}, create=True)
+
+
+def test_rows_of_a_cut_are_those_of_its_moment() -> None:
+    store, session = training(ARRAY, table("t"))
+    entries = [
+        LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS),
+        LayoutEntry("t", 0, Operation.PULL, Encoding.KEYS),
+    ]
+    rows = [np.array([3, 5]), np.array([-7])]
+    with store.readers.session() as kept:
+        store.readers.want(kept, store.table.compile(entries), rows)
+        store.cuts.begin(1, set(), 1.0, with_slots=False, rows_only=True)  # with no workers: now
+        before = session.lookup("t", np.array([-7]))
+        session.step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32))))
+        assert (session.lookup("t", np.array([-7])) < before).all()
+        with pytest.raises(CutVoidError):
+            kept.take(2)
+        values = kept.take(1)
+        assert [each.tolist() for each in values] == [[0, 0], before[0].tolist()]
+        with pytest.raises(CutVoidError, match="not here"):
+            kept.take(1)
+        assert store.cuts.kept(1).blocks == [], "nothing else is kept"
+
+
+def test_more_rows_than_fit_an_answer_are_not_kept() -> None:
+    store, _ = training(ARRAY, max_message_bytes=64 * 1024)
+    layout = store.table.compile([LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
+    with store.readers.session() as kept:
+        with pytest.raises(LimitExceededError, match="max_message_bytes"):
+            store.readers.want(kept, layout, [np.arange(20_000)])
+        with pytest.raises(ShapeMismatchError, match="out of range"):
+            store.readers.want(kept, layout, [np.array([ROWS])])
