@@ -27,30 +27,26 @@ class ChangedRows:
 
     Args:
         rows: Number of rows, or of places of rows.
+        removes: Whether rows can go.
 
     Attributes:
         log: Identity of these changes: positions of others mean nothing here.
         position: What changes now is at this position.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, *, removes: bool = True) -> None:
         self.log = secrets.randbits(62) + 1
         self.position = 1
         self._changed_at = zeros(rows, np.dtype(np.uint32))
         self._removed: deque[tuple[int, Array]] = deque()  # (position, keys)
         self._num_removed = 0
-        self._most_removed = _most_removed(rows)
+        self._most_removed = max(_LEAST_REMOVED, rows // _REMOVED_SHARE) if removes else 0
         self._whole_since = 1  # removed keys are remembered from this position on
-
-    @staticmethod
-    def bytes_of(rows: int) -> int:
-        """Most memory for so many rows. Unit: bytes."""
-        return 4 * rows + 8 * _most_removed(rows)
 
     @property
     def num_bytes(self) -> int:
         """Most memory. Unit: bytes."""
-        return self.bytes_of(self._changed_at.size)
+        return 4 * self._changed_at.size + 8 * self._most_removed
 
     @property
     def is_full(self) -> bool:
@@ -103,7 +99,3 @@ class ChangedRows:
             if not most:
                 break
         return np.concatenate(parts)
-
-
-def _most_removed(rows: int) -> int:
-    return max(_LEAST_REMOVED, rows // _REMOVED_SHARE)

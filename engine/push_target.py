@@ -136,8 +136,12 @@ class PushTarget(ABC):
     def follow(self, entry: int) -> ChangedRows:
         """Note from now on which rows of an entry change."""
         if entry not in self.changes:
-            self.changes[entry] = ChangedRows(self.shards[entry].rows)
+            self.changes[entry] = self.make_changes(entry)
         return self.changes[entry]
+
+    def make_changes(self, entry: int) -> ChangedRows:
+        """What would note the changes of an entry's rows."""
+        return ChangedRows(self.shards[entry].rows, removes=False)
 
     def unfollow(self) -> None:
         """Note no changes any more."""

@@ -67,7 +67,7 @@ class CutOrder:
         hold_s: How long pushes wait at most. Unit: seconds.
         with_slots: Whether slots are wanted, or values alone.
         may_be_base: Whether the ps note what changes from then on, for deltas.
-        rows_only: Whether only the rows are wanted that readers have named.
+        rows_of: Reader that has named the rows which alone are wanted; None: all values are.
     """
 
     number: int
@@ -75,7 +75,7 @@ class CutOrder:
     hold_s: float
     with_slots: bool
     may_be_base: bool = False
-    rows_only: bool = False
+    rows_of: TaskId | None = None
 
 
 class PsControl:
@@ -280,7 +280,7 @@ class PsControl:
             hold_s=order.hold_s,
             with_slots=order.with_slots,
             may_be_base=order.may_be_base,
-            rows_only=order.rows_only,
+            rows_of=codec.task_to_wire(order.rows_of) if order.rows_of is not None else None,
         )
         invoke(self._stub.BeginCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s)
 

@@ -217,9 +217,14 @@ class OpenSession:
     # -- beside steps ------------------------------------------------------------------------
 
     def ask(
-        self, message: session_pb2.ClientMessage, payload: Array | None = None
+        self, message: session_pb2.ClientMessage, payload: Array | None, most_bytes: int
     ) -> tuple[session_pb2.ServerMessage, memoryview]:
         """Send a message while no step is under way; returns the answer and its payload.
+
+        Args:
+            message: The message.
+            payload: What goes behind it.
+            most_bytes: Most bytes of the answer's payload that are taken.
 
         Raises:
             OSError: The connection broke.
@@ -231,11 +236,10 @@ class OpenSession:
             self._connection.send([message.SerializeToString()], parts, total_bytes(parts))
             answer = receive_message(self._connection)
             size = self._connection.unread_bytes
-            if size > self._connection.max_message_bytes:
+            if size > most_bytes:
                 raise RefusedError(
                     f"{self._peer} announces {size} bytes in an answer to a reader, more than "
-                    f"max_message_bytes={self._connection.max_message_bytes}; raise "
-                    "WINDLASS_MAX_MESSAGE_BYTES here",
+                    f"max_step_bytes={most_bytes}; raise WINDLASS_MAX_STEP_BYTES here",
                     peer=self._peer,
                 )
             values = memoryview(bytearray(size))

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
@@ -76,20 +76,20 @@ class ReaderSession:
         self._placed: dict[str, PlacedVariable] = {}
         self._chief = ChiefClient(chief, settings, principal_of_task(task, settings.job_id))
         self._leaders = LeaderWatch(self._chief)
-        self._peers: list[RemotePs] = []
-        try:
+        with ExitStack() as opened:
+            opened.callback(self._chief.close)
+            opened.callback(self._leaders.close)
             self._peers = [
                 RemotePs(ps, address, who, settings, locate=self._leaders.leader_of)
                 for ps, address in self._find_ps()
             ]
             self._session = ParameterSession(self._peers, who, settings)
+            opened.callback(self._session.close)
             for peer in self._peers:
                 self._leaders.tell(peer.moved)
             self._leaders.begin(settings.join_timeout_s)
             self._session.connect()
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     def _find_ps(self) -> list[tuple[TaskId, str]]:
         """The ps and their addresses, by index."""
@@ -119,8 +119,7 @@ class ReaderSession:
         """End the sessions. Idempotent."""
         self._closing.set()
         self._leaders.close()
-        for peer in self._peers:
-            peer.close()
+        self._session.close()
         self._chief.close()
 
     # -- rows ----------------------------------------------------------------------------------

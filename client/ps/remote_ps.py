@@ -246,7 +246,7 @@ class RemotePs:
         if session is None:
             raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)
         try:
-            return session.ask(message, payload)
+            return session.ask(message, payload, self._max_step_bytes)
         except OSError as error:
             self._drop_session()
             raise PeerLostError(

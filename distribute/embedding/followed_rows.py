@@ -151,7 +151,8 @@ class FollowedTable:
 
     def _is_chosen(self, keys: Array) -> Array:
         if self._list is not None:
-            return np.isin(keys, self._list)
+            at = np.minimum(np.searchsorted(self._list, keys), self._list.size - 1)
+            return np.asarray(self._list[at] == keys)
         wanted: Array = np.full(keys.size, not self._ranges)
         for first, last in self._ranges:
             wanted |= (keys >= first) & (keys <= last)

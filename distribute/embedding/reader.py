@@ -340,8 +340,11 @@ def _checked_keys(
                 )
             checked[name] = None
         elif isinstance(which, np.ndarray):
-            if which.dtype.kind not in "iu":
-                raise ConfigurationError(f"keys of table {name!r} are {which.dtype}, not integers")
+            if which.dtype.kind not in "iu" or not which.size:
+                raise ConfigurationError(
+                    f"keys of table {name!r} are {which.dtype}{list(which.shape)}; give integers, "
+                    "one at least"
+                )
             checked[name] = np.ascontiguousarray(which).reshape(-1).astype(np.int64)
         else:
             checked[name] = ranges_of(name, which)

@@ -116,6 +116,10 @@ class KeyedBlock(RowsByKey):
         self.table.changes = super().follow(entry)
         return self.table.changes
 
+    def make_changes(self, entry: int) -> ChangedRows:
+        """What would note the changes of rows, and which go."""
+        return ChangedRows(self.shards[entry].rows)
+
     def unfollow(self) -> None:
         """Note no changes any more."""
         super().unfollow()

@@ -476,7 +476,7 @@ class FollowerState(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ..., copied_bytes: _Optional[int] = ...) -> None: ...
 
 class BeginCutRequest(_message.Message):
-    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots", "may_be_base", "rows_only")
+    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots", "may_be_base", "rows_of")
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
@@ -484,7 +484,7 @@ class BeginCutRequest(_message.Message):
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
     WITH_SLOTS_FIELD_NUMBER: _ClassVar[int]
     MAY_BE_BASE_FIELD_NUMBER: _ClassVar[int]
-    ROWS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_OF_FIELD_NUMBER: _ClassVar[int]
     chief: _common_pb2.Incarnation
     share: int
     cut: int
@@ -492,8 +492,8 @@ class BeginCutRequest(_message.Message):
     hold_s: float
     with_slots: bool
     may_be_base: bool
-    rows_only: bool
-    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ..., may_be_base: bool = ..., rows_only: bool = ...) -> None: ...
+    rows_of: _common_pb2.Task
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ..., may_be_base: bool = ..., rows_of: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
 
 class BeginCutResponse(_message.Message):
     __slots__ = ()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...core.arrays.dtypes import Array, as_bytes
-from ...core.errors import RefusedError, WindlassError
+from ...core.errors import LimitExceededError, RefusedError, WindlassError
 from ...core.wire import error_table
 from ...core.wire.bounds import MAX_NAME_BYTES, check_text
 from ...core.wire.followed_rows import FollowAnswer, answer_to_wire, request_from_wire
@@ -13,7 +13,7 @@ from ...core.wire.steps import Encoding, LayoutEntry, Operation
 from ...engine.push_target import RowsByKey
 from ...net.connection import Connection, Lender
 from ...proto.v1 import session_pb2
-from .readers import KeptRows
+from .readers import WantedRows
 from .store import Store
 
 _ID_BYTES = 8
@@ -25,16 +25,16 @@ class ReaderMessages:
     Args:
         connection: Of the reader.
         store: The variables.
-        kept: Rows that it wants of one moment.
+        wanted: Rows that it wants of one moment.
         check: Refuses an operation that this reader may not.
     """
 
     def __init__(
-        self, connection: Connection, store: Store, kept: KeptRows, check: Callable[[str], None]
+        self, connection: Connection, store: Store, wanted: WantedRows, check: Callable[[str], None]
     ) -> None:
         self._connection = connection
         self._store = store
-        self._kept = kept
+        self._wanted = wanted
         self._check = check
 
     def handle(self, message: session_pb2.ClientMessage, kind: str | None, lend: Lender) -> bool:
@@ -56,14 +56,24 @@ class ReaderMessages:
         keys = np.empty(0, np.int64)
         try:
             answer, keys = self._store.readers.changed(request_from_wire(message))
+            # As for a pull: a ps that leads no more knows nothing of later changes.
+            self._store.records.confirm_read()
         except WindlassError as error:
-            answer = FollowAnswer(error=error)
+            answer, keys = FollowAnswer(error=error), np.empty(0, np.int64)
         wire = answer_to_wire(answer)
         wire.payload_bytes = keys.nbytes
         self._send(session_pb2.ServerMessage(followed_rows=wire), [keys])
 
     def _keep(self, message: session_pb2.KeepRows, lend: Lender) -> None:
         answer = session_pb2.KeptRows()
+        waiting, most = self._connection.unread_bytes, self._store.settings.max_message_bytes
+        if waiting > most:  # it is not read, so the session is over
+            raise LimitExceededError(
+                f"{self._store.task}: a reader names rows in {waiting} bytes, more than "
+                f"max_message_bytes={most}; ask for fewer ids at once",
+                limit="max_message_bytes",
+                value=waiting,
+            )
         try:
             self._want(message.entries, lend)
         except WindlassError as error:
@@ -74,15 +84,15 @@ class ReaderMessages:
     def _want(self, entries: Sequence[session_pb2.KeptEntry], lend: Lender) -> None:
         total = sum(each.rows for each in entries)
         waiting = self._connection.unread_bytes
-        if waiting != total * _ID_BYTES or waiting > self._store.settings.max_message_bytes:
+        if not entries or waiting != total * _ID_BYTES:
             raise RefusedError(
-                f"{waiting} bytes follow a message that names {total} rows of {_ID_BYTES} bytes; "
-                f"at most {self._store.settings.max_message_bytes} are taken at once"
+                f"{waiting} bytes follow a message that names {total} rows of {_ID_BYTES} bytes in "
+                f"{len(entries)} shards"
             )
         ids = np.frombuffer(bytes(self._connection.read(waiting, lend)), np.int64)
         layout = self._store.table.compile([self._entry(each) for each in entries])
         ends = np.cumsum([each.rows for each in entries], dtype=np.int64)[:-1]
-        self._store.readers.want(self._kept, layout, np.split(ids, ends))
+        self._store.readers.want(self._wanted, layout, np.split(ids, ends))
 
     def _entry(self, message: session_pb2.KeptEntry) -> LayoutEntry:
         check_text(message.variable, MAX_NAME_BYTES, "the name of a variable", "a reader")
@@ -93,8 +103,11 @@ class ReaderMessages:
     def _read_kept(self, cut: int) -> None:
         answer, values = session_pb2.KeptRows(), list[Array]()
         try:
-            values += self._kept.take(cut)
+            values += self._store.cuts.kept(cut).take_rows()
+            self._wanted.rows = ()
+            self._store.records.confirm_read()
         except WindlassError as error:
+            values = []
             answer.error.CopyFrom(error_table.to_detail(error))
         answer.payload_bytes = sum(each.nbytes for each in values)
         self._send(session_pb2.ServerMessage(kept_rows=answer), values)

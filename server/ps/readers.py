@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from ...core.arrays.dtypes import Array
-from ...core.errors import CutVoidError, LimitExceededError
+from ...core.errors import LimitExceededError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position
@@ -49,32 +49,18 @@ class ReadableStore(Protocol):
 
 
 @dataclass(slots=True)
-class KeptRows:
-    """Rows that one reader wants of the next cut.
+class WantedRows:
+    """Rows that a reader wants of the next cut.
 
     Attributes:
+        reader: The reader.
         layout: Where they are.
         rows: Keys or numbers of rows, by range of the layout.
-        cut: Number of the cut whose values are kept; 0: none yet.
-        values: The rows as they were then, by range of the layout.
     """
 
+    reader: TaskId
     layout: Layout = field(default_factory=Layout)
     rows: Sequence[Array] = ()
-    cut: int = 0
-    values: Sequence[Array] = ()
-
-    def take(self, cut: int) -> Sequence[Array]:
-        """The rows of a cut; they are wanted no longer.
-
-        Raises:
-            CutVoidError: They were not kept.
-        """
-        if not cut or self.cut != cut:
-            raise CutVoidError(f"the rows of cut {cut} are not here", number=cut)
-        values = self.values
-        self.layout, self.rows, self.cut, self.values = Layout(), (), 0, ()
-        return values
 
 
 class Readers:
@@ -87,12 +73,12 @@ class Readers:
     def __init__(self, store: ReadableStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._wanted: list[KeptRows] = []
+        self._wanted: list[WantedRows] = []
 
     @contextmanager
-    def session(self) -> Iterator[KeptRows]:
+    def session(self, reader: TaskId) -> Iterator[WantedRows]:
         """A reader's session; after the last one nothing is noted for readers any more."""
-        wanted = KeptRows()
+        wanted = WantedRows(reader)
         with self._lock:
             self._wanted.append(wanted)
         try:
@@ -162,7 +148,7 @@ class Readers:
 
     # -- rows of one moment --------------------------------------------------------------------
 
-    def want(self, kept: KeptRows, layout: Layout, rows: Sequence[Array]) -> None:
+    def want(self, wanted: WantedRows, layout: Layout, rows: Sequence[Array]) -> None:
         """Name the rows of which a reader wants the values at the next cut.
 
         Raises:
@@ -180,15 +166,18 @@ class Readers:
                 limit="max_message_bytes",
                 value=total,
             )
-        kept.layout, kept.rows, kept.cut, kept.values = layout, rows, 0, ()
+        wanted.layout, wanted.rows = layout, rows
 
-    def keep(self, cut: int) -> None:
-        """Copy the rows that are wanted; the caller lets no push be applied."""
+    def rows_of(self, reader: TaskId) -> list[Array]:
+        """Copies of the rows that a reader has named last.
+
+        The caller lets no push be applied.
+        """
         with self._lock:
-            wanted = list(self._wanted)
-        for each in wanted:
-            if each.rows:
-                each.values, each.cut = self._store.read(each.layout, each.rows), cut
+            named = [each for each in self._wanted if each.reader == reader and each.rows]
+        if not named:
+            return []
+        return self._store.read(named[-1].layout, named[-1].rows)
 
 
 def _within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:

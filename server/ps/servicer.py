@@ -153,13 +153,14 @@ class ParameterServerServicer:
         check_number(request.hold_s, MAX_LEASE_S, "hold_s", self._task)
         workers = {codec.incarnation_from_wire(each) for each in request.workers}
         cuts = self._shares.led(request.share).cuts
+        rows_of = codec.task_from_wire(request.rows_of) if request.HasField("rows_of") else None
         cuts.begin(
             request.cut,
             workers,
             request.hold_s,
             with_slots=request.with_slots,
             may_be_base=request.may_be_base,
-            rows_only=request.rows_only,
+            rows_of=rows_of,
         )
         return ps_pb2.BeginCutResponse()
 

@@ -27,7 +27,6 @@ from ...core.wire.memory import MemoryRegion
 from ...core.wire.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
 from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
-from ...engine.changed_rows import ChangedRows
 from ...engine.library import library
 from ...engine.push_target import PushTarget, RowsByKey
 from ...net.shared_memory import SharedSegment, unavailable
@@ -296,13 +295,14 @@ class ShardTable:
             return found
 
     def named(self, names: Iterable[str]) -> list[HeldShard]:
-        """All shards held here of the variables of these names, whatever those are."""
+        """All shards held here of the variables of these names, whatever those are.
+
+        Without the update rules of arrays: a program's own rule means nothing to another one.
+        """
         with self._definitions:
-            return [
-                self._describe(self._held[name, part])
-                for name in names
-                for part in self._parts.get(name, ())
-            ]
+            held = [self._held[name, part] for name in names for part in self._parts.get(name, ())]
+            found = [self._describe(each) for each in held]
+        return [replace(each, shard=replace(each.shard, rule=None)) for each in found]
 
     def bind(self, variables: Iterable[str], rule: UpdateRule, who: Incarnation) -> None:
         """Give every shard of these variables held here an update rule; it cannot be changed.
@@ -469,7 +469,7 @@ class ShardTable:
         Raises:
             LimitExceededError: There is not.
         """
-        num_bytes = ChangedRows.bytes_of(target.shards[entry].rows)
+        num_bytes = target.make_changes(entry).num_bytes  # untouched, so it takes none yet
         name = target.shards[entry].variable.name
         self._limits.check_followed(num_bytes, name, self.targets())
 

@@ -348,10 +348,8 @@ class Store:
             generation, sequence = self._log.last.get(who.task, (0, 0))
             return sequence if generation == who.generation else 0
 
-    def _take_image(self, moment: Moment, with_slots: bool, rows_only: bool) -> CutImage:
+    def _take_image(self, moment: Moment, with_slots: bool, rows_of: TaskId | None) -> CutImage:
         """Keep the values of now, or rows of them; the caller lets no push be applied."""
-        if rows_only:
-            self.readers.keep(moment.number)
         in_use, settings = self.table.bytes_in_use(), self.settings
         most = piece_bytes(in_use) if with_slots else settings.max_message_bytes // 2
         with self._tally.lock:
@@ -361,11 +359,12 @@ class Store:
         return CutImage(
             self.task,
             replace(moment, global_step=self.global_step, pushes=pushes),
-            self.table.blocks() if not rows_only else (),
+            self.table.blocks() if rows_of is None else (),
             self.table.tables() if with_slots else (),
             most=most,
             room=max(0, self.table.max_bytes - in_use - self._beside()),
             with_slots=with_slots,
+            rows=self.readers.rows_of(rows_of) if rows_of is not None else (),
         )
 
     # -- followers ---------------------------------------------------------------------------

@@ -242,6 +242,7 @@ def test_messages_of_a_reader_that_make_no_sense_are_refused_and_it_goes_on(job:
         (Message(keep_rows=keep(entries=[entry(variable="t", rows=2**64 - 1)])), np.zeros(3)),
         (Message(keep_rows=keep(entries=[entry(variable="nowhere", rows=1)])), np.zeros(1)),
         (Message(keep_rows=keep()), np.zeros(1)),
+        (Message(keep_rows=keep()), None),
         (Message(read_kept_rows=session_pb2.ReadKeptRows(cut=0)), None),
         (Message(read_kept_rows=session_pb2.ReadKeptRows(cut=7)), None),
     ]
@@ -369,3 +370,12 @@ def _follows(reader: "wl.embedding.Reader") -> bool:
     except wl.errors.PeerLostError:
         return False
     return True
+
+
+def test_a_program_that_knows_no_rules_of_the_job_can_read_it(job: Job) -> None:
+    """Update rules are the job's: those of its own mean nothing to a reader."""
+    job.worker.bind(["weekdays"], RULE)
+    with job.reader() as reader:
+        shards = reader._session.shards("weekdays") + reader._session.shards("t")
+        assert [shard.rule for _, shard in shards if shard.variable.table is None] == [None]
+        assert reader.lookup({"day": [1]})

@@ -137,7 +137,7 @@ class Cutter:
             now, kept = self._locked_job.clock.now(), self._kept
             if kept is not None and (self._kept_until is None or now < self._kept_until):
                 raise CutVoidError(f"cut {kept.number} is being saved or read; ask again")
-            taken = self._take(with_slots=False, rows_only=rows_only)
+            taken = self._take(with_slots=False, rows_of=reader.task if rows_only else None)
             self._reader = reader.task
             self._kept, self._kept_until = taken, self._locked_job.clock.now() + _READ_S
         finally:
@@ -167,7 +167,7 @@ class Cutter:
         )
 
     def _take(
-        self, *, with_slots: bool, may_be_base: bool = False, rows_only: bool = False
+        self, *, with_slots: bool, may_be_base: bool = False, rows_of: TaskId | None = None
     ) -> TakenCut:
         with self._locked_job.open() as (job, _):
             is_running = job.phase is Phase.RUNNING
@@ -182,7 +182,7 @@ class Cutter:
                     join_s,
                     with_slots=with_slots,
                     may_be_base=may_be_base,
-                    rows_only=rows_only,
+                    rows_of=rows_of,
                 )
             except CutVoidError as error:
                 log.debug("%s", error)
@@ -196,7 +196,7 @@ class Cutter:
         *,
         with_slots: bool,
         may_be_base: bool,
-        rows_only: bool,
+        rows_of: TaskId | None,
     ) -> TakenCut:
         cuts = self._locked_job.cuts
         try:
@@ -208,7 +208,7 @@ class Cutter:
         try:
             self._wait_for_workers(join_s)
             order = CutOrder(
-                number, cut.workers, self._hold_s, with_slots, may_be_base, rows_only
+                number, cut.workers, self._hold_s, with_slots, may_be_base, rows_of
             )
             _for_each(led, lambda share, ps: self._begin(ps, share, order))
             answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))

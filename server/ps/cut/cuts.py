@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Set
 
 from ....core.errors import CutVoidError
-from ....core.task import Incarnation
+from ....core.task import Incarnation, TaskId
 from ....core.wire.cut_marks import CutMark
 from . import marks
 from .image import CutImage, Moment
@@ -18,9 +18,9 @@ from .marks import CutState, ShareCut
 
 log = logging.getLogger(__name__)
 
-TakeImage = Callable[[Moment, bool, bool], CutImage]
-"""Returns the values of now, with slots or without, or only the rows that readers want; ``Moment``
-lacks what the store knows."""
+TakeImage = Callable[[Moment, bool, TaskId | None], CutImage]
+"""Returns the values of now, with slots or without, or only the rows that a reader has named;
+``Moment`` lacks what the store knows."""
 
 
 class CutGate:
@@ -111,7 +111,7 @@ class ShareCuts:
         *,
         with_slots: bool,
         may_be_base: bool = False,
-        rows_only: bool = False,
+        rows_of: TaskId | None = None,
     ) -> None:
         """Begin to hold the pushes that are not in a cut. What was kept of another one is dropped.
 
@@ -121,7 +121,7 @@ class ShareCuts:
             hold_s: How long pushes wait at most. Unit: seconds.
             with_slots: Whether slots are wanted, or values alone.
             may_be_base: Whether what changes from then on is to be noted.
-            rows_only: Whether only the rows are wanted that readers have named.
+            rows_of: Reader that has named the rows which alone are wanted; None: all values are.
 
         Raises:
             FencedError: A later cut was begun.
@@ -140,7 +140,7 @@ class ShareCuts:
 
             def taken(after: ShareCut) -> None:
                 moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
-                self.image = self._take_image(moment, with_slots, rows_only)
+                self.image = self._take_image(moment, with_slots, rows_of)
 
             self._last = self.gate = CutGate(cut, taken)
 

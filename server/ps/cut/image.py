@@ -153,6 +153,7 @@ class CutImage:
         most: Bytes of a piece.
         room: Most bytes of copies.
         with_slots: Whether slots go with the values.
+        rows: Rows that a reader has named, by range of its layout.
     """
 
     def __init__(
@@ -165,8 +166,10 @@ class CutImage:
         most: int,
         room: int,
         with_slots: bool,
+        rows: Sequence[Array] = (),
     ) -> None:
         self.moment = moment
+        self._rows = rows
         self._task = task
         self._room = room
         self._lock = threading.Lock()
@@ -214,9 +217,24 @@ class CutImage:
         """Keep nothing any more; who still reads gets a ``CutVoidError``."""
         with self._lock:
             self.void_because = self.void_because or why
-            self._by_block = {}
+            self._by_block, self._rows = {}, ()
 
     # -- reading -------------------------------------------------------------------------------
+
+    def take_rows(self) -> Sequence[Array]:
+        """The rows that a reader has named; once.
+
+        Raises:
+            CutVoidError: They are not here any more.
+        """
+        with self._lock:
+            rows, self._rows = self._rows, ()
+        if not rows:
+            raise CutVoidError(
+                f"cut {self.moment.number} has no rows that were named here",
+                number=self.moment.number,
+            )
+        return rows
 
     def read(self, number: int) -> list[Elements]:
         """Some values; nothing when there are no more.

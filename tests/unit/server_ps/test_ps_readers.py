@@ -1,5 +1,7 @@
 """Readers of a store: which rows changed, piece by piece, and rows of one moment."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.store import Store
 
 WHO = Incarnation(TaskId("worker", 0), 1)
+READER = TaskId("reader", 1)
 ROWS = 300_000
 ARRAY = VariableDefinition("w", (ROWS, 1), F32, Initializer("zeros"))
 
@@ -49,7 +52,7 @@ def asked(
 
 def test_changes_of_many_rows_come_in_pieces() -> None:
     store, _ = training(ARRAY)
-    with store.readers.session():
+    with store.readers.session(READER):
         position, parts, unknown = asked(store, "w", Position())
         assert unknown
         assert [part.size for part in parts] == [0]
@@ -64,7 +67,7 @@ def test_changes_of_many_rows_come_in_pieces() -> None:
 def test_keys_that_are_gone_come_in_pieces() -> None:
     store, session = training(table("t", max_rows=1 << 21))
     keys = np.arange(70_000)
-    with store.readers.session():
+    with store.readers.session(READER):
         position, _, _ = asked(store, "t", Position())
         session.step(gradients(t=(keys, np.ones((keys.size, DIM), F32))))
         position, parts, _ = asked(store, "t", position)
@@ -80,7 +83,7 @@ def test_keys_that_are_gone_come_in_pieces() -> None:
 @pytest.mark.parametrize("cursor", [1, ROWS - 1, ROWS, 2**40, 2**62, 2**64 - 1])
 def test_a_cursor_of_nowhere_is_answered(cursor: int) -> None:
     store, _ = training(ARRAY)
-    with store.readers.session():
+    with store.readers.session(READER):
         position, _, _ = asked(store, "w", Position())
         answer, keys = store.readers.changed(FollowRequest("w", 0, position, cursor))
         assert (answer.next, keys.size) == (0, 0)
@@ -88,9 +91,9 @@ def test_a_cursor_of_nowhere_is_answered(cursor: int) -> None:
 
 def test_positions_of_another_log_mean_nothing() -> None:
     store, _ = training(ARRAY)
-    with store.readers.session():
+    with store.readers.session(READER):
         first, _, _ = asked(store, "w", Position())
-    with store.readers.session():  # the last reader had left
+    with store.readers.session(READER):  # the last reader had left
         again, _, unknown = asked(store, "w", first)
         assert unknown
         assert again.log != first.log
@@ -98,13 +101,13 @@ def test_positions_of_another_log_mean_nothing() -> None:
 
 def test_what_is_followed_counts_as_memory_of_the_ps() -> None:
     store, _ = training(ARRAY, max_ps_bytes=4 * ROWS + 1000)
-    with store.readers.session(), pytest.raises(LimitExceededError, match="max_ps_bytes"):
+    with store.readers.session(READER), pytest.raises(LimitExceededError, match="max_ps_bytes"):
         asked(store, "w", Position())
-    store, session = training(ARRAY, max_ps_bytes=12 * ROWS)
-    with store.readers.session():
+    store, session = training(ARRAY, max_ps_bytes=12 * ROWS - 1)
+    with store.readers.session(READER):
         asked(store, "w", Position())
         with pytest.raises(LimitExceededError, match="max_ps_bytes"):
-            session.define([VariableDefinition("v", (ROWS, 1), F32)], {}, create=True)
+            session.define([replace(ARRAY, name="v")], {}, create=True)
 
 
 def test_rows_of_a_cut_are_those_of_its_moment() -> None:
@@ -114,26 +117,44 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
         LayoutEntry("t", 0, Operation.PULL, Encoding.KEYS),
     ]
     rows = [np.array([3, 5]), np.array([-7])]
-    with store.readers.session() as kept:
-        store.readers.want(kept, store.table.compile(entries), rows)
-        store.cuts.begin(1, set(), 1.0, with_slots=False, rows_only=True)  # with no workers: now
+    with store.readers.session(READER) as wanted:
+        store.readers.want(wanted, store.table.compile(entries), rows)
+        store.cuts.begin(1, set(), 1.0, with_slots=False, rows_of=READER)  # with no workers: now
         before = session.lookup("t", np.array([-7]))
         session.step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32))))
         assert (session.lookup("t", np.array([-7])) < before).all()
-        with pytest.raises(CutVoidError):
-            kept.take(2)
-        values = kept.take(1)
+        image = store.cuts.kept(1)
+        values = image.take_rows()
         assert [each.tolist() for each in values] == [[0, 0], before[0].tolist()]
-        with pytest.raises(CutVoidError, match="not here"):
-            kept.take(1)
-        assert store.cuts.kept(1).blocks == [], "nothing else is kept"
+        assert image.blocks == [], "nothing else is kept"
+        with pytest.raises(CutVoidError, match="no rows that were named"):
+            image.take_rows()
+        store.cuts.begin(2, set(), 1.0, with_slots=False, rows_of=READER)  # the first one was void
+        now = session.lookup("t", np.array([-7]))
+        assert store.cuts.kept(2).take_rows()[1].tolist() == now[0].tolist()
+
+
+def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
+    store, _ = training(ARRAY)
+    layout = store.table.compile([LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
+    with store.readers.session(READER) as wanted:
+        store.readers.want(wanted, layout, [np.array([1])])
+        store.cuts.begin(1, set(), 1.0, with_slots=False, rows_of=TaskId("reader", 2))
+        image = store.cuts.kept(1)
+        with pytest.raises(CutVoidError):
+            image.take_rows()
+        store.cuts.begin(2, set(), 1.0, with_slots=False, rows_of=READER)
+        image = store.cuts.kept(2)
+        store.cuts.end(2)
+        with pytest.raises(CutVoidError):
+            image.take_rows()
 
 
 def test_more_rows_than_fit_an_answer_are_not_kept() -> None:
     store, _ = training(ARRAY, max_message_bytes=64 * 1024)
     layout = store.table.compile([LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
-    with store.readers.session() as kept:
+    with store.readers.session(READER) as wanted:
         with pytest.raises(LimitExceededError, match="max_message_bytes"):
-            store.readers.want(kept, layout, [np.arange(20_000)])
+            store.readers.want(wanted, layout, [np.arange(20_000)])
         with pytest.raises(ShapeMismatchError, match="out of range"):
-            store.readers.want(kept, layout, [np.array([ROWS])])
+            store.readers.want(wanted, layout, [np.array([ROWS])])
