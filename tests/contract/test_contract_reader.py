@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from helpers.ps_peers import Ps, open_session
+from helpers.certificates import tls_settings
+from helpers.ps_peers import REMOTE, Ps, open_session
 from helpers.tables import DIM, EXTREMES, F32, RULE, gradients, table
 from helpers.waiting import wait_until
 from windlass.client.ps.control import PsControl
@@ -42,13 +43,21 @@ FEATURES = [
 SHORT = {"reconnect_timeout_s": 0.3, "join_timeout_s": 5.0, "request_timeout_s": 5.0}
 
 
+CHANGES: dict[str, dict[str, Any]] = {
+    "shm": {},
+    "unix": {},
+    "grpc": {"shared_memory": False, "tcp_sessions": False},
+}
+
+
 class Job:
     """A chief, two ps and a worker that has made the tables, in this process."""
 
-    def __init__(self, **options: Any) -> None:
-        self.servers = [Ps("tcp", index) for index in range(2)]
+    def __init__(self, kind: str = "tcp", *, insecure: bool = False, **options: Any) -> None:
+        self.servers = [Ps(kind, index, insecure=insecure) for index in range(2)]
         expected = [(ps.task, ps.address) for ps in self.servers]
-        self.chief = ChiefServer(TaskId("chief", 0), expected, Settings())
+        own = tls_settings("chief", 0) if kind == "tls" else {"insecure": insecure}
+        self.chief = ChiefServer(TaskId("chief", 0), expected, Settings(**own))
         self.chief.start("127.0.0.1:0")
         self.address = f"127.0.0.1:{self.chief.port}"
         self.worker: ParameterSession = open_session(*self.servers)
@@ -133,6 +142,36 @@ def test_lookups_of_rows_that_are_kept_need_no_ps(job: Job) -> None:
         assert [ps.store.counters().pulls for ps in job.servers] == pulls
 
 
+@pytest.mark.parametrize("role", ["reader", "worker"])
+def test_a_reader_shows_a_certificate_of_its_role(role: str) -> None:
+    job = Job("tls")
+    job.push(np.arange(9))
+    settings = {**SHORT, **tls_settings(role, None), "shared_memory": False}
+    if role == "reader":
+        with emb.Reader(job.address, FEATURES, keys={"t": [(0, 9)]}, settings=settings) as reader:
+            rows = reader.lookup({"id": np.arange(9)})["id"]
+            np.testing.assert_array_equal(rows, job.worker.lookup("t", np.arange(9)))
+    else:
+        with pytest.raises(wl.errors.PermissionDeniedError, match="credentials of"):
+            emb.Reader(job.address, FEATURES, settings=settings)
+    job.close()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in REMOTE if kind not in ("tcp", "tls")])
+def test_a_reader_follows_over_every_connection(kind: str) -> None:
+    job = Job()
+    settings = {**SHORT, **CHANGES[kind]}
+    kept = {"t": np.arange(9)}
+    with emb.Reader(
+        job.address, FEATURES, keys=kept, max_lag_s=1000.0, settings=settings
+    ) as reader:
+        job.push(np.arange(5))
+        reader._follow_all()
+        rows = reader.lookup({"id": np.arange(12)})["id"]
+        np.testing.assert_array_equal(rows, job.worker.lookup("t", np.arange(12)))
+    job.close()
+
+
 def test_rows_follow_by_themselves_within_the_lag(job: Job) -> None:
     with job.reader(keys={"t": np.arange(5)}, max_lag_s=0.2) as reader:
         job.push(np.arange(5))
@@ -196,8 +235,11 @@ def test_a_reader_is_no_worker_and_fills_no_place_of_one(job: Job) -> None:
         }
 
 
-def test_a_reader_pushes_nothing_also_where_nobody_shows_who_they_are(job: Job) -> None:
-    with job.reader() as reader:
+@pytest.mark.parametrize("insecure", [False, True], ids=["proven", "insecure"])
+def test_a_reader_pushes_nothing_also_where_nobody_shows_who_they_are(insecure: bool) -> None:
+    job = Job(insecure=insecure)
+    settings = {**SHORT, "insecure": insecure}
+    with emb.Reader(job.address, FEATURES, settings=settings) as reader:
         session = reader._session._session
         ones = np.ones((1, DIM), F32)
         attempts: list[Callable[[], object]] = [
@@ -212,6 +254,7 @@ def test_a_reader_pushes_nothing_also_where_nobody_shows_who_they_are(job: Job) 
                 attempt()
         job.push(np.arange(3))
     assert job.worker.global_step == 1
+    job.close()
 
 
 def test_readers_fill_their_own_places_alone() -> None:
