@@ -28,10 +28,12 @@ class LeaderWatch:
 
     Args:
         chief: Who is asked.
+        pause_s: Between two questions, for a caller whom the chief answers at once. Unit: seconds.
     """
 
-    def __init__(self, chief: ChiefClient) -> None:
+    def __init__(self, chief: ChiefClient, pause_s: float = 0.0) -> None:
         self._chief = chief
+        self._pause_s = pause_s
         self._leaders: dict[int, ShareLeader] = {}
         self._told: list[Callable[[], None]] = []
         self._closing = threading.Event()
@@ -82,6 +84,7 @@ class LeaderWatch:
         while not self._closing.is_set():
             try:
                 self._ask()
+                self._closing.wait(self._pause_s)
             except PeerLostError as error:
                 log.debug("%s", error)
                 self._changes = 0  # a restarted chief counts anew

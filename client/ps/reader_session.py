@@ -47,6 +47,7 @@ from .remote_ps import RemotePs
 
 _ANSWER_S = 5.0
 _POLL_S = 0.1
+_LEADERS_S = 0.5  # between two questions for the leaders of shares
 _CUT_S = 30.0  # the chief tries some times, of which each takes a second or two
 
 Rows = tuple[Array, Array | None]
@@ -75,7 +76,7 @@ class ReaderSession:
         self._distinct = DistinctRowsCache(who)
         self._placed: dict[str, PlacedVariable] = {}
         self._chief = ChiefClient(chief, settings, principal_of_task(task, settings.job_id))
-        self._leaders = LeaderWatch(self._chief)
+        self._leaders = LeaderWatch(self._chief, _LEADERS_S)
         with ExitStack() as opened:
             opened.callback(self._chief.close)
             opened.callback(self._leaders.close)

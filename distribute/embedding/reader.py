@@ -31,6 +31,7 @@ from .row_cache import CachedLookup, rows_of
 log = logging.getLogger(__name__)
 
 _ROUNDS_PER_LAG = 4
+_MAX_LAG_S = 86_400.0
 _CUT_S = 30.0
 
 LookedUp = Literal["looked_up"]
@@ -88,7 +89,7 @@ class Reader:
             they do. Tables that are not there keep none.
         max_bytes: Most memory of the rows that are kept of one table. What does not fit is looked
             up. Unit: bytes.
-        max_lag_s: How old rows that are kept may be. Unit: seconds.
+        max_lag_s: How old rows that are kept may be, at most a day. Unit: seconds.
         on_lag: ``"error"``, or ``"warn"``: older rows are served all the same.
         token: File with this reader's token, of the role reader.
         ca: File with the CA of the job's certificates.
@@ -126,9 +127,10 @@ class Reader:
         wanted = _checked_keys(keys or {}, tables)
         if on_lag not in ("error", "warn"):
             raise ConfigurationError(f'on_lag is "error" or "warn", not {on_lag!r}')
-        if not max_lag_s > 0 or max_bytes < 1:
+        if not 0 < max_lag_s <= _MAX_LAG_S or max_bytes < 1:
             raise ConfigurationError(
-                f"max_lag_s={max_lag_s!r} and max_bytes={max_bytes!r} must be more than 0"
+                f"max_lag_s={max_lag_s!r} must be more than 0 and at most {_MAX_LAG_S:g}, and "
+                f"max_bytes={max_bytes!r} at least 1"
             )
         self._max_lag_s, self._on_lag = max_lag_s, on_lag
         self._rare_log = RareLog(log)

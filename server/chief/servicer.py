@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from ...cluster.access.principal import READER
 from ...cluster.job.job import Job, Member
 from ...cluster.replication.moves import Move
 from ...cluster.replication.reports import ShareLeader
@@ -204,10 +205,15 @@ class ChiefServicer:
         return status
 
     def WatchLeaders(
-        self, request: chief_pb2.WatchLeadersRequest, _: Visitor
+        self, request: chief_pb2.WatchLeadersRequest, visitor: Visitor
     ) -> chief_pb2.WatchLeadersResponse:
-        """Which ps leads each share, after a change or a while."""
-        changes, leaders = self._locked_job.leaders.watch(request.seen, WATCH_S)
+        """Which ps leads each share, after a change or a while; for a reader at once.
+
+        A call that waits has a thread, of which there are as many as tasks; readers are none.
+        """
+        who = visitor.principal
+        wait_s = 0.0 if who is not None and who.role == READER else WATCH_S
+        changes, leaders = self._locked_job.leaders.watch(request.seen, wait_s)
         return chief_pb2.WatchLeadersResponse(
             changes=changes,
             leaders=[_leader_to_wire(each) for each in leaders],
