@@ -7,25 +7,21 @@ that it keeps follow their changes in a thread of its own, so that most lookups 
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-import numpy as np
-
 from ...client.ps.reader_session import ReaderSession
-from ...cluster.resolvers.tf_config import TFConfigClusterResolver
-from ...cluster.roles import canonical_spec, chief_of
-from ...core.arrays.dtypes import Array, as_dtype
+from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError, PeerLostError, StaleRowsError, WindlassError
 from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread
-from ...core.rules.definitions import VariableDefinition
 from ...core.settings import load_settings, quiet_grpc
 from ...net.auth.own_job import with_own_job
-from .config import DEFAULT_CACHE_BYTES, FeatureConfig, TableConfig
+from .config import DEFAULT_CACHE_BYTES, FeatureConfig
 from .feature_bags import FeatureBags, by_name
-from .followed_rows import FollowedTable, ranges_of
+from .followed_rows import FollowedTable
+from .reader_arguments import Keys, check_table, checked_keys, chief_of_cluster
 from .row_cache import CachedLookup, rows_of
 
 log = logging.getLogger(__name__)
@@ -33,10 +29,6 @@ log = logging.getLogger(__name__)
 _ROUNDS_PER_LAG = 4
 _MAX_LAG_S = 86_400.0
 _CUT_S = 30.0
-
-LookedUp = Literal["looked_up"]
-Keys = LookedUp | Sequence[tuple[int, int]] | Array
-"""Which rows of a table are kept: those that lookups bring, ranges of keys, or an array of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +116,7 @@ class Reader:
     ) -> None:
         self._features = by_name(list(features))
         tables = {each.table.name: each.table for each in self._features.values()}
-        wanted = _checked_keys(keys or {}, tables)
+        wanted = checked_keys(keys or {}, tables)
         if on_lag not in ("error", "warn"):
             raise ConfigurationError(f'on_lag is "error" or "warn", not {on_lag!r}')
         if not 0 < max_lag_s <= _MAX_LAG_S or max_bytes < 1:
@@ -140,12 +132,12 @@ class Reader:
         given = {name: file for name, file in files.items() if file} | dict(settings or {})
         quiet_grpc()
         self._session = ReaderSession(
-            chief or _chief_of_cluster(), with_own_job(load_settings(given))
+            chief or chief_of_cluster(), with_own_job(load_settings(given))
         )
         try:
             definitions = self._session.find(tables)
             for name, definition in definitions.items():
-                _check_table(tables[name], definition)
+                check_table(tables[name], definition)
             self._kept = {
                 name: FollowedTable(definitions[name], which, max_bytes, self._session)
                 for name, which in wanted.items()
@@ -311,64 +303,3 @@ class Reader:
 
     def _end(self, error: BaseException) -> None:
         self._failure = WindlassError(f"following rows has failed: {error!r}")
-
-
-def _chief_of_cluster() -> str:
-    spec = canonical_spec(TFConfigClusterResolver().cluster_spec())
-    if not spec:
-        raise ConfigurationError(
-            "a Reader needs the address of the job's chief, as its first argument or in the "
-            "cluster of TF_CONFIG"
-        )
-    chief = chief_of(spec)
-    return spec.task_address(chief.type, chief.index)
-
-
-def _checked_keys(
-    keys: Mapping[str, Keys], tables: Mapping[str, TableConfig]
-) -> dict[str, tuple[tuple[int, int], ...] | Array | None]:
-    """Which rows are kept, by name of the table; None: those that lookups bring."""
-    if unknown := keys.keys() - tables.keys():
-        raise ConfigurationError(
-            f"keys of {min(unknown)!r}, and no feature has such a table; those are "
-            f"{', '.join(tables)}"
-        )
-    checked: dict[str, tuple[tuple[int, int], ...] | Array | None] = {}
-    for name, which in keys.items():
-        if isinstance(which, str):
-            if which != "looked_up":
-                raise ConfigurationError(
-                    f'keys of table {name!r} are {which!r}; write "looked_up", ranges, or an array'
-                )
-            checked[name] = None
-        elif isinstance(which, np.ndarray):
-            if which.dtype.kind not in "iu" or not which.size:
-                raise ConfigurationError(
-                    f"keys of table {name!r} are {which.dtype}{list(which.shape)}; give integers, "
-                    "one at least"
-                )
-            checked[name] = np.ascontiguousarray(which).reshape(-1).astype(np.int64)
-        else:
-            checked[name] = ranges_of(name, which)
-    return checked
-
-
-def _check_table(config: TableConfig, definition: VariableDefinition) -> None:
-    """Check that a table of the job is the one that a feature names.
-
-    Raises:
-        ConfigurationError: It is another one.
-    """
-    grows = definition.table is not None
-    dim = definition.shape[1:]
-    theirs = f"{definition.dtype.name}{list(dim)}, {'growing' if grows else definition.shape[:1]}"
-    rows = None if grows else definition.shape[0] if definition.shape else 0
-    if (rows, dim, definition.dtype) != (
-        config.vocabulary_size, (config.dim,), as_dtype(config.dtype),
-    ):  # fmt: skip
-        raise ConfigurationError(
-            f"table {config.name!r} is {theirs} in the job; the reader's TableConfig has "
-            f"dim={config.dim}, dtype={as_dtype(config.dtype).name} and "
-            f"vocabulary_size={config.vocabulary_size}. Write it as the training program does",
-            table=config.name,
-        )

@@ -13,7 +13,7 @@ from ...core.wire.steps import Encoding, LayoutEntry, Operation
 from ...engine.push_target import RowsByKey
 from ...net.connection import Connection, Lender
 from ...proto.v1 import session_pb2
-from .readers import WantedRows
+from .readers import NamedRows
 from .store import Store
 
 _ID_BYTES = 8
@@ -30,7 +30,7 @@ class ReaderMessages:
     """
 
     def __init__(
-        self, connection: Connection, store: Store, wanted: WantedRows, check: Callable[[str], None]
+        self, connection: Connection, store: Store, wanted: NamedRows, check: Callable[[str], None]
     ) -> None:
         self._connection = connection
         self._store = store

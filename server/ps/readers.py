@@ -49,7 +49,7 @@ class ReadableStore(Protocol):
 
 
 @dataclass(slots=True)
-class WantedRows:
+class NamedRows:
     """Rows that a reader wants of the next cut.
 
     Attributes:
@@ -73,12 +73,12 @@ class Readers:
     def __init__(self, store: ReadableStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._wanted: list[WantedRows] = []
+        self._wanted: list[NamedRows] = []
 
     @contextmanager
-    def session(self, reader: TaskId) -> Iterator[WantedRows]:
+    def session(self, reader: TaskId) -> Iterator[NamedRows]:
         """A reader's session; after the last one nothing is noted for readers any more."""
-        wanted = WantedRows(reader)
+        wanted = NamedRows(reader)
         with self._lock:
             self._wanted.append(wanted)
         try:
@@ -148,7 +148,7 @@ class Readers:
 
     # -- rows of one moment --------------------------------------------------------------------
 
-    def want(self, wanted: WantedRows, layout: Layout, rows: Sequence[Array]) -> None:
+    def want(self, wanted: NamedRows, layout: Layout, rows: Sequence[Array]) -> None:
         """Name the rows of which a reader wants the values at the next cut.
 
         Raises:
