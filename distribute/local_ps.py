@@ -165,6 +165,9 @@ class LocalPs:
         """Nothing is open."""
 
 
+_NO_ROOM = np.empty(0, np.uint8)
+
+
 class _LocalAnswer:
     """Copies values to where they go. See :class:`~windlass.server.ps.session.Answer`."""
 
@@ -180,6 +183,10 @@ class _LocalAnswer:
             )
         self._reply = reply
 
+    def room(self, num_bytes: int) -> Array | None:
+        first = self._into[0] if self._into else _NO_ROOM
+        return first[:num_bytes] if first.size >= num_bytes else None
+
     def copy(self, values: Array, rows: Array | None = None) -> None:
         if rows is not None:
             values = gather_rows(values, rows)
@@ -187,7 +194,8 @@ class _LocalAnswer:
         while source.size:
             target = self._into[0]
             count = min(target.size, source.size)
-            copy_into(target[:count], source[:count])
+            if target.ctypes.data != source.ctypes.data:  # else they were read into it
+                copy_into(target[:count], source[:count])
             source = source[count:]
             if count == target.size:
                 self._into.pop(0)

@@ -205,11 +205,12 @@ class RowsByKey(PushTarget):
     """A part of a table whose rows are found by key."""
 
     @abstractmethod
-    def read(self, keys: Array) -> Array:
+    def read(self, keys: Array, room: Array | None = None) -> Array:
         """Rows of keys; makes none.
 
         Args:
             keys: int64, shape ``(n,)``. May repeat.
+            room: uint8, as many bytes as the rows have: memory for them, used if it is aligned.
 
         Returns:
             Shape ``(n, elements of a row)``.

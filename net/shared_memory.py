@@ -24,8 +24,18 @@ FIRST_SEGMENT_BYTES = 1024 * 1024  # a worker's segment is at least this large, 
 # Counters of a segment that a worker leaves its pushes in, both in bytes of the payload.
 WRITTEN = 0  # by the worker: so many bytes are written
 APPLIED = 1  # by the ps: so many bytes are in the values of their block
+ALIGNMENT_BYTES = 64  # of values that a ps leaves behind a worker's payload
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 _SEAL_FUTURE_WRITE = 0x10  # Python has no name for it
+
+
+def answer_start(payload_bytes: int) -> int:
+    """Where in a worker's segment the values of an answer begin, behind the step's payload.
+
+    Args:
+        payload_bytes: Size of the payload. Unit: bytes.
+    """
+    return HEADER_BYTES + -(-payload_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def unavailable() -> str:

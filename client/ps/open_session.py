@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
 from ...core.process.waiting import WaitLog
@@ -18,7 +19,7 @@ from ...net.connection import Connection
 from ...net.connection_choice import ConnectionChoice, ConnectionKind
 from ...net.dial import receive_message
 from ...net.reach import Reached, report_choice
-from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment
+from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment, answer_start
 from ...net.stream import LONGEST_WAIT_S, NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
@@ -110,9 +111,11 @@ class OpenSession:
                 self._direct = self._plan_direct(request.pull, request.pull_rows)
             if self._direct is not None:
                 direct_bytes = self._direct.num_bytes
-                self._sent = replace(request, pull=None, pull_rows=(), direct_bytes=direct_bytes)
+                self._sent = replace(
+                    request, pull=None, pull_rows=(), answer_bytes=0, direct_bytes=direct_bytes
+                )
                 self._is_deferred = self._confirms_reads and request.push is None
-            segment = self._segment(self._sent.payload_bytes)
+            segment = self._segment(self._sent.payload_bytes, self._sent.answer_bytes)
             if segment is None:
                 self._parts = _gather(self._sent)
                 return
@@ -140,12 +143,12 @@ class OpenSession:
             log.debug("a step to %s could not be sent: %s", self._peer, error)
             return detach(self._request)
 
-    def _segment(self, size: int) -> SharedSegment | None:
-        """A segment for a large payload, which the ps has; None: the payload travels."""
-        if self._shared is None or size <= SMALL_BYTES:
+    def _segment(self, size: int, answer_bytes: int) -> SharedSegment | None:
+        """A segment for a large payload or answer, which the ps has; None: both travel."""
+        if self._shared is None or max(size, answer_bytes) <= SMALL_BYTES:
             return None
         try:
-            segment, offer = self._shared.prepare(size)
+            segment, offer = self._shared.prepare(size, answer_bytes)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
             self._request = detach(self._request)
@@ -361,8 +364,11 @@ class OpenSession:
                     f"{total_bytes(into)}",
                     peer=self._peer,
                 )
-            for part in into:
-                self._connection.read_into(part)
+            if reply.values_in_segment:
+                self._copy_answer(request, into)
+            else:
+                for part in into:
+                    self._connection.read_into(part)
             payload_bytes = reply.payload_bytes
             if reply.outcome_follows:
                 reply = self._next_reply()
@@ -372,6 +378,18 @@ class OpenSession:
         if request.pull is not None:
             self._pulls[request.pull.layout_id] = self._request_id
         return PushResult(reply.global_step, reply.staleness, reply.duplicate, payload_bytes)
+
+    def _copy_answer(self, request: StepRequest, into: Sequence[memoryview]) -> None:
+        """Copy values out of our segment, where the ps has left them behind the step's payload."""
+        segment = self._shared.segment if self._shared is not None else None
+        start = answer_start(request.payload_bytes)
+        if segment is None or not request.answer_bytes:
+            raise RefusedError(
+                f"{self._peer} left values in a segment that has no room for them", peer=self._peer
+            )
+        for part in into:
+            copy_into(np.frombuffer(part, np.uint8), segment.memory[start : start + len(part)])
+            start += len(part)
 
     def _next_reply(self) -> StepReply:
         reply = codec.reply_from_wire(receive_message(self._connection).step)

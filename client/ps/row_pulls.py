@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.arrays.dtypes import Array, as_bytes
+from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.wire.steps import PullTarget, StepRequest, WireLayout
 from .distinct_rows import DistinctRows
 from .placed_variable import PlacedVariable
@@ -48,7 +48,12 @@ def row_pulls(
             pulls[ps].into.append(as_bytes(each.out[low:high]))
     asked = {ps: pull for ps, pull in pulls.items() if any(each.size for each in pull.numbers)}
     requests = {
-        ps: StepRequest(pull=layouts[ps], pull_rows=pull.numbers, global_step=global_step)
+        ps: StepRequest(
+            pull=layouts[ps],
+            pull_rows=pull.numbers,
+            answer_bytes=total_bytes(pull.into),
+            global_step=global_step,
+        )
         for ps, pull in asked.items()
     }
     return requests, {ps: PullTarget(pull.into) for ps, pull in asked.items()}

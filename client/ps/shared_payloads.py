@@ -2,7 +2,8 @@
 
 A large push is gathered into a segment of ours, where the ps reads it in place; a large pull is
 copied straight out of the ps's memory, under the sequence lock of each block, but for blocks that
-did not change. Small ones travel behind the message, which is faster than both.
+did not change. Rows of tables that grow only the ps can find: it gathers them into our segment.
+Small ones travel behind the message, which is faster than all of these.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,13 @@ from ...core.wire.memory import MemoryRegion
 from ...core.wire.steps import Encoding, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
-from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, WRITTEN, SharedSegment
+from ...net.shared_memory import (
+    FIRST_SEGMENT_BYTES,
+    HEADER_BYTES,
+    WRITTEN,
+    SharedSegment,
+    answer_start,
+)
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull
 from .direct_rows import DirectRows
@@ -47,8 +54,10 @@ class SharedPayloads:
 
     # -- pushing -----------------------------------------------------------------------------
 
-    def prepare(self, num_bytes: int) -> tuple[SharedSegment, session_pb2.Segment | None]:
-        """A segment with room for a payload.
+    def prepare(
+        self, payload_bytes: int, answer_bytes: int = 0
+    ) -> tuple[SharedSegment, session_pb2.Segment | None]:
+        """A segment with room for a payload, and for the values of an answer behind it.
 
         Returns:
             The segment, and the message that it has to be handed over with if it is a new one.
@@ -56,11 +65,12 @@ class SharedPayloads:
         Raises:
             OSError: The kernel refused.
         """
-        segment = self.segment
-        if segment is not None and HEADER_BYTES + num_bytes <= segment.num_bytes:
+        segment, num_bytes = self.segment, answer_start(payload_bytes) + answer_bytes
+        if segment is not None and num_bytes <= segment.num_bytes:
             return segment, None
         self.drop_segment()
-        segment = self.segment = SharedSegment.create(max(num_bytes, FIRST_SEGMENT_BYTES))
+        num_bytes = max(num_bytes - HEADER_BYTES, FIRST_SEGMENT_BYTES)
+        segment = self.segment = SharedSegment.create(num_bytes)
         return segment, session_pb2.Segment(num_bytes=segment.num_bytes)
 
     def drop_segment(self) -> None:

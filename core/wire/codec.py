@@ -328,6 +328,7 @@ def step_to_wire(
         step_increment=request.step_increment,
         gradient_scale=request.gradient_scale,
         payload_in_segment=request.in_segment,
+        answer_room=request.answer_bytes if request.in_segment else 0,
         direct_bytes=request.direct_bytes,
         known_request=known_request,
         early_reply=early_reply,
@@ -418,6 +419,7 @@ def reply_to_wire(reply: StepReply) -> session_pb2.StepReply:
         error=error_table.to_detail(reply.error) if reply.error is not None else None,
         changed=reply.changed,
         outcome_follows=reply.outcome_follows,
+        values_in_segment=reply.values_in_segment,
     )
 
 
@@ -432,6 +434,7 @@ def reply_from_wire(message: session_pb2.StepReply) -> StepReply:
         error_table.from_detail(message.error) if message.HasField("error") else None,
         message.changed,
         message.outcome_follows,
+        message.values_in_segment,
     )
 
 

@@ -119,6 +119,8 @@ class StepRequest:
         in_segment: Whether the row numbers and values are in the last segment handed over, after
             its header.
         segment_bytes: Size of the row numbers and values there. Unit: bytes.
+        answer_bytes: Size of the pulled rows, which may be put into that segment; 0: they may not.
+            Unit: bytes.
         direct_bytes: Bytes that the worker reads from the ps's memory itself; for the counters.
         global_step: Global step of the values from which the gradients were computed.
         step_increment: Added to the global step.
@@ -138,6 +140,7 @@ class StepRequest:
     values: Sequence[PayloadPart] = ()
     in_segment: bool = False
     segment_bytes: int = 0
+    answer_bytes: int = 0
     direct_bytes: int = 0
     global_step: int = 0
     step_increment: int = 0
@@ -241,6 +244,7 @@ class StepReply:
         error: Why the step was refused; nothing of it was applied. None: it was not.
         changed: Which entries of the pull follow, a bit each, lowest first; empty: all.
         outcome_follows: Whether the values come before the push is over; its outcome comes later.
+        values_in_segment: Whether the values are in the worker's segment, and do not follow.
     """
 
     request_id: int
@@ -251,6 +255,7 @@ class StepReply:
     error: WindlassError | None = None
     changed: bytes = b""
     outcome_follows: bool = False
+    values_in_segment: bool = False
 
     def put_result(self, result: PushResult) -> None:
         """Note what became of the push."""

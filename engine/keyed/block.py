@@ -100,11 +100,14 @@ class KeyedBlock(RowsByKey):
             evicted=counts.evicted,
         )
 
-    def read(self, keys: Array) -> Array:
+    def read(self, keys: Array, room: Array | None = None) -> Array:
         """Rows of keys, shape ``(n, dim)``; makes none."""
-        # Not used again before the last reader of the rows is done with them.
         shape = (keys.size, self.table.definition.dim)
-        return self.table.read(keys, self._memory.take_array(shape, self.dtype))
+        rows = room.view(self.dtype).reshape(shape) if room is not None else None
+        if rows is None or not rows.flags.aligned:
+            # Not used again before the last reader of the rows is done with them.
+            rows = self._memory.take_array(shape, self.dtype)
+        return self.table.read(keys, rows)
 
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""

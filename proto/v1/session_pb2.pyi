@@ -313,7 +313,7 @@ class Layout(_message.Message):
     def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters", "closure")
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters", "closure", "answer_room")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -330,6 +330,7 @@ class Step(_message.Message):
     EARLY_REPLY_FIELD_NUMBER: _ClassVar[int]
     HYPERPARAMETERS_FIELD_NUMBER: _ClassVar[int]
     CLOSURE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_ROOM_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sequence: int
     push_layout: int
@@ -346,7 +347,8 @@ class Step(_message.Message):
     early_reply: bool
     hyperparameters: _struct_pb2.Struct
     closure: ClosureRun
-    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., closure: _Optional[_Union[ClosureRun, _Mapping]] = ...) -> None: ...
+    answer_room: int
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., closure: _Optional[_Union[ClosureRun, _Mapping]] = ..., answer_room: _Optional[int] = ...) -> None: ...
 
 class ClosureRun(_message.Message):
     __slots__ = ("coordinator", "lane", "turn", "attempt", "oldest_attempt")
@@ -363,7 +365,7 @@ class ClosureRun(_message.Message):
     def __init__(self, coordinator: _Optional[int] = ..., lane: _Optional[int] = ..., turn: _Optional[int] = ..., attempt: _Optional[int] = ..., oldest_attempt: _Optional[int] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("request_id", "payload_bytes", "global_step", "staleness", "duplicate", "error", "changed", "outcome_follows")
+    __slots__ = ("request_id", "payload_bytes", "global_step", "staleness", "duplicate", "error", "changed", "outcome_follows", "values_in_segment")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +374,7 @@ class StepReply(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_IN_SEGMENT_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     payload_bytes: int
     global_step: int
@@ -380,7 +383,8 @@ class StepReply(_message.Message):
     error: _errors_pb2.ErrorDetail
     changed: bytes
     outcome_follows: bool
-    def __init__(self, request_id: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[int] = ..., duplicate: bool = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., changed: _Optional[bytes] = ..., outcome_follows: bool = ...) -> None: ...
+    values_in_segment: bool
+    def __init__(self, request_id: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[int] = ..., duplicate: bool = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., changed: _Optional[bytes] = ..., outcome_follows: bool = ..., values_in_segment: bool = ...) -> None: ...
 
 class DefineFunction(_message.Message):
     __slots__ = ("id", "part_bytes")

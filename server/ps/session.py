@@ -48,8 +48,16 @@ class Answer(Protocol[_Part]):
         """Take the reply; ``reply.payload_bytes`` of values follow."""
         ...
 
+    def room(self, num_bytes: int) -> Array | None:
+        """Memory for the values that :meth:`copy` gets next, so that it has nothing to copy.
+
+        Returns:
+            uint8, shape ``(num_bytes,)``; None: they are read into memory of the caller's.
+        """
+        ...
+
     def copy(self, values: Array, rows: Array | None = None) -> _Part:
-        """Copy some values, which are memory of a block.
+        """Copy some values, which are memory of a block, or of :meth:`room`.
 
         Args:
             values: 1-D, or shape ``(n, width)`` if ``rows`` are given; of any dtype.
@@ -196,7 +204,7 @@ class Session:
         if left:
             seen = np.empty(pull.num_entries, np.int64) if versions is not None else None
             # Values are copied under the lock of a block, and sent without it.
-            for part in self._store.visit(pull, pull_rows, answer.copy, seen):
+            for part in self._store.visit(pull, pull_rows, answer.copy, seen, answer.room):
                 left -= 1
                 if not left:  # what the worker may see, followers have
                     confirm()

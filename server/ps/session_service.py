@@ -1,31 +1,27 @@
 """Sessions of other processes: messages in, calls of a :class:`Session`, answers out."""
 
 from collections.abc import Callable
-
-import numpy as np
+from typing import Any
 
 from ...cluster.access.principal import READER, Principal
 from ...cluster.access.rights import check_access
-from ...core.arrays.dtypes import Array
 from ...core.errors import FencedError, RefusedError, SegmentError
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire import codec
-from ...core.wire.steps import StepReply
-from ...engine.rows import gather_rows
 from ...net.auth.guard import Visitor
-from ...net.connection import Connection, FrameWriter, Lender
+from ...net.connection import Connection, Lender
 from ...net.dial import parse
 from ...net.endpoint import Greeting
 from ...net.memory_pool import Lease, MemoryPool
-from ...net.shared_memory import SharedSegment
-from ...net.stream import READ_BYTES
+from ...net.shared_memory import SharedSegment, answer_start
 from ...proto.v1 import session_pb2
+from .answers import ConnectionAnswer, SegmentAnswer
 from .payload import ConnectionPayload, Payload, SegmentPayload
 from .reader_messages import ReaderMessages
 from .replication.segments import most_segment_bytes
 from .replication.shares import PsShares
-from .session import Session
+from .session import Answer, Session
 from .session_limiter import SessionLimiter
 from .store import Store
 
@@ -170,9 +166,17 @@ class _Messages:
                 raise SegmentError(self._why_no_segment)
             return SegmentPayload(self._segment, step.payload_bytes, self._connection.is_silent)
 
-        answer = _ConnectionAnswer(self._connection, lend)
         header = codec.step_from_wire(step, self._connection.peer)
-        self._session.step(header, open_payload, answer)
+        self._session.step(header, open_payload, self._answer(step, lend))
+
+    def _answer(self, step: session_pb2.Step, lend: Lender) -> Answer[Any]:
+        """Where the values of an answer go: to the worker's segment if it has room for them."""
+        if self._segment is not None and step.payload_in_segment and step.answer_room:
+            start = answer_start(step.payload_bytes)
+            room = self._segment.memory[start : start + step.answer_room]
+            if room.size == step.answer_room:
+                return SegmentAnswer(self._connection, room)
+        return ConnectionAnswer(self._connection, lend)
 
     def _take_segment(self, message: session_pb2.Segment) -> None:
         """Map the worker's segment. If that fails, the steps that need it say why."""
@@ -199,33 +203,3 @@ class _Messages:
             slab=session_pb2.Segment(number=number, num_bytes=slab.num_bytes)
         )
         self._connection.send_with_descriptor(answer.SerializeToString(), slab.descriptor)
-
-
-class _ConnectionAnswer:
-    """Answers over a connection. See :class:`~windlass.server.ps.session.Answer`."""
-
-    def __init__(self, connection: Connection, lend: Lender) -> None:
-        self._connection = connection
-        self._lend = lend
-        self._writer: FrameWriter
-
-    def begin(self, reply: StepReply) -> None:
-        message = session_pb2.ServerMessage(step=codec.reply_to_wire(reply))
-        self._writer = self._connection.frame(
-            message.SerializeToString(), reply.payload_bytes, self._lend
-        )
-
-    def copy(self, values: Array, rows: Array | None = None) -> bytes | memoryview:
-        if rows is None:
-            return self._writer.copy(values)
-        num_bytes = rows.size * values.shape[1] * values.itemsize
-        out = self._lend(num_bytes)[:num_bytes].view(values.dtype)
-        gather_rows(values, rows, out.reshape(rows.size, values.shape[1]))
-        # Small parts are joined, and the memory is used again for the next one.
-        return out.tobytes() if num_bytes < READ_BYTES else out.view(np.uint8).data
-
-    def write(self, part: bytes | memoryview) -> None:
-        self._writer.write(part)
-
-    def finish(self) -> None:
-        self._writer.finish()

@@ -419,20 +419,22 @@ class Store:
         rows: Sequence[Array],
         copy: Callable[[Array, Array | None], _Taken],
         versions: Array | None = None,
+        room: Callable[[int], Array | None] = lambda _: None,
     ) -> Iterator[_Taken]:
         """Call ``copy`` with the values of each range of a pull; yields its results.
 
         ``copy(values, rows)`` gets the block's memory, flat or as rows with the wanted row numbers,
         or rows of a table, flat; it runs under the block's lock, so that each shard is consistent;
         results are yielded without the lock. ``versions`` (int64, per entry) is set to the versions
-        of the values. Thread-safe.
+        of the values. ``room`` gives memory for rows of a table, uint8 of so many bytes, in which
+        ``copy`` then gets them. Thread-safe.
         """
         given, entry = iter(rows), 0
         for part in layout.ranges:
             numbers = next(given) if part.encoding is not Encoding.DENSE else None
             where, block = part.where, part.block
             with block.lock:
-                value, numbers = _values(part, numbers)
+                value, numbers = _values(part, numbers, room)
                 if part.dtype != value.dtype:
                     if numbers is not None:
                         value, numbers = gather_rows(value, numbers).reshape(-1), None
@@ -510,11 +512,15 @@ class Store:
             )
 
 
-def _values(part: LayoutRange, numbers: Array | None) -> tuple[Array, Array | None]:
+def _values(
+    part: LayoutRange, numbers: Array | None, room: Callable[[int], Array | None]
+) -> tuple[Array, Array | None]:
     """Values of a range, and which rows of them are wanted. The caller holds the block's lock."""
     block, where = part.block, part.where
     if isinstance(block, RowsByKey):
-        return block.read(_NO_KEYS if numbers is None else numbers).reshape(-1), None
+        keys = _NO_KEYS if numbers is None else numbers
+        own = room(part.numbered_bytes(keys.size)) if part.dtype == block.dtype else None
+        return block.read(keys, own).reshape(-1), None
     value = part.array.value[where.start : where.stop]
     return (value if numbers is None else value.reshape(part.numbered, part.width)), numbers
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from helpers.ps_faults import DIRECTIONS
+from helpers.ps_faults import DIRECTIONS, shm
 from helpers.ps_peers import CONNECTIONS, REMOTE, Ps, faults_on, open_session
 from helpers.tables import DIM, EXTREMES, Reference, gradients, table
 from windlass.core.arrays.dtypes import Array
@@ -101,3 +101,31 @@ def test_any_number_of_ps_has_the_same_rows(num_ps: int) -> None:
         return session.lookup("t", np.arange(-60, 60))
 
     np.testing.assert_array_equal(train(num_ps), train(2))
+
+
+@shm
+def test_rows_of_a_table_come_in_the_worker_s_segment() -> None:
+    ps, faults = Ps("shm"), faults_on("shm")
+    session = open_session(ps, faults=faults)
+    dense = VariableDefinition("w", (5000, DIM), np.dtype(np.float32))
+    session.define(
+        [table(max_rows=40_000), dense], {"w": np.ones((5000, DIM), np.float32)}, create=True
+    )
+    rng = np.random.default_rng(3)
+    keys = rng.integers(-(2**62), 2**62, 20_000)
+    values = rng.standard_normal((keys.size, DIM), np.float32)
+    session.step(gradients(t=(keys, values)))
+    before = faults.stream.received
+    found = session.lookup_rows({"t": keys, "w": np.arange(4000)})
+    assert faults.stream.received - before < 200
+    reference = Reference(table(max_rows=40_000))
+    reference.push(keys, values)
+    rows, inverse = found["t"]
+    each = rows if inverse is None else rows[inverse]
+    np.testing.assert_allclose(each, reference.read(keys), rtol=2e-6)
+    assert (found["w"][0] == 1).all()
+    kept = rows.copy()
+    session.step(gradients(t=(keys, values)))  # in the same segment
+    np.testing.assert_array_equal(rows, kept)
+    session.close()
+    ps.close()
