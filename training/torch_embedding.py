@@ -6,11 +6,12 @@ for them waits here until a step pushes it. That is the step of the
 message as the gradients of the parameters, or ``apply_gradients`` of a program that has none.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from ..core.errors import ConfigurationError
 from ..distribute.embedding.config import FeatureConfig
+from ..distribute.embedding.look_ahead import LookAhead
 from ..distribute.embedding.tables import Embeddings, Lookup
 from ..distribute.embedding.waiting_gradients import WaitingGradients
 from ..distribute.optimizer import Optimizer
@@ -24,6 +25,8 @@ from .torch_tensors import to_array, to_tensor
 torch: Any = require("torch", "torch")
 
 __all__ = ["EmbeddingBagCollection"]
+
+Batch = TypeVar("Batch")
 
 
 class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
@@ -95,6 +98,26 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
         ids, scales, device = self._wanted(features, weights)
         found = self.embeddings.lookup(ids, scales)
         return KeyedTensor({name: self._leaf(found, name, device) for name in found})
+
+    def look_ahead(
+        self, batches: Iterable[Batch], features: Callable[[Batch], Any], *, count: int = 1
+    ) -> LookAhead[Batch]:
+        """Batches, each of which has its rows looked up while steps before it compute.
+
+        See :meth:`windlass.embedding.Embeddings.look_ahead`.
+
+        Args:
+            batches: A ``DataLoader`` or any other iterable.
+            features: Tells what of a batch :meth:`forward` gets.
+            count: How many batches are read and looked up ahead, at most 64.
+
+        Raises:
+            ConfigurationError: A table has ``staleness_reads``, or this task several devices.
+            ValueError: ``count`` is out of range.
+        """
+        return self.embeddings.look_ahead(
+            batches, lambda batch: self._wanted(features(batch), None)[:2], count=count
+        )
 
     def _wanted(
         self, features: Any, weights: Mapping[str, Any] | None

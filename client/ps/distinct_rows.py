@@ -128,18 +128,20 @@ class RowSums:
 
 
 class DistinctRowsCache:
-    """The ids each table was asked for last, a bounded number of tables. The caller locks.
+    """The ids each table was asked for last, of a bounded number of tables. The caller locks.
 
     Args:
         who: This task, for messages.
 
     Attributes:
         memory: For rows, used again once nobody refers to them.
+        per_table: How many lookups of each table are remembered.
     """
 
     def __init__(self, who: Incarnation) -> None:
         self._who = who
-        self._last: OrderedDict[str, DistinctRows] = OrderedDict()
+        self._last: OrderedDict[str, list[DistinctRows]] = OrderedDict()
+        self.per_table = 1
         # Rows on their way: fresh memory costs a page fault per 4 KiB, more than filling it.
         self.memory = BufferPools()
 
@@ -192,13 +194,15 @@ class DistinctRowsCache:
         return self.of(definition.name, ids, rows)
 
     def _known(self, table: str, ids: Array, find: Callable[[], DistinctRows]) -> DistinctRows:
-        known = self._last.get(table)
+        last = self._last.setdefault(table, [])
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
-        if known is not None and _same(known.ids, ids):
-            return known
-        known = None
-        self._last.pop(table, None)  # its memory is used again
-        found = self._last[table] = find()
+        found = next((known for known in last if _same(known.ids, ids)), None)
+        if found is not None:
+            return found
+        del last[: max(0, len(last) + 1 - self.per_table)]  # their memory is used again
+        found = find()
+        last.append(found)
+        self._last.move_to_end(table)
         if len(self._last) > _KEPT_TABLES:
             self._last.popitem(last=False)
         return found

@@ -7,6 +7,7 @@ only cuts, sends and receives (``fan_out.py``).
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,13 +26,15 @@ from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ...engine.rows import gather_rows
+from .ahead import RowsAhead, changes_of, part_of
 from .definer import Definer, Held
-from .distinct_rows import DistinctRowsCache
+from .distinct_rows import DistinctRows, DistinctRowsCache
 from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, SessionCounters
 from .joining import connect_all
 from .peer import PsPeer
 from .pending_step import PendingStep, StepResult
+from .placed_variable import PlacedVariable
 from .plan_cache import NO_PULL, PlanCache
 from .push_plans import PushPayload
 from .row_pulls import WantedRows, row_pulls
@@ -60,6 +63,7 @@ class ParameterSession:
         self._feedback: ErrorFeedback | None = None
         self._under_way: PendingStep | None = None
         self._unreported: WindlassError | None = None
+        self._ahead: weakref.WeakSet[RowsAhead] = weakref.WeakSet()
         self.global_step = 0
 
     # -- life --------------------------------------------------------------------------------
@@ -309,6 +313,8 @@ class ParameterSession:
                 if push is not None and push_plan is not None
                 else {}
             )
+            if push is not None and self._ahead:
+                self._note_ahead(push)
             buffer, targets = pull_plan.take_targets()
             requests: dict[int, StepRequest] = {}
             for ps, sequence in enumerate(self._fan_out.sequences):
@@ -480,17 +486,76 @@ class ParameterSession:
         """
         with self._lock:
             self._after_last_step()
-            memory, rows = self._distinct.memory, []
-            for variable, ids in wanted.items():
-                placed = self._definer.place(variable)
-                definition, distinct = placed.definition, self._distinct.of_placed(placed, ids)
-                shape = (distinct.unique.size, size_of(row_shape(definition.shape)))
-                rows.append(
-                    WantedRows(placed, distinct, memory.take_array(shape, definition.dtype))
-                )
-            plan = self._plans.row_plan([each.placed for each in rows])
-            self._exchange(*row_pulls(tuple(rows), plan.layouts, self.global_step))
-            return {each.placed.definition.name: (each.out, each.distinct.inverse) for each in rows}
+            return _found(self._read_rows(wanted))
+
+    def look_up_ahead(self, wanted: Mapping[str, Array]) -> RowsAhead:
+        """Look up rows for a later step. Arguments and errors: :meth:`lookup_rows`."""
+        with self._lock:
+            self._after_last_step()
+            ahead = RowsAhead(self._read_rows(wanted))
+            self._ahead.add(ahead)
+            return ahead
+
+    def catch_up(self, ahead: RowsAhead) -> dict[str, tuple[Array, Array | None]]:
+        """Rows that were looked up ahead, those that this task has changed since as they are now.
+
+        Returns:
+            As :meth:`lookup_rows`.
+        """
+        with self._lock:
+            self._after_last_step()
+            self._ahead.discard(ahead)
+            stale = ahead.stale()
+            if any(positions.size for positions in stale):
+                # All of them are asked for, so that the layout is that of the lookup.
+                changed = [
+                    self._wanted(each.placed, part_of(each.distinct, positions))
+                    for each, positions in zip(ahead.rows, stale, strict=True)
+                ]
+                self._fetch(changed)
+                for each, positions, now in zip(ahead.rows, stale, changed, strict=True):
+                    each.out[positions] = now.out
+            return _found(ahead.rows)
+
+    def note_changed(self) -> None:
+        """Note that variables were changed by other means than steps of this session."""
+        with self._lock:
+            for ahead in self._ahead:
+                ahead.note_all()
+
+    def keep_lookups(self, count: int) -> None:
+        """Remember the rows of so many lookups of each table, until gradients of them are pushed.
+
+        Args:
+            count: At least 1, the default.
+        """
+        with self._lock:
+            self._distinct.per_table = count
+
+    def _read_rows(self, wanted: Mapping[str, Array]) -> list[WantedRows]:
+        rows = []
+        for variable, ids in wanted.items():
+            placed = self._definer.place(variable)
+            rows.append(self._wanted(placed, self._distinct.of_placed(placed, ids)))
+        self._fetch(rows)
+        return rows
+
+    def _wanted(self, placed: PlacedVariable, distinct: DistinctRows) -> WantedRows:
+        definition = placed.definition
+        shape = (distinct.unique.size, size_of(row_shape(definition.shape)))
+        out = self._distinct.memory.take_array(shape, definition.dtype)
+        return WantedRows(placed, distinct, out)
+
+    def _fetch(self, rows: Sequence[WantedRows]) -> None:
+        plan = self._plans.row_plan([each.placed for each in rows])
+        self._exchange(*row_pulls(tuple(rows), plan.layouts, self.global_step))
+
+    def _note_ahead(self, push: PushPayload) -> None:
+        for variable, rows in changes_of(push):
+            placed = self._definer.place(variable)
+            changed = None if rows is None else self._distinct.of_placed(placed, rows).unique
+            for ahead in self._ahead:
+                ahead.note(variable, changed)
 
     def _exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
         """Send to all and receive from all."""
@@ -505,3 +570,7 @@ class ParameterSession:
         """Wait for the step under way; its error is for whoever asks for its result."""
         self._fan_out.raise_if_broken()
         self.wait()
+
+
+def _found(rows: Sequence[WantedRows]) -> dict[str, tuple[Array, Array | None]]:
+    return {each.name: (each.out, each.distinct.inverse) for each in rows}

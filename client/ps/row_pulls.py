@@ -23,6 +23,11 @@ class WantedRows:
     distinct: DistinctRows
     out: Array
 
+    @property
+    def name(self) -> str:
+        """Of the variable."""
+        return self.placed.definition.name
+
 
 @dataclass(slots=True)
 class _Pull:

@@ -1,8 +1,8 @@
 """Embeddings: the tables of some features, looked up in one exchange and trained in one push."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
@@ -17,7 +17,10 @@ from ..variables.variable import Variable
 from .bags import Bag
 from .config import FeatureConfig, TableConfig
 from .feature_bags import FeatureBags, by_name, joined
+from .look_ahead import MAX_BATCHES, Found, LookAhead
 from .row_cache import RowCache, cache_of, cache_samples, rows_of
+
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Embeddings:
         self._features = by_name(list(features))
         configs = dict.fromkeys(feature.table for feature in self._features.values())
         self._tables = {config: self._make(config, optimizer) for config in configs}
+        self._ahead: LookAhead[Any] | None = None
         self._show_caches()
 
     def _make(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
@@ -141,9 +145,77 @@ class Embeddings:
             ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
         """
         bags = FeatureBags(self._features, ids, weights)
-        uses = [_Use(self._tables[use.table], use.features, use.ids) for use in bags.uses]
-        pulled = self._pull([(use.table, use.ids) for use in uses])
+        uses = self._uses(bags)
+        pulled = self._ahead.take(uses) if self._ahead is not None else None
+        if pulled is None:
+            pulled = self._pull([(use.table, use.ids) for use in uses])
         return Lookup(self._strategy, uses, bags.bags, bags.combined(pulled))
+
+    def look_ahead(
+        self,
+        batches: Iterable[Batch],
+        ids: Callable[[Batch], Any],
+        *,
+        count: int = 1,
+    ) -> LookAhead[Batch]:
+        """The batches, each of which has its rows looked up while steps before it compute.
+
+        ::
+
+            for batch in embeddings.look_ahead(dataset, lambda batch: batch["ids"]):
+                strategy.run(step, args=(batch,))  # looks up batch["ids"]
+
+        Rows that this worker trains meanwhile are looked up again when their step comes, so that a
+        job of one worker computes the same as without. What others train between the two is not
+        seen, nor is a row that the ps evicts. A lookup of other ids is made as ever.
+
+        Args:
+            batches: A dataset, distributed or not, or any other iterable. Their ids stay as they
+                are until the batch is given.
+            ids: Tells what a batch's step looks up: the argument ``ids`` of :meth:`lookup`, or a
+                pair with ``weights``.
+            count: How many batches are read and looked up ahead, at most 64. Their rows take
+                memory.
+
+        Returns:
+            Iterator over the batches. An error of a batch's lookup is raised by the lookup of its
+            step. The iterator made last is the one that counts.
+
+        Raises:
+            ConfigurationError: A table has ``staleness_reads``, whose bound counts lookups in
+                their order; or this task has several devices.
+            ValueError: ``count`` is out of range.
+        """
+        if not 1 <= count <= MAX_BATCHES:
+            raise ValueError(f"count must be between 1 and {MAX_BATCHES}, got {count!r}")
+        for table in self._tables.values():
+            if table.cache is not None:
+                raise ConfigurationError(
+                    f"table {table.config.name!r} has staleness_reads, and look_ahead looks its "
+                    "rows up out of turn; leave one of them out",
+                    table=table.config.name,
+                )
+        extended = self._strategy.extended
+        extended.begin_look_ahead(count)
+
+        def uses_of(batch: Batch) -> list[_Use]:
+            told = ids(batch)
+            own, weights = told if isinstance(told, tuple) else (told, None)
+            return self._uses(FeatureBags(self._features, own, weights))
+
+        def look_up(wanted: Sequence[tuple[_Table, Array]]) -> Callable[[], Found]:
+            asked = [(table.storage, each) for table, each in wanted]
+            rows: Callable[[], Found] = extended.look_up_ahead(asked)
+            return rows
+
+        if self._ahead is not None:
+            self._ahead.close()
+        ahead = self._ahead = LookAhead(batches, uses_of, look_up, count)
+        return ahead
+
+    def _uses(self, bags: FeatureBags) -> "list[_Use]":
+        """The tables in which the ids of some features are."""
+        return [_Use(self._tables[use.table], use.features, use.ids) for use in bags.uses]
 
     def _pull(self, wanted: Sequence[tuple[_Table, Array]]) -> list[tuple[Array, Array | None]]:
         """The distinct rows of each table, and which of them belongs to each id."""

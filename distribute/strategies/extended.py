@@ -185,6 +185,35 @@ class StrategyExtended(StepInterface):
         found = [v.sparse_read(ids) for v, ids in wanted if isinstance(v, Variable)]
         return [(to_host(rows).reshape(len(rows), -1), None) for rows in found]
 
+    def look_up_ahead(
+        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
+    ) -> Callable[[], list[tuple[Array, Array | None]]]:
+        """Look up rows for a later step: from another thread, while this one computes.
+
+        Args:
+            wanted: As for :meth:`lookup_rows`.
+
+        Returns:
+            Function that gives what :meth:`lookup_rows` would: rows that this task has changed
+            since as they are when it is called, and others as they were.
+        """
+        return lambda: self.lookup_rows(wanted)
+
+    def begin_look_ahead(self, count: int) -> None:  # noqa: ARG002 - for servers
+        """Prepare for lookups by :meth:`look_up_ahead`.
+
+        Args:
+            count: How many there will be before the gradients of the first come.
+
+        Raises:
+            ConfigurationError: This task has several devices.
+        """
+        if len(self._devices) > 1:
+            raise ConfigurationError(
+                f"look_ahead with {len(self._devices)} devices, each of which looks up its own "
+                "ids; have a worker for each device instead"
+            )
+
     def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
         """Apply gradients of rows of growing tables, with the push of the step.
 

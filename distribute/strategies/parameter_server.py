@@ -448,6 +448,29 @@ class ParameterServerExtended(StrategyExtended):
             found = self.runtime.session.lookup_rows(ids)
             return [found[variable.name] for variable, _ in wanted]
 
+    def look_up_ahead(
+        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
+    ) -> Callable[[], list[tuple[Array, Array | None]]]:
+        """Look up rows for a later step, beside the one that is under way."""
+        with self._lock:
+            self._define()
+        session = self.runtime.session
+        ahead = session.look_up_ahead({variable.name: ids for variable, ids in wanted})
+
+        def rows() -> list[tuple[Array, Array | None]]:
+            with self._lock:
+                for variable, _ in wanted:
+                    self._step.settle(variable.name)
+                found = session.catch_up(ahead)
+                return [found[variable.name] for variable, _ in wanted]
+
+        return rows
+
+    def begin_look_ahead(self, count: int) -> None:
+        """Prepare for lookups by :meth:`look_up_ahead`."""
+        super().begin_look_ahead(count)
+        self.runtime.session.keep_lookups(count + 1)
+
     def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
         """Put gradients of rows into this step's push; outside ``run``, push them now."""
         with self._lock:

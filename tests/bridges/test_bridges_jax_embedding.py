@@ -135,3 +135,19 @@ def test_rows_without_parameters_and_what_else_a_function_returns() -> None:
     after = wl.training.jax.embedding_lookup(embeddings, {"a": [[1, 2]], "b": [9]})
     np.testing.assert_allclose(after["a"], np.full((1, DIM), 1 - 0.1 * 3), rtol=1e-6)
     np.testing.assert_array_equal(after["b"], np.ones((1, DIM)))
+
+
+def test_rows_that_are_looked_up_ahead_train_the_same() -> None:
+    def curve(count: int) -> list[float]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        embeddings = tables(strategy, vocabulary_size=ROWS)
+        loss_and_gradients = wl.training.jax.value_and_grad(loss, embeddings)
+        state = wl.training.jax.TrainState(first(), optax.adam(0.05), strategy)
+        batches, found = [IDS] * 5, []
+        for ids in embeddings.look_ahead(batches, lambda ids: ids, count=2) if count else batches:
+            value, (gradients, rows) = loss_and_gradients(state.params, ids, LABELS)
+            state.apply_gradients(gradients, rows=rows)
+            found.append(float(value))
+        return found
+
+    assert curve(2) == curve(0)

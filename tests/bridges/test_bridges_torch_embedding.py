@@ -211,3 +211,23 @@ def test_two_workers_train_one_table() -> None:
         chief, worker = cluster.run(program).values()
     assert chief == pytest.approx(worker, rel=1e-5)
     assert chief < 0.5
+
+
+def test_rows_that_are_looked_up_ahead_train_the_same() -> None:
+    def curve(count: int) -> list[float]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        net = Net(collection(strategy))
+        own = torch.optim.SGD(net.parameters(), 0.02)
+        optimizer = wl.training.torch.DistributedOptimizer(own, strategy, module=net)
+        batches = [jagged() for _ in range(5)]
+        found = []
+        ahead = net.embeddings.look_ahead(batches, lambda batch: batch, count=count or 1)
+        for batch in ahead if count else batches:
+            optimizer.zero_grad()
+            loss = ((net(batch) - torch.from_numpy(Y)) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    assert curve(2) == curve(0)

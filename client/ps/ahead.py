@@ -1,0 +1,95 @@
+"""Rows that were looked up before the step that needs them, and which of them have changed since.
+
+A worker's own pushes are all made by its session, so it knows which rows they change. Only these
+are looked up again; what other workers have trained meanwhile shows with the next lookup.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
+from .distinct_rows import DistinctRows
+from .push_plans import PushPayload
+from .row_pulls import WantedRows
+
+_MOST_NOTED = 16  # pushed rows, per row that was looked up: beyond, all are looked up again
+_NO_ROWS = np.empty(0, np.int64)
+
+
+class RowsAhead:
+    """Rows of several variables and tables, as they were at one moment. The session locks.
+
+    Attributes:
+        rows: What was looked up.
+    """
+
+    def __init__(self, rows: Sequence[WantedRows]) -> None:
+        self.rows = tuple(rows)
+        self._changed: dict[str, list[Array] | None] = {each.name: [] for each in rows}
+
+    def note(self, variable: str, changed: Array | None) -> None:
+        """This worker changes rows.
+
+        Args:
+            variable: Its name; it need not be one of these.
+            changed: int64: the numbers of the rows, or keys; None: any.
+        """
+        noted = self._changed.get(variable)
+        if noted is None:
+            return
+        count = sum(each.size for each in noted) + (0 if changed is None else changed.size)
+        most = _MOST_NOTED * sum(each.distinct.unique.size for each in self.rows)
+        if changed is None or count > most:
+            self._changed[variable] = None
+        else:
+            noted.append(changed)
+
+    def note_all(self) -> None:
+        """This worker may have changed anything."""
+        self._changed = dict.fromkeys(self._changed)
+
+    def stale(self) -> list[Array]:
+        """Per variable: which of its distinct rows have changed, ascending positions."""
+        return [_changed(each.distinct.unique, self._changed[each.name]) for each in self.rows]
+
+
+def changes_of(push: PushPayload) -> Iterator[tuple[str, Array | None]]:
+    """What a push changes: (name of the variable, its rows or keys; None: any of them)."""
+    for name, value in push.values.items():
+        yield name, value.indices if isinstance(value, IndexedSlices) else None
+    for name in push.assigned:
+        yield name, None
+    for write in push.writes:
+        rows = write.value
+        yield write.variable, rows.indices if isinstance(rows, IndexedSlices) else None
+
+
+def part_of(rows: DistinctRows, positions: Array) -> DistinctRows:
+    """Some of the distinct rows.
+
+    Args:
+        rows: Rows of a variable or table.
+        positions: int64, ascending.
+    """
+    unique, bounds = rows.unique[positions], None
+    if rows.bounds is not None:
+        bounds = tuple(np.searchsorted(positions, rows.bounds).tolist())
+    return DistinctRows(unique, unique, None, bounds)
+
+
+def _changed(unique: Array, changed: list[Array] | None) -> Array:
+    if changed is None:
+        return np.arange(unique.size)
+    if not changed:
+        return _NO_ROWS
+    from ...engine.keyed.distinct import (
+        distinct,
+    )  # a worker that never looks ahead does not load it
+
+    before = np.concatenate(changed)
+    # Numbered in the order in which they first stand: those of `before` come first.
+    _, numbers = distinct("", np.concatenate([before, unique]))
+    last = numbers[: before.size].max(initial=-1)
+    return np.flatnonzero(numbers[before.size :] <= last)
