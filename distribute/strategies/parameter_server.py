@@ -47,6 +47,8 @@ from .strategy import Strategy
 log = logging.getLogger(__name__)
 
 _AS_IT_IS = WireFormat()
+TINY_TABLE_BYTES = 16 * 1024
+"""Tables with a vocabulary_size up to this come whole with a step's variables. Unit: bytes."""
 _SMALL_BYTES = 64 * 1024  # a read that has to go out fetches every variable up to this size with it
 
 
@@ -439,14 +441,25 @@ class ParameterServerExtended(StrategyExtended):
     def lookup_rows(
         self, wanted: Sequence[tuple[Variable | PsTable, Array]]
     ) -> list[tuple[Array, Array | None]]:
-        """Rows of variables and tables as they are now, in one exchange."""
+        """Rows of variables and tables as they are now, in one exchange.
+
+        In a step variables of up to ``TINY_TABLE_BYTES`` are read whole, as others that it reads.
+        """
         with self._lock:
             self._define()
-            for variable, _ in wanted:
-                self._step.settle(variable.name)
-            ids = {variable.name: ids for variable, ids in wanted}
-            found = self.runtime.session.lookup_rows(ids)
+            found: dict[str, tuple[Array, Array | None]] = {}
+            if self._step.is_active:
+                found = {v.name: (self._whole(v), i) for v, i in wanted if _comes_whole(v, i)}
+            ids = {variable.name: own for variable, own in wanted if variable.name not in found}
+            for name in ids:
+                self._step.settle(name)
+            if ids:
+                found |= self.runtime.session.lookup_rows(ids)
             return [found[variable.name] for variable, _ in wanted]
+
+    def _whole(self, variable: Variable | PsTable) -> Array:
+        value = self._step.read(variable.name, self._small_variables)
+        return value.reshape(value.shape[0], -1)
 
     def look_up_ahead(
         self, wanted: Sequence[tuple[Variable | PsTable, Array]]
@@ -614,6 +627,16 @@ class ParameterServerExtended(StrategyExtended):
     def iterations(self, variables: Sequence[Variable]) -> int:  # noqa: ARG002
         """The global step, as far as this worker knows."""
         return self.runtime.session.global_step
+
+
+def _comes_whole(variable: Variable | PsTable, ids: Array) -> bool:
+    """Whether a step reads the whole variable for these rows.
+
+    Not if it has not all of them: the session says which.
+    """
+    if not isinstance(variable, PsVariable) or variable.definition.num_bytes > TINY_TABLE_BYTES:
+        return False
+    return not ids.size or bool(ids.min() >= 0 and ids.max() < variable.definition.shape[0])
 
 
 def _changed(

@@ -84,6 +84,11 @@ class ServerStep:
     def _session(self) -> ParameterSession:
         return self._runtime.session
 
+    @property
+    def is_active(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return self._active
+
     def begin(self, *, only_replica: bool = False) -> None:
         """Begin a step: pull what the last one read, unless its push has brought it.
 

@@ -66,7 +66,7 @@ def test_a_growing_table_trains_as_a_dictionary_of_rows() -> None:
 
 
 def test_all_features_travel_in_one_pull_and_one_push_and_equal_keys_once() -> None:
-    users, items = TableConfig("users", 4), TableConfig("items", 8, vocabulary_size=50)
+    users, items = TableConfig("users", 4), TableConfig("items", 8, vocabulary_size=1000)
     strategy, embeddings = on_servers(
         FeatureConfig("u", users), FeatureConfig("friend", users), FeatureConfig("i", items)
     )
@@ -264,3 +264,39 @@ def test_waiting_gradients_are_one_update_scaled() -> None:
     np.testing.assert_allclose(embeddings.lookup({"a": [5, 6, 7]})["a"], np.ones((3, 2)), rtol=1e-6)
     waiting.apply()
     assert counters(strategy).pushes == 1
+
+
+def test_a_tiny_table_comes_whole_with_the_step_and_costs_no_lookup() -> None:
+    ones_first = wl.Initializer("ones")
+    tiny = TableConfig("tiny", 4, vocabulary_size=1024, initializer=ones_first)  # 16 KiB
+    larger = TableConfig("larger", 4, vocabulary_size=1025, initializer=ones_first)
+    strategy, embeddings = on_servers(FeatureConfig("t", tiny), FeatureConfig("l", larger))
+    session = strategy.extended.runtime.session
+    asked: list[list[str]] = []
+    look_up = session.lookup_rows
+
+    def note(wanted: dict[str, Any]) -> Any:
+        asked.append([*wanted])
+        return look_up(wanted)
+
+    session.lookup_rows = note
+
+    def step(ids: dict[str, Any]) -> Any:
+        rows = embeddings.lookup(ids)
+        rows.apply_gradients(ones(rows))
+        return rows
+
+    ids = np.array([3, 1023, 3])
+    for number in range(3):
+        rows = strategy.run(step, args=({"t": ids, "l": ids},))
+        np.testing.assert_array_equal(rows["t"], rows["l"])
+        assert rows["t"][:, 0].tolist() == [1 - 2 * number, 1 - number, 1 - 2 * number]
+    assert asked == [["larger"]] * 3
+    rows = strategy.run(step, args=({"t": ids},))
+    assert asked == [["larger"]] * 3  # nothing to ask for
+    assert embeddings.lookup({"t": ids})["t"][1, 0] == -3  # outside of steps as it is now
+    assert asked[3:] == [["tiny"]]
+    with pytest.raises(ShapeMismatchError, match="row 1024 of 'tiny' is out of range"):
+        strategy.run(step, args=({"t": np.array([1024])},))
+    with pytest.raises(ShapeMismatchError, match="row -1 of 'tiny' is out of range"):
+        strategy.run(step, args=({"t": np.array([-1])},))
