@@ -10,13 +10,15 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction
-from ...core.arrays.dtypes import Array, row_shape, size_of
+from ...core.arrays.dtypes import Array, DType, row_shape, size_of
+from ...core.arrays.scaled_rows import INT8, SCALE_BYTES, unpack_rows
 from ...core.errors import WindlassError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.rules.update_rules import UpdateRule
@@ -40,6 +42,8 @@ from .push_plans import PushPayload
 from .row_pulls import WantedRows, row_pulls
 
 log = logging.getLogger(__name__)
+
+_UINT8 = np.dtype(np.uint8)  # of rows that came with their scales
 
 
 class ParameterSession:
@@ -309,7 +313,9 @@ class ParameterSession:
             if self._feedback is not None:
                 self._feedback.forget()  # the choice of a push that was not even sent
             payloads = (
-                push_plan.fill(push, self._who, self._feedback, self._distinct)
+                push_plan.fill(
+                    push, self._who, self._feedback, self._distinct, self._fan_out.pushes
+                )
                 if push is not None and push_plan is not None
                 else {}
             )
@@ -517,6 +523,20 @@ class ParameterSession:
                     each.out[positions] = now.out
             return _found(ahead.rows)
 
+    def set_row_dtype(self, variable: str, dtype: DType) -> None:
+        """Have rows of a variable or table, and gradients of them, travel in a narrower dtype.
+
+        Over shared memory they travel as they are. Gradients are rounded at random: right in the
+        mean.
+
+        Args:
+            variable: Its name; it may not be defined yet.
+            dtype: A dtype of floating-point numbers, or int8: with a scale for each row.
+        """
+        with self._lock:
+            self.wait()
+            self._plans.set_row_dtype(variable, dtype)
+
     def note_changed(self) -> None:
         """Note that variables were changed by other means than steps of this session."""
         with self._lock:
@@ -548,7 +568,21 @@ class ParameterSession:
 
     def _fetch(self, rows: Sequence[WantedRows]) -> None:
         plan = self._plans.row_plan([each.placed for each in rows])
-        self._exchange(*row_pulls(tuple(rows), plan.layouts, self.global_step))
+        arriving = [self._arriving(each) for each in rows]
+        self._exchange(*row_pulls(tuple(arriving), plan.layouts, self.global_step))
+        for each, arrived in zip(rows, arriving, strict=True):
+            if arrived is not each:
+                each.out[...] = _widened(arrived.out, each.out.dtype)
+
+    def _arriving(self, rows: WantedRows) -> WantedRows:
+        """Rows as they travel."""
+        dtype = self._plans.row_dtype(rows.placed)
+        if dtype is None:
+            return rows
+        (count, width), memory = rows.out.shape, self._distinct.memory
+        if dtype == INT8:
+            return replace(rows, out=memory.take_array((count, SCALE_BYTES + width), _UINT8))
+        return replace(rows, out=memory.take_array((count, width), dtype))
 
     def _note_ahead(self, push: PushPayload) -> None:
         for variable, rows in changes_of(push):
@@ -574,3 +608,8 @@ class ParameterSession:
 
 def _found(rows: Sequence[WantedRows]) -> dict[str, tuple[Array, Array | None]]:
     return {each.name: (each.out, each.distinct.inverse) for each in rows}
+
+
+def _widened(rows: Array, dtype: DType) -> Array:
+    """Rows as they came."""
+    return unpack_rows(rows, dtype) if rows.dtype == _UINT8 else rows

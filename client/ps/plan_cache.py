@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ...core.arrays.dtypes import DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
@@ -86,6 +87,22 @@ class PlanCache:
         self._free_layouts: list[int] = []
         self._next_layout = 0
         self._wire_format = WireFormat()
+        self._row_dtypes: dict[str, DType] = {}
+
+    def set_row_dtype(self, variable: str, dtype: DType) -> None:
+        """Have rows of a variable or table, and gradients of them, travel in this dtype."""
+        self._row_dtypes[variable] = dtype
+        self._push_plans.clear()
+        self._row_plans.clear()
+
+    def row_dtype(self, placed: PlacedVariable) -> DType | None:
+        """The dtype in which rows travel; None: their own.
+
+        A variable on near and far ps travels as it is: shared memory carries everything so.
+        """
+        dtype = self._row_dtypes.get(placed.definition.name)
+        near = dtype is None or any(self._peers[ps].shares_memory for ps, _ in placed.shards)
+        return None if near else dtype
 
     @property
     def wire_format(self) -> WireFormat:
@@ -126,6 +143,7 @@ class PlanCache:
                 self._new_layout,
                 range(len(names), len(names) + len(assigned)),
                 [decay for _, _, decay in pairs],
+                self.row_dtype,
             )
 
         return self._push_plans.get((push.operation, names, sparse, assigned, writes), make)
@@ -152,8 +170,9 @@ class PlanCache:
             for placed in variables:
                 name, by_key = placed.definition.name, placed.definition.table is not None
                 encoding = Encoding.KEYS if by_key else Encoding.ROWS
+                dtype = self.row_dtype(placed)
                 for ps, shard in placed.shards:
-                    entry = LayoutEntry(name, shard.part, Operation.PULL, encoding)
+                    entry = LayoutEntry(name, shard.part, Operation.PULL, encoding, dtype)
                     entries.setdefault(ps, []).append(entry)
             return RowPlan({ps: self._new_layout(items) for ps, items in entries.items()})
 

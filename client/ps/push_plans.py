@@ -4,16 +4,19 @@ Worked out once per set and kept; a step then only gathers and sends.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, eq, is_, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from ...core.arrays.dtypes import Array, DType, narrow, row_shape, size_of
 from ...core.arrays.gather_buffer import GatherBuffer, PayloadPart
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import ShapeMismatchError
+from ...core.arrays.random_rounding import round_randomly
+from ...core.arrays.scaled_rows import INT8, first_bad_scale, pack_rows
+from ...core.errors import NonFiniteGradientError, ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
 from ...core.wire.compression import WireFormat
@@ -99,11 +102,16 @@ class _OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A variable that is cut, or of which only a part travels."""
+    """A variable that is cut, or of which only a part travels.
+
+    Attributes:
+        rounds: Whether rows are rounded at random to the dtype in which they travel.
+    """
 
     index: int
     placed: PlacedVariable
     entries: tuple[tuple[int, ShardDefinition, LayoutEntry], ...]
+    rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +142,16 @@ class PushPlan:
         who: Incarnation,
         feedback: ErrorFeedback | None,
         distinct: DistinctRowsCache,
+        number: int = 0,
     ) -> dict[int, PsPayload]:
         """Check the values of a push and say what of them goes where. Dense ones are not copied.
+
+        Args:
+            push: What is pushed.
+            who: This task.
+            feedback: Chooses elements of dense gradients.
+            distinct: Knows which rows are distinct.
+            number: Number of the push, for what is rounded at random.
 
         Raises:
             ShapeMismatchError: A value has another shape than its variable, or a dtype that does
@@ -158,7 +174,7 @@ class PushPlan:
                 )
                 payloads[part.ps].buffers.append(buffer)
             elif isinstance(value := values[part.index], IndexedSlices):
-                _cut_rows(value, part, payloads, who, distinct)
+                _cut_rows(value, part, payloads, who, distinct, number)
             else:
                 if isinstance(value, bytes):
                     value = unpacked(value, part.placed.definition)
@@ -267,6 +283,7 @@ def _cut_rows(
     payloads: dict[int, PsPayload],
     who: Incarnation,
     distinct: DistinctRowsCache,
+    number: int,
 ) -> None:
     definition = cut.placed.definition
     name, row = definition.name, row_shape(definition.shape)
@@ -282,12 +299,36 @@ def _cut_rows(
     values = np.ascontiguousarray(value.values).reshape(touched.ids.size, size_of(row))
     sums = touched.sums(values, distinct.memory)
     wire = cut.entries[0][2].dtype or definition.dtype
-    narrowed = narrow(sums.array(), wire) if values.dtype != wire else None
+    narrowed = None
+    if cut.rounds:
+        narrowed = _rounded(sums.array(), wire, name, who, number)
+    elif values.dtype != wire:
+        narrowed = narrow(sums.array(), wire)
     for ps, shard, _ in cut.entries:
         low, high, numbers = touched.of_shard(shard)
         payloads[ps].numbers.append(numbers)
         part = sums.part(low, high) if narrowed is None else _buffer_of(narrowed[low:high])
         payloads[ps].buffers.append(part)
+
+
+def _rounded(rows: Array, wire: DType, table: str, who: Incarnation, number: int) -> Array:
+    """A push's rows of a table as they travel, rounded by draws that are their own.
+
+    Raises:
+        NonFiniteGradientError: A row that is to have a scale has NaN or infinity.
+    """
+    key = xxhash.xxh64_intdigest(f"{table} {who.task} {who.generation}".encode()), number
+    if wire != INT8:
+        return round_randomly(rows, wire, key)
+    packed = pack_rows(rows, key)
+    if first_bad_scale(packed) is not None:
+        raise NonFiniteGradientError(
+            f"{who.task}: the gradient of {table!r} has NaN or infinity, which rows of int8 cannot "
+            "bring; leave wire_dtype out, or have such steps refused",
+            task=who.task,
+            variable=table,
+        )
+    return packed
 
 
 def _buffer_of(array: Array) -> GatherBuffer:
@@ -302,6 +343,7 @@ def plan_push(
     new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
     packed: Collection[int] = (),
     decays: Sequence[float] = (),
+    row_dtype: Callable[[PlacedVariable], DType | None] = lambda _: None,
 ) -> PushPlan:
     """How values of these variables are sent.
 
@@ -313,6 +355,7 @@ def plan_push(
         new_layout: Gives a layout its id.
         packed: Numbers of the variables that come as bytes.
         decays: Decay of the old value of each variable; empty: none.
+        row_dtype: The dtype in which gradients of a variable's rows travel, if it states one.
     """
     entries: dict[int, list[LayoutEntry]] = {}
     parts: list[_Run | _Cut] = []
@@ -330,8 +373,11 @@ def plan_push(
         kinds = {wire_formats[ps] for ps, _ in placed.shards}
         wire_format = kinds.pop() if len(kinds) == 1 else WireFormat()
         cut = []
+        stated = row_dtype(placed) if rows and operation is Operation.APPLY else None
         for ps, shard in placed.shards:
             entry = _entry(definition, shard, operation, decay, wire_format, rows=rows)
+            if stated is not None:
+                entry = replace(entry, dtype=stated)
             entries.setdefault(ps, []).append(entry)
             cut.append((ps, shard, entry))
         ps, shard, entry = cut[0]
@@ -339,7 +385,7 @@ def plan_push(
         if not plain:
             for ps, _, _ in cut:
                 close(ps)
-            parts.append(_Cut(index, placed, tuple(cut)))
+            parts.append(_Cut(index, placed, tuple(cut), rounds=stated is not None))
             continue
         small = definition.num_bytes <= _SMALL_BYTES
         run, key = runs.get(ps), (definition.dtype, index in packed)

@@ -54,7 +54,8 @@ class LayoutEntry:
         part: Its number there.
         operation: What the step does to it.
         encoding: Encoding of its values in the payload.
-        dtype: Dtype of the values in the payload; None: the variable's.
+        dtype: Dtype of the values in the payload; None: the variable's. int8 for rows of
+            floating-point numbers: with a scale each (``core/arrays/scaled_rows.py``).
         num_bytes: Size of the values in the payload, if the worker knows it; not sent. Unit: bytes.
         decay: For a dense ASSIGN_ADD: the shard is multiplied by ``1 - decay`` before the values
             are added, in [0, 1].

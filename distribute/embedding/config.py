@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...core.arrays.dtypes import DType, as_dtype
+from ...core.arrays.dtypes import FLOATS, DType, as_dtype
+from ...core.arrays.scaled_rows import INT8
 from ...core.errors import ConfigurationError
 from ...core.rules.definitions import VariableDefinition
 from ...core.rules.initializers import Initializer
@@ -15,6 +16,7 @@ from .bags import COMBINERS
 
 DEFAULT_MAX_ROWS = 1 << 20
 DEFAULT_CACHE_BYTES = 64 << 20
+_WIRE_DTYPES = '"int8", "bfloat16", "float16" or "float32", and narrower than dtype'
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,9 @@ class TableConfig:
             then travel as one, added up; 0: with each step. Unit: steps.
         cache_bytes: Most memory on each worker of the rows that are kept for that, and of gradients
             that wait. Unit: bytes.
+        wire_dtype: bfloat16, float16, float32, or int8 with a scale for each row: rows travel so
+            between a worker and a ps of another machine, and so do their gradients, rounded at
+            random; values on the ps keep ``dtype``. None: as they are.
 
     Raises:
         ConfigurationError: Arguments that do not fit together.
@@ -78,6 +83,7 @@ class TableConfig:
     staleness_reads: int = 0
     staleness_writes: int = 0
     cache_bytes: int = DEFAULT_CACHE_BYTES
+    wire_dtype: Any = None
 
     def __post_init__(self) -> None:
         self._check("dim", self.dim is not None and self.dim >= 1, "at least 1")
@@ -89,6 +95,8 @@ class TableConfig:
             value = getattr(self, name)
             self._check(name, value is None or value >= 1, "at least 1, or None")
         self._check("unknown", self.unknown in ("initial", "zeros"), '"initial" or "zeros"')
+        if self.wire_dtype is not None:
+            self._check("wire_dtype", self.narrow_dtype is not None, _WIRE_DTYPES)
         orders = (None, "least_recent", "least_frequent")
         self._check("evicts", self.evicts in orders, '"least_recent", "least_frequent" or None')
         if self.max_rows is not None and self.max_bytes is not None:
@@ -101,6 +109,15 @@ class TableConfig:
                     f"has a vocabulary_size and {name}, which is for tables that grow; leave one "
                     "of them out"
                 )
+
+    @property
+    def narrow_dtype(self) -> DType | None:
+        """The dtype in which rows travel; None: their own, or ``wire_dtype`` is none for them."""
+        try:
+            wire, own = as_dtype(self.wire_dtype), as_dtype(self.dtype)
+        except (TypeError, ValueError):
+            return None
+        return wire if wire in (*FLOATS, INT8) and wire.itemsize < own.itemsize else None
 
     def _check(self, name: str, is_usable: bool, expected: str) -> None:
         if not is_usable:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import ShapeMismatchError
+from ...core.errors import ConfigurationError, ShapeMismatchError
 from ..base.arrays import to_host
 from ..base.contexts import get_replica_context, get_strategy
 from ..base.values import on_every_replica
@@ -70,6 +70,12 @@ class Embeddings:
         self._show_caches()
 
     def _make(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
+        table = self._made(config, optimizer)
+        if (dtype := config.narrow_dtype) is not None:
+            self._strategy.extended.set_row_dtype(table.storage, dtype)
+        return table
+
+    def _made(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
         own = config.own_optimizer(optimizer)
         cache = cache_of(config)
         if config.vocabulary_size is None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ...core.arrays.dtypes import Array
+from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.rules.definitions import VariableDefinition
@@ -198,6 +198,14 @@ class StrategyExtended(StepInterface):
             since as they are when it is called, and others as they were.
         """
         return lambda: self.lookup_rows(wanted)
+
+    def set_row_dtype(self, table: Variable | PsTable, dtype: DType) -> None:
+        """Have rows of a table travel in a narrower dtype, where they travel.
+
+        Args:
+            table: The table.
+            dtype: int8, bfloat16, float16 or float32.
+        """
 
     def begin_look_ahead(self, count: int) -> None:  # noqa: ARG002 - for servers
         """Prepare for lookups by :meth:`look_up_ahead`.

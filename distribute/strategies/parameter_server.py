@@ -18,7 +18,7 @@ from ...cluster.placement.partitioners import PartitionFunction, parts_of
 from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
-from ...core.arrays.dtypes import Array
+from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import WindlassError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
@@ -478,6 +478,11 @@ class ParameterServerExtended(StrategyExtended):
                 return [found[variable.name] for variable, _ in wanted]
 
         return rows
+
+    def set_row_dtype(self, table: Variable | PsTable, dtype: DType) -> None:
+        """Have rows of a table travel in a narrower dtype between this worker and the servers."""
+        if self.runtime.task.task.type != EVALUATOR:
+            self.runtime.session.set_row_dtype(table.name, dtype)
 
     def begin_look_ahead(self, count: int) -> None:
         """Prepare for lookups by :meth:`look_up_ahead`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...core.arrays.dtypes import Array, DType
+from ...core.arrays.scaled_rows import INT8, SCALE_BYTES
 from ...core.rules.update_rules import UpdateRule
 from ...core.wire.steps import Encoding, Operation
 from ...engine.block import Block
@@ -58,9 +59,16 @@ class LayoutRange:
         size = self.where.stop - self.where.start
         return self.block.shards[self.where.first].rows if self.encoding is Encoding.ROWS else size
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether rows travel as int8, each with its scale."""
+        return self.dtype == INT8 and self.block.dtype != INT8
+
     def numbered_bytes(self, count: int) -> int:
         """Bytes in the payload for ``count`` rows or elements."""
         width = 1 if self.encoding is Encoding.ELEMENTS else self.width
+        if self.is_scaled:
+            return count * (SCALE_BYTES + width)
         return count * self.dtype.itemsize * width
 
     def part(self, first: int, last: int) -> "LayoutRange":

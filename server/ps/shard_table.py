@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ...core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
+from ...core.arrays.scaled_rows import INT8
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.folder import Folder
 from ...core.errors import (
@@ -498,7 +499,8 @@ class ShardTable:
             )
         width = size_of(row_shape(block.shards[entry].shape))
         dtype = item.dtype or block.dtype
-        if dtype != block.dtype and not (is_float(dtype) and is_float(block.dtype)):
+        narrows = is_float(block.dtype) and (is_float(dtype) or _is_scaled(item))
+        if dtype != block.dtype and not narrows:
             raise RefusedError(
                 f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as "
                 f"{dtype.name}",
@@ -650,3 +652,9 @@ def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
         group.append(shard)
         open_groups[dtype] = (group, filled + shard.num_bytes)
     return groups
+
+
+def _is_scaled(item: LayoutEntry) -> bool:
+    """Whether an entry has rows that may travel as int8 with a scale each."""
+    rows = item.encoding in (Encoding.ROWS, Encoding.KEYS)
+    return rows and item.dtype == INT8 and item.operation in (Operation.PULL, Operation.APPLY)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...core.arrays.dtypes import Array, narrow
+from ...core.arrays.scaled_rows import SCALE_BYTES, first_bad_scale, pack_rows, unpack_rows
 from ...core.errors import RefusedError, ShapeMismatchError
 from ...core.report import PsCounters
 from ...core.rules.update_rules import UpdateRule
@@ -438,7 +439,10 @@ class Store:
                 if part.dtype != value.dtype:
                     if numbers is not None:
                         value, numbers = gather_rows(value, numbers).reshape(-1), None
-                    value = narrow(value, part.dtype)
+                    if part.is_scaled:
+                        value = pack_rows(value.reshape(-1, part.width)).reshape(-1)
+                    else:
+                        value = narrow(value, part.dtype)
                 taken = copy(value, numbers)
                 if versions is not None:
                     versions[entry : entry + where.last - where.first] = block.versions[
@@ -534,7 +538,19 @@ def _copy(values: Array, rows: Array | None) -> Array:
 
 
 def _decode(part: LayoutRange, values: Array, numbers: Array | None) -> Gradient:
-    """A payload's values as a gradient of their block."""
+    """A payload's values as a gradient of their block.
+
+    Raises:
+        RefusedError: The scale of a row is no number to multiply by.
+    """
+    if part.is_scaled:
+        packed = values.view(np.uint8).reshape(-1, SCALE_BYTES + part.width)
+        bad = first_bad_scale(packed)
+        if bad is not None:
+            raise RefusedError(
+                f"rows of a gradient of {part.block.shards[0].label!r} came with a scale of {bad}"
+            )
+        return Gradient(unpack_rows(packed, part.block.dtype).reshape(-1), numbers)
     values = values.astype(part.block.dtype, copy=False)
     if part.encoding is not Encoding.ELEMENTS:
         return Gradient(values, numbers)

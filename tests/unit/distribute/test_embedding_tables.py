@@ -300,3 +300,23 @@ def test_a_tiny_table_comes_whole_with_the_step_and_costs_no_lookup() -> None:
         strategy.run(step, args=({"t": np.array([1024])},))
     with pytest.raises(ShapeMismatchError, match="row -1 of 'tiny' is out of range"):
         strategy.run(step, args=({"t": np.array([-1])},))
+
+
+@pytest.mark.parametrize("wrong", ["int4", "int16", "float32", np.float64, "nothing"], ids=str)
+def test_a_dtype_in_which_rows_cannot_travel_is_named(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"'t' has wire_dtype=.*; it must be \"int8\", "):
+        TableConfig("t", 4, wire_dtype=wrong)
+
+
+def test_tables_say_how_their_rows_travel() -> None:
+    tables = [
+        TableConfig("grows", 4, wire_dtype="int8"),
+        TableConfig("fixed", 4, vocabulary_size=9, wire_dtype="bfloat16", dtype=np.float64),
+        TableConfig("plain", 4),
+    ]
+    strategy, embeddings = on_servers(*(FeatureConfig(each.name, each) for each in tables))
+    stated = strategy.extended.runtime.session._plans._row_dtypes
+    assert {name: dtype.name for name, dtype in stated.items()} == {
+        "grows": "int8", "fixed": "bfloat16",
+    }  # fmt: skip
+    assert embeddings.lookup({"grows": [1], "fixed": [2]})["grows"].dtype == np.float32
