@@ -84,9 +84,7 @@ def _changed(unique: Array, changed: list[Array] | None) -> Array:
         return np.arange(unique.size)
     if not changed:
         return _NO_ROWS
-    from ...engine.keyed.distinct import (
-        distinct,
-    )  # a worker that never looks ahead does not load it
+    from ...engine.keyed.distinct import distinct  # other workers do not load it
 
     before = np.concatenate(changed)
     # Numbered in the order in which they first stand: those of `before` come first.

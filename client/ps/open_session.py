@@ -19,7 +19,7 @@ from ...net.connection import Connection
 from ...net.connection_choice import ConnectionChoice, ConnectionKind
 from ...net.dial import receive_message
 from ...net.reach import Reached, report_choice
-from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment, answer_start
+from ...net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment, answer_start
 from ...net.stream import LONGEST_WAIT_S, NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
@@ -64,6 +64,7 @@ class OpenSession:
         if reached.choice.kind is ConnectionKind.SHARED_MEMORY:
             self._shared = SharedPayloads(self._connection)
         self._confirms_reads = reached.welcome.confirms_reads
+        self._max_step_bytes = reached.welcome.max_step_bytes
         self._layouts: dict[int, WireLayout] = {}
         self._pulls: dict[int, int] = {}  # pull layout → the request that brought it last
         # The step under way: as it is repeated, as it is sent, and its payload if that travels.
@@ -115,6 +116,8 @@ class OpenSession:
                     request, pull=None, pull_rows=(), answer_bytes=0, direct_bytes=direct_bytes
                 )
                 self._is_deferred = self._confirms_reads and request.push is None
+            if not self._has_room(self._sent):
+                self._sent = replace(self._sent, answer_bytes=0)
             segment = self._segment(self._sent.payload_bytes, self._sent.answer_bytes)
             if segment is None:
                 self._parts = _gather(self._sent)
@@ -142,6 +145,11 @@ class OpenSession:
         except OSError as error:
             log.debug("a step to %s could not be sent: %s", self._peer, error)
             return detach(self._request)
+
+    def _has_room(self, request: StepRequest) -> bool:
+        """Whether a segment that the ps takes has room for the payload and the answer."""
+        end = answer_start(request.payload_bytes) + request.answer_bytes
+        return end - HEADER_BYTES <= self._max_step_bytes
 
     def _segment(self, size: int, answer_bytes: int) -> SharedSegment | None:
         """A segment for a large payload or answer, which the ps has; None: both travel."""

@@ -586,8 +586,10 @@ class ParameterSession:
 
     def _note_ahead(self, push: PushPayload) -> None:
         for variable, rows in changes_of(push):
-            placed = self._definer.place(variable)
-            changed = None if rows is None else self._distinct.of_placed(placed, rows).unique
+            changed = rows
+            if rows is not None:
+                placed = self._definer.place(variable)
+                changed = self._distinct.of_placed(placed, rows).unique
             for ahead in self._ahead:
                 ahead.note(variable, changed)
 

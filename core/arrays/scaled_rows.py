@@ -18,7 +18,7 @@ def pack_rows(values: Array, key: tuple[int, int] | None = None) -> Array:
     """Rows as int8 with their scales.
 
     Args:
-        values: float32 or float64, shape ``(n, width)``.
+        values: Floating-point numbers, shape ``(n, width)``.
         key: Chooses the draws by which elements are rounded, up or down at random and right in the
             mean; the same key gives the same. None: to nearest. See ``random_rounding``.
 
@@ -27,7 +27,8 @@ def pack_rows(values: Array, key: tuple[int, int] | None = None) -> Array:
     """
     packed = np.empty((values.shape[0], SCALE_BYTES + values.shape[1]), np.uint8)
     with np.errstate(over="ignore", invalid="ignore"):
-        scales = np.abs(values).max(axis=1, initial=0).astype(np.float32) / _MOST
+        values = values.astype(np.float32, copy=False)
+        scales = np.abs(values).max(axis=1, initial=0) / _MOST
         steps = np.divide(
             values, scales[:, None], dtype=np.float32, casting="same_kind",
             where=scales[:, None] > 0, out=np.zeros(values.shape, np.float32),

@@ -87,6 +87,7 @@ class LookAhead(Iterator[Batch]):
         while len(self._entries) <= self._count and self._batches is not None:
             self._entries.append(self._read(self._batches))
         if not self._entries:
+            self.close()
             raise StopIteration
         self._now = now = self._entries.popleft()
         if now.failure is not None:  # in its turn, though it happened earlier

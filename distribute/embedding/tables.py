@@ -69,6 +69,10 @@ class Embeddings:
         self._ahead: LookAhead[Any] | None = None
         self._show_caches()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For closures: what this task looks up ahead stays with it."""
+        return self.__dict__ | {"_ahead": None}
+
     def _make(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
         table = self._made(config, optimizer)
         if (dtype := config.narrow_dtype) is not None:

@@ -129,3 +129,16 @@ def test_rows_of_a_table_come_in_the_worker_s_segment() -> None:
     np.testing.assert_array_equal(rows, kept)
     session.close()
     ps.close()
+
+
+@shm
+def test_rows_that_no_segment_has_room_for_follow_the_answer() -> None:
+    ps = Ps("shm", max_step_bytes=1_100_000)
+    session = open_session(ps)
+    session.define([table()], {}, create=True)
+    keys = np.arange(46_500)  # with 16 bytes for each row they have 1,116,000 bytes
+    rows, _ = session.lookup_rows({"t": keys})["t"]
+    np.testing.assert_array_equal(rows[:5], session.lookup("t", keys[:5]))
+    assert session.peers[0].shares_memory
+    session.close()
+    ps.close()

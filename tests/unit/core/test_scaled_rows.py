@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from windlass.core.arrays.dtypes import Array
+from windlass.core.arrays.dtypes import FLOATS, Array, DType
 from windlass.core.arrays.scaled_rows import first_bad_scale, pack_rows, unpack_rows
 
 F32 = np.dtype(np.float32)
@@ -29,6 +29,14 @@ def test_no_element_is_off_by_more_than_a_step(values: Array, key: tuple[int, in
     # Steps below the smallest number of float32 are none.
     assert (off <= step * (0.5001 if key is None else 1.0001) + 1e-43).all()
     np.testing.assert_array_equal(pack_rows(values.copy(), key), packed)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS], ids=str)
+def test_rows_of_any_dtype_of_floats_are_those_of_float32(dtype: DType) -> None:
+    rows = np.array([[0.5, -2.0, 1.25]], np.float32)
+    packed = pack_rows(rows.astype(dtype))
+    np.testing.assert_array_equal(packed, pack_rows(rows))
+    assert unpack_rows(packed, dtype).dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,5 +1,6 @@
 """Rows that are looked up ahead: the same bits as without, and errors where they belong."""
 
+import copy
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -157,6 +158,13 @@ def test_an_error_of_a_lookup_reaches_the_step_that_needs_the_rows(wrong: str) -
     with pytest.raises(ShapeMismatchError, match="row 99 of"):
         embeddings.lookup({"c": second})
     assert embeddings.lookup({"c": next(given)})["c"].shape == (1, 2)
+
+
+def test_what_is_looked_up_ahead_does_not_travel_with_closures() -> None:
+    _, embeddings = on_servers()
+    given = embeddings.look_ahead(batches(1), lambda batch: batch)
+    assert copy.copy(embeddings)._ahead is None
+    assert embeddings._ahead is given
 
 
 def test_weights_leave_ids_out_ahead_as_well() -> None:
