@@ -207,9 +207,7 @@ class Cutter:
         cuts.begin(cut)
         try:
             self._wait_for_workers(join_s)
-            order = CutOrder(
-                number, cut.workers, self._hold_s, with_slots, may_be_base, rows_of
-            )
+            order = CutOrder(number, cut.workers, self._hold_s, with_slots, may_be_base, rows_of)
             _for_each(led, lambda share, ps: self._begin(ps, share, order))
             answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))
         except WindlassError as error:

@@ -120,6 +120,8 @@ class ReplicatedShare:
             if former is not None:  # before a report says that this ps leads
                 store.attach_even(former)
                 self._joined = frozenset([former.task])
+            if self.replica.role is ReplicaRole.FOLLOWING:
+                store.bases.clear()  # what a leader has sent was not noted
             self._even_with = frozenset()
             self.replica = after
             self._break_link()
