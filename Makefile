@@ -152,12 +152,13 @@ image: ## build the image; TARGET=runtime or digits, VARIANT=cpu or gpu, ENGINE=
 	$(ENGINE) build --file deploy/docker/Dockerfile --target $(TARGET) --build-arg VARIANT=$(VARIANT) \
 	    --tag $(IMAGE) .
 
-bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, followers of a ps, TLS, credentials, closures, bridges, a standing cluster, the start of a cluster and the memory of a ps here
+bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, followers of a ps, failover, TLS, credentials, closures, bridges, a standing cluster, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step --budget-s 1.5
 	$(BIN)/python -m benchmarks.writes --budget-s 1
 	$(BIN)/python -m benchmarks.sync --budget-s 1.5
 	$(BIN)/python -m benchmarks.one_port --budget-s 2
 	$(BIN)/python -m benchmarks.replicas --budget-s 2
+	$(BIN)/python -m benchmarks.failover --sizes 4 --times 3
 	$(BIN)/python -m benchmarks.tls --budget-s 2
 	$(BIN)/python -m benchmarks.admission
 	$(BIN)/python -m benchmarks.closures
