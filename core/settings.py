@@ -145,12 +145,22 @@ class Settings(BaseModel):
         "the chief and all ps. With 2 a step is answered when two have it, and a ps that is lost "
         "takes nothing with it: the other goes on. Costs the memory and the work of as many ps.",
     )
+    ps_shares: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="On how many shares the variables are placed, in a job whose ps may become "
+        "more or fewer while it runs: at least as many as there are ps, which lead them in turn. A "
+        "share is to a worker what a ps is, so a step takes one request for each. The same on the "
+        "chief and all ps. 0: as many as there are ps, and without ps_replicas they stay there.",
+    )
     rebalance: bool = Field(
         default=False,
         description="Whether the chief moves shares of the variables between ps, in a job with "
-        "ps_replicas 2, when that takes at least a fifth of its work off a ps and pays within a "
-        "minute: after failovers one ps may lead them all. Off, since a move costs a pause of a "
-        "step and the copy of a share; `windlass move` makes one on request.",
+        "ps_shares or ps_replicas 2, when that takes at least a "
+        "fifth of its work off a ps and pays within a minute: after failovers one ps may lead them "
+        "all. Off, since a move costs a pause of a step and the copy of a share; `windlass move` "
+        "makes one on request.",
     )
     max_variable_bytes: int = Field(
         default=0,
@@ -338,6 +348,11 @@ class Settings(BaseModel):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least important lines shown."
     )
+
+    @property
+    def shares_move(self) -> bool:
+        """Whether another ps may come to lead what a ps serves: the chief says which one does."""
+        return self.ps_replicas > 1 or self.ps_shares > 0
 
     def environment(self) -> dict[str, str]:
         """These settings as ``WINDLASS_*`` variables, for a child process.

@@ -195,7 +195,7 @@ class ChiefClient:
         missing = [codec.task_from_wire(task) for task in response.missing]
         return missing, [codec.task_from_wire(task) for task in response.finished]
 
-    def watch_leaders(self, seen: int, *, timeout_s: float) -> tuple[int, list[ShareLeader]]:
+    def watch_leaders(self, seen: int, *, timeout_s: float) -> tuple[int, int, list[ShareLeader]]:
         """Which ps leads each share, once that changes or half a second is over.
 
         Args:
@@ -203,7 +203,8 @@ class ChiefClient:
             timeout_s: Unit: seconds.
 
         Returns:
-            (number of changes until now; 0 if the job has no replicas, the leaders)
+            (number of changes until now; 0 if shares do not move, number of shares; 0 as long as
+            the chief does not know, the leaders)
 
         Raises:
             PeerLostError: No answer.
@@ -215,7 +216,8 @@ class ChiefClient:
             doing="watch",
             timeout_s=timeout_s,
         )
-        return response.changes, [_leader_from_wire(each) for each in response.leaders]
+        leaders = [_leader_from_wire(each) for each in response.leaders]
+        return response.changes, response.shares, leaders
 
     def end_watch(self) -> None:
         """End :meth:`watch_leaders`, before :meth:`close`; returns when no call is under way."""

@@ -29,6 +29,9 @@ class LeaderWatch:
     Args:
         chief: Who is asked.
         pause_s: Between two questions, for a caller whom the chief answers at once. Unit: seconds.
+
+    Attributes:
+        shares: Number of shares; 0: they do not move, and each ps serves its own.
     """
 
     def __init__(self, chief: ChiefClient, pause_s: float = 0.0) -> None:
@@ -38,24 +41,28 @@ class LeaderWatch:
         self._told: list[Callable[[], None]] = []
         self._closing = threading.Event()
         self._changes = 0
+        self.shares = 0
 
     def begin(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bool:
-        """Ask once, and go on asking if the job has replicas; returns whether it has.
+        """Ask once, and go on asking if the job's shares move; returns whether they do.
 
         Args:
             timeout_s: How long a chief that does not answer is asked again. Unit: seconds.
             check: Called before each attempt; raises to give up.
 
         Raises:
-            PeerLostError: The chief does not answer.
+            PeerLostError: The chief does not answer, or does not say how many shares there are.
         """
         for attempt in attempts(timeout_s=timeout_s, stop=self._closing):
             with attempt:
                 check()
                 self._ask()
-        if self._changes:
+                if self._changes and not self.shares:
+                    self._changes = 0  # the next answer is not to wait for a change
+                    raise PeerLostError("the chief does not know the job's shares yet")
+        if move := self._changes > 0:
             new_thread("leaders", self._watch, failed=_failed).start()
-        return bool(self._changes)
+        return move
 
     def leader_of(self, share: int) -> ShareLeader | None:
         """Who leads a share; None: the chief has not said yet."""
@@ -72,7 +79,8 @@ class LeaderWatch:
 
     def _ask(self) -> None:
         before = self._changes
-        self._changes, leaders = self._chief.watch_leaders(before, timeout_s=_ANSWER_S)
+        self._changes, shares, leaders = self._chief.watch_leaders(before, timeout_s=_ANSWER_S)
+        self.shares = self.shares or shares
         if self._changes == before:
             return
         # A restarted chief says one after the other; what was heard before stays until then.

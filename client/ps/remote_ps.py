@@ -45,6 +45,7 @@ class RemotePs:
         settings: Deadlines and bounds.
         wrap: Put around every byte stream: the seam for faults.
         locate: Says who leads the share now; None: the ps that is given.
+        share: Number of the share; None: that of the ps.
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class RemotePs:
         settings: Settings,
         wrap: WrapStream = lambda stream: stream,
         locate: Callable[[int], ShareLeader | None] = lambda share: None,  # noqa: ARG005
+        share: int | None = None,
     ) -> None:
-        self._share = task.index
+        self._share = task.index if share is None else share
         self._who = who
         self._settings = settings
         self._wrap = wrap

@@ -64,7 +64,7 @@ class Job:
         now: float,
         name: str | None = "",
         max_dynamic: int = 256,
-        has_replicas: bool = False,
+        shares_move: bool = False,
     ) -> None:
         """Begin a job.
 
@@ -75,7 +75,7 @@ class Job:
             now: The current time.
             name: Id of the job; None: its chief has yet to find out, and nobody may register.
             max_dynamic: Most tasks beside the expected ones.
-            has_replicas: Other ps have what a ps has: the loss of one fails the job only where
+            shares_move: Other ps may have what a ps had: the loss of one fails the job only where
                 :meth:`fail` is called for it.
         """
         self.name = name
@@ -91,7 +91,7 @@ class Job:
         }
         self._expected = frozenset(self.members)
         self._max_dynamic = max_dynamic
-        self._has_replicas = has_replicas
+        self._shares_move = shares_move
         self._last_generation = 0
         self._barrier = JobBarrier()
 
@@ -236,7 +236,7 @@ class Job:
         restarted = member.generation not in (0, generation)
         member.generation, member.counters, member.heard = generation, counters, now
         self._enter(member, State.ALIVE, now)
-        if restarted and not self._has_replicas:
+        if restarted and not self._shares_move:
             self.fail(f"{task} restarted and lost its variables")
 
     def ps_left(self, task: TaskId, *, now: float) -> None:
@@ -256,7 +256,7 @@ class Job:
                 silent = f"no sign of life for {now - member.heard:.0f} s"
                 self._enter(member, State.LOST, now, silent)
                 lost.append(member.task)
-                if member.task.type == PS and not self._has_replicas:
+                if member.task.type == PS and not self._shares_move:
                     self.fail(f"{member.task} ({member.address}) was lost: {silent}")
         return lost
 

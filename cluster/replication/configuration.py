@@ -5,7 +5,7 @@ it (:class:`Reconfiguration` says what to write, then whom to tell): a chief tha
 forgotten what it told one ps would tell another the opposite.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.task import TaskId
@@ -100,6 +100,16 @@ NOTHING = Reconfiguration()
 def orders(now: Configuration) -> tuple[Lead, ...]:
     """The orders of a configuration; a restarted chief sends them again."""
     return (Lead(now.share, now.epoch, now.leader, now.followers),)
+
+
+def first_leaders(shares: int, servers: Sequence[TaskId]) -> dict[int, TaskId]:
+    """Which ps leads each share first: they take turns.
+
+    Args:
+        shares: Number of shares; 0: one for each ps.
+        servers: The ps that the job has at its start.
+    """
+    return {share: servers[share % len(servers)] for share in range(shares or len(servers))}
 
 
 def first(share: int, leader: TaskId) -> Reconfiguration:

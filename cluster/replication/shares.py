@@ -38,6 +38,7 @@ class Shares:
 
     Args:
         replicas: How many ps are to have each share, the leader included.
+        homes: Every share with the ps that is to lead it first.
         configurations: Those that were written down, of a chief that has restarted.
         processes: The processes of the ps that they are about.
 
@@ -51,10 +52,12 @@ class Shares:
     def __init__(
         self,
         replicas: int,
+        homes: Mapping[int, TaskId],
         configurations: Iterable[Configuration] = (),
         processes: Mapping[TaskId, int] | None = None,
     ) -> None:
         self._replicas = replicas
+        self._homes = dict(homes)
         self.configurations = {each.share: each for each in configurations}
         self.processes = dict(processes or {})
         self.lost: set[int] = set()
@@ -80,13 +83,17 @@ class Shares:
         self.processes[task] = report.process
         self._alive.add(task)
         (self._draining.add if report.draining else self._draining.discard)(task)
-        if task.index not in self.configurations and task.index not in self.lost:
-            decided.append(self._keep(first(task.index, task)))
+        decided += [self._keep(first(share, task)) for share in self._begins_with(task)]
         states = {state.share: state for state in report.shares}
         for share in list(self.configurations):
             decided += self._reported(task, self.configurations[share], states.get(share))
             decided += self._left_out(task, self.configurations.get(share), states.get(share))
         return decided
+
+    def _begins_with(self, task: TaskId) -> list[int]:
+        """Shares that have not been led yet and begin at this ps."""
+        known = self.configurations.keys() | self.lost
+        return [share for share, home in self._homes.items() if home == task and share not in known]
 
     @staticmethod
     def _left_out(
@@ -260,10 +267,10 @@ class Shares:
             for now in list(self.configurations.values())
             for each in self._without_draining(now)
         ]
-        decided += self._moved()
-        for now in list(self.configurations.values()):
-            decided += self._without_surplus(now)
-        return decided
+        decided += [
+            each for now in list(self.configurations.values()) for each in self._without_extra(now)
+        ]
+        return [*decided, *self._moved()]
 
     def _without_draining(self, now: Configuration) -> Iterable[Reconfiguration]:
         staying = [task for task in now.replicas if task in self._alive - self._draining]
@@ -284,13 +291,17 @@ class Shares:
         may_copy = self._copies_of_leavers[now.share] <= _COPIES_OF_A_LEAVER
         return len(staying) < self._replicas and bool(others) and may_copy
 
-    def _without_surplus(self, now: Configuration) -> Iterable[Reconfiguration]:
-        """The ps that led before a move follows, where that is one replica more than wanted."""
-        is_moving = self.move is not None and not self.move.phase.is_over
-        if is_moving or self._led.get(now.share) != now.epoch or {*now.replicas} & self._draining:
+    def _without_extra(self, now: Configuration) -> Iterable[Reconfiguration]:
+        """Leave out followers beyond those that are wanted: of a move that has failed."""
+        if self._led.get(now.share) != now.epoch or self._is_moving(now.share):
             return
-        if len(now.replicas) > self._replicas:
-            yield from self._leave_out(now, now.followers[-1])
+        if not self._draining.intersection(now.replicas):
+            for task in now.replicas[self._replicas :]:
+                yield from self._leave_out(self.configurations[now.share], task)
+
+    def _is_moving(self, share: int) -> bool:
+        move = self.move
+        return move is not None and move.share == share and not move.phase.is_over
 
     def copies(self, may_copy: Callable[[int], bool] = lambda share: True) -> list[CopyTo]:  # noqa: ARG005
         """Copies to begin: of shares with fewer replicas than wanted.

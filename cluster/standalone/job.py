@@ -34,18 +34,18 @@ _ENDING = {
 }
 
 
-def standalone_policy(*, synchronous: bool, has_replicas: bool = False) -> Policy:
+def standalone_policy(*, synchronous: bool, shares_move: bool = False) -> Policy:
     """How a job of a standalone cluster is supervised.
 
     Args:
         synchronous: It has no ps.
-        has_replicas: Other ps have what a ps has, which is started again when it is lost.
+        shares_move: Other ps may have what a ps has, which is started again when it is lost.
     """
     restarts = {WORKER: Restarts(most=MOST_ATTEMPTS)}
-    if has_replicas:
+    if shares_move:
         restarts[PS] = Restarts(first_wait_s=0.2, longest_wait_s=10.0)
     chief = TaskId(CHIEF, 0)
-    return Policy(chief, synchronous, _ENDING, restarts, has_replicas=has_replicas)
+    return Policy(chief, synchronous, _ENDING, restarts, shares_move=shares_move)
 
 
 class JobState(StrEnum):
@@ -127,7 +127,7 @@ class StandaloneJob:
         synchronous = all(task.type != PS for task in self.tasks)
         policy = standalone_policy(
             synchronous=synchronous,
-            has_replicas=self.submission.settings.get("ps_replicas", "1") not in ("", "1"),
+            shares_move=self.submission.shares_move,
         )
         self._supervision = Supervision(self.tasks, policy)
         self.state, self.started, self.reason = JobState.RUNNING, now, ""

@@ -22,7 +22,8 @@ SETTINGS = frozenset(
         "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
         "request_timeout_s", "orphan_timeout_s", "drain_grace_s", "leave_grace_s",
         "nonfinite_gradients", "nonfinite_limit", "save_every_steps", "save_every_s",
-        "save_whole_every", "keep_checkpoints", "log_level", "ps_replicas", "rebalance",
+        "save_whole_every", "keep_checkpoints", "log_level", "ps_replicas", "ps_shares",
+        "rebalance",
     }
 )  # fmt: skip
 
@@ -114,6 +115,13 @@ class Submission:
     def folder(self) -> str:
         """Folder of the model, below the cluster's."""
         return self.model or self.id
+
+    @property
+    def shares_move(self) -> bool:
+        """Whether its settings say that shares move; see :attr:`Settings.shares_move`."""
+        said = self.settings
+        is_said = said.get("ps_replicas", "1") not in ("", "1")
+        return is_said or said.get("ps_shares", "0") not in ("", "0")
 
     @property
     def is_driven_from_outside(self) -> bool:

@@ -140,7 +140,7 @@ class Supervision:
             chief=policy.chief,
             stopping=self._is_expected(end),
             synchronous=policy.synchronous,
-            has_replicas=policy.has_replicas,
+            shares_move=policy.shares_move,
         )
         if (rule := self._restarts(event, verdict)) is not None:
             self._start_later(end.task, rule, now)

@@ -75,7 +75,7 @@ def on_exit(
     chief: TaskId,
     stopping: bool,
     synchronous: bool = False,
-    has_replicas: bool = False,
+    shares_move: bool = False,
 ) -> Verdict:
     """Decide what the exit of a task means for the job.
 
@@ -88,14 +88,14 @@ def on_exit(
         chief: The chief, which may be worker 0.
         stopping: The job is being stopped or is over; exits are expected.
         synchronous: There are no ps, and every task but the evaluator needs all others.
-        has_replicas: Other ps have what a ps has (``ps_replicas``). If all that have something are
-            lost, the chief ends the job.
+        shares_move: Other ps may have what a ps had (``ps_replicas``), or it had nothing. If all
+            that have something are lost, the chief ends the job.
     """
     task, code, why = end.task, end.code, end.sentence
     if code == 0 or stopping:
         return Verdict()
-    if task.type == PS and has_replicas and is_retryable(code):
-        return Verdict(message=f"{why}; other ps have what it had")
+    if task.type == PS and shares_move and is_retryable(code):
+        return Verdict(message=f"{why}; the job goes on if other ps have what it had")
     needed = task.type in (PS, CHIEF) or task == chief
     if needed or (synchronous and task.type != EVALUATOR):
         return Verdict(job_ends=True, failed=True, message=why)

@@ -77,7 +77,7 @@ class Policy:
             end by themselves.
         restarts: Which ended tasks are started again, by role. A role that is not there: none.
         hang_s: How long a task may hang before it is killed: a lease and a grace. Unit: seconds.
-        has_replicas: Other ps have what a ps has.
+        shares_move: Other ps may have what a ps has, and the chief says what its loss means.
     """
 
     chief: TaskId
@@ -85,7 +85,7 @@ class Policy:
     ending: Mapping[Cause, tuple[EndingStep, ...]]
     restarts: Mapping[str, Restarts] = field(default_factory=dict)
     hang_s: float = float("inf")
-    has_replicas: bool = False
+    shares_move: bool = False
 
 
 def later(steps: Iterable[EndingStep], after_s: float) -> tuple[EndingStep, ...]:

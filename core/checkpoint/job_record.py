@@ -34,7 +34,8 @@ class JobRecord(BaseModel):
         phase: As of the last record.
         last_generation: No task of the job had a higher one when its chief began.
         global_step: Steps that were acknowledged to workers, at least.
-        shares: Which ps leads and follows each share, of a job with replicas.
+        shares: Which ps leads and follows each share, of a job whose shares move.
+        num_shares: How many shares it has; 0: they do not move.
         processes: Per index of a ps the process that these are about.
     """
 
@@ -45,6 +46,7 @@ class JobRecord(BaseModel):
     last_generation: Annotated[int, Field(ge=0, le=MAX_GENERATION)] = 0
     global_step: Annotated[int, Field(ge=0, le=MAX_STEP)] = 0
     shares: tuple[ShareRecord, ...] = ()
+    num_shares: Annotated[int, Field(ge=0)] = 0
     processes: dict[int, int] = Field(default_factory=dict)
 
 

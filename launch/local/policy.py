@@ -45,7 +45,7 @@ def local_policy(cluster: LocalRoles, settings: Settings) -> Policy:
             Cause.FAILED: _STOP,
             Cause.REQUESTED: _STOP,
         },
-        restarts={PS: _LOST_PS} if settings.ps_replicas > 1 else {},
+        restarts={PS: _LOST_PS} if settings.shares_move else {},
         hang_s=settings.lease_s + grace_s,
-        has_replicas=settings.ps_replicas > 1,
+        shares_move=settings.shares_move,
     )

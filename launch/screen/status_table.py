@@ -8,6 +8,7 @@ from rich.text import Text
 
 from ...client.chief.calls import JobStatus, TaskStatus
 from ...cluster.replication.moves import Move, MovePhase
+from ...cluster.replication.reports import ShareLeader
 from ...core.report import TableCounters
 from ...core.states import State
 from ...core.terminal import terminal_line
@@ -15,7 +16,8 @@ from .numbers import ordered
 
 _WIDE = 110
 _TABLES = 4  # of a ps: growing tables that are shown
-_FEW_SHARES = 4  # that are listed
+_FEW_SHARES = 4  # that are listed one by one
+_MANY_PS = 16  # that are listed
 
 
 def human_bytes(count: float) -> str:
@@ -67,30 +69,50 @@ def status_lines(status: JobStatus) -> list[str]:
         lines.append(_SECURITY.get(status.security, status.security))
     if status.last_checkpoint:
         lines.append(f"checkpoint {status.last_checkpoint}")
-    lines += _replica_lines(status)
+    lines += _share_lines(status)
     if status.reason:
         lines.append(status.reason)
     return lines
 
 
-def _replica_lines(status: JobStatus) -> list[str]:
-    """Which ps leads and follows each share; of many shares, of those that lack a follower."""
+def _share_lines(status: JobStatus) -> list[str]:
+    """Which ps leads and follows each share; of many, how many each ps has, and what is lacking."""
     wanted, shares = status.ps_replicas, status.shares
-    if wanted < 2 or status.phase.is_over:
+    if not shares or status.phase.is_over:
         return []
     lacking = [each for each in shares if 1 + len(each.followers) < wanted]
-    times = f" · {status.failovers} failovers" if status.failovers else ""
-    have = f"{len(shares) - len(lacking)} of {len(shares)} shares have {wanted} replicas"
-    lines = [have + times]
-    for each in shares if len(shares) <= _FEW_SHARES else lacking[:_FEW_SHARES]:
-        followers = ", ".join(task.short for task in each.followers)
-        lines.append(
-            f"share {each.share}: {each.leader.short} leads, "
-            + (f"followed by {followers}" if followers else "no follower yet")
-        )
+    has_followers = wanted > 1
+    lines = [f"{len(shares)} shares of the variables"]
+    if has_followers:
+        lines = [f"{len(shares) - len(lacking)} of {len(shares)} shares have {wanted} replicas"]
+    if status.failovers:
+        lines[0] += f" · {status.failovers} failovers"
+    is_short = has_followers and len(shares) <= _FEW_SHARES
+    lines += [] if is_short else _lines_by_ps(shares)
+    lines += [_share_line(each) for each in (shares if is_short else lacking[:_FEW_SHARES])]
     if status.move is not None:
         lines.append(_move_line(status.move))
     return lines
+
+
+def _share_line(share: ShareLeader) -> str:
+    followers = ", ".join(task.short for task in share.followers)
+    followed = f"followed by {followers}" if followers else "no follower yet"
+    return f"share {share.share}: {share.leader.short} leads, {followed}"
+
+
+def _lines_by_ps(shares: Sequence[ShareLeader]) -> list[str]:
+    """``ps:1 leads shares 1, 3, 5, follows 4``."""
+    tasks = {task for each in shares for task in (each.leader, *each.followers)}
+    lines = []
+    for task in sorted(tasks, key=lambda task: task.index)[:_MANY_PS]:
+        led = [str(each.share) for each in shares if each.leader == task]
+        followed = [str(each.share) for each in shares if task in each.followers]
+        parts = [f"leads shares {', '.join(led)}"] if led else ["leads no share"]
+        parts += [f"follows {', '.join(followed)}"] if followed else []
+        lines.append(f"{task.short} {', '.join(parts)}")
+    more = len(tasks) - len(lines)
+    return [*lines, f"… and {more} more ps"] if more > 0 else lines
 
 
 def _move_line(move: Move) -> str:

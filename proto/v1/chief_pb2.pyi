@@ -288,12 +288,14 @@ class WatchLeadersRequest(_message.Message):
     def __init__(self, seen: _Optional[int] = ...) -> None: ...
 
 class WatchLeadersResponse(_message.Message):
-    __slots__ = ("changes", "leaders")
+    __slots__ = ("changes", "leaders", "shares")
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     LEADERS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     changes: int
     leaders: _containers.RepeatedCompositeFieldContainer[ShareLeader]
-    def __init__(self, changes: _Optional[int] = ..., leaders: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ...) -> None: ...
+    shares: int
+    def __init__(self, changes: _Optional[int] = ..., leaders: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., shares: _Optional[int] = ...) -> None: ...
 
 class ShareLeader(_message.Message):
     __slots__ = ("share", "epoch", "leader", "address", "followers")

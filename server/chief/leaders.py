@@ -10,20 +10,23 @@ class Leaders:
     """The leaders that have obeyed. Thread-safe.
 
     Args:
-        replicas: How many ps are to have each share; 1: each leads its own for ever.
+        replicas: How many ps are to have each share.
+        shares_move: Whether another ps may come to lead a share; else each leads its own for ever.
 
     Attributes:
-        replicas: The same.
+        replicas: How many ps are to have each share.
+        shares: Number of shares; 0: the chief has not begun to lead, or shares do not move.
         failovers: How often another ps has come to lead a share.
         moves: The moves of shares.
     """
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, *, shares_move: bool) -> None:
         self.replicas = replicas
+        self.shares = 0
         self.failovers = 0
         self.moves = Moves()
         self._change = threading.Condition()
-        self._changes = 1 if replicas > 1 else 0
+        self._changes = 1 if shares_move else 0
         self._leaders: dict[int, ShareLeader] = {}
 
     def publish(self, leader: ShareLeader) -> None:
@@ -42,7 +45,7 @@ class Leaders:
         """All leaders, after a change beyond ``seen`` or after ``wait_s``.
 
         Returns:
-            (number of changes until now; 0 if the job has no replicas, the leaders by share)
+            (number of changes until now; 0 if shares do not move, the leaders by share)
         """
         with self._change:
             if self._changes:

@@ -35,8 +35,8 @@ class ChiefServer:
         self.locked_job, methods = new_chief(task, expected, settings, job_id, clock)
         self._host = TaskHost(
             task,
-            # With replicas each task has a call open that waits until another ps leads a share.
-            threads=_THREADS + (settings.max_sessions if settings.ps_replicas > 1 else 0),
+            # If shares move, each task has a call open that waits until another ps leads one.
+            threads=_THREADS + (settings.max_sessions if settings.shares_move else 0),
             settings=settings,
             calls={SERVICE: methods},
             guard=Guard(task, settings, job=self._job_id),

@@ -38,9 +38,11 @@ _DETAIL_BYTES = 1024  # of one task in the status
 class LockedJob:
     """A job with its lock and a clock. Shared by the servicer and the chief's loop."""
 
-    def __init__(self, job: Job, clock: Clock, replicas: int = 1) -> None:
+    def __init__(
+        self, job: Job, clock: Clock, replicas: int = 1, *, shares_move: bool = False
+    ) -> None:
         self._job = job
-        self.leaders = Leaders(replicas)
+        self.leaders = Leaders(replicas, shares_move=shares_move)
         self.cuts = JobCuts()
         # Reentrant: a signal handler stops the job, in a thread that may hold the lock.
         self._lock = threading.RLock()
@@ -74,9 +76,9 @@ def new_chief(
         now=clock.now(),
         name=job_id,
         max_dynamic=settings.max_sessions,
-        has_replicas=settings.ps_replicas > 1,
+        shares_move=settings.shares_move,
     )
-    locked_job = LockedJob(job, clock, settings.ps_replicas)
+    locked_job = LockedJob(job, clock, settings.ps_replicas, shares_move=settings.shares_move)
     return locked_job, servicer(SERVICE, ChiefServicer(locked_job, settings))
 
 
@@ -213,9 +215,11 @@ class ChiefServicer:
         """
         who = visitor.principal
         wait_s = 0.0 if who is not None and who.role == READER else WATCH_S
-        changes, leaders = self._locked_job.leaders.watch(request.seen, wait_s)
+        known = self._locked_job.leaders
+        changes, leaders = known.watch(request.seen, wait_s)
         return chief_pb2.WatchLeadersResponse(
             changes=changes,
+            shares=known.shares,
             leaders=[_leader_to_wire(each) for each in leaders],
         )
 

@@ -27,7 +27,7 @@ from .replication import following
 from .replication.following import FollowService
 from .replication.shares import PsShares
 from .servicer import SERVICE, ParameterServerServicer
-from .session_limiter import CONNECTIONS_PER_WORKER, SessionLimiter
+from .session_limiter import SessionLimiter, connections_per_worker
 from .session_service import SessionService
 from .store import Store
 
@@ -66,7 +66,8 @@ class PsServer:
         # Of this process alone: whoever meets another one knows that it was started again.
         self.generation = secrets.randbits(62) + 1
         self.shares = PsShares(task, settings, self.generation, lambda: self.lease.job)
-        self._limiter = limiter = SessionLimiter(task, settings.max_sessions)
+        per_worker = connections_per_worker(settings.ps_shares)
+        self._limiter = limiter = SessionLimiter(task, settings.max_sessions, per_worker)
         self._metrics: MetricsPort | None = None
         model_dir = PsModelDir(task, settings.model_dir)
         calls = ParameterServerServicer(
@@ -74,7 +75,7 @@ class PsServer:
         )
         sessions = SessionService(self.shares, settings, limiter, self.lease.check_job)
         follow = FollowService(self.shares.at, settings.max_step_bytes)
-        most = CONNECTIONS_PER_WORKER * settings.max_sessions
+        most = per_worker * settings.max_sessions
         self._host = TaskHost(
             task,
             threads=2 * settings.max_sessions + 16,
@@ -127,7 +128,7 @@ class PsServer:
             return
         first = (
             "so that other ps take over what is here"
-            if self._settings.ps_replicas > 1
+            if self._settings.shares_move
             else "so that it saves a checkpoint first"
         )
         log.warning("asked to stop; telling the chief, %s", first)
@@ -147,7 +148,7 @@ class PsServer:
             if self.lease.draining and deadline is None:
                 led = bool(self.lease.chief_address)
                 grace_s = self._settings.leave_grace_s + self._settings.drain_grace_s if led else 0
-                if led and self._settings.ps_replicas > 1:
+                if led and self._settings.shares_move:
                     grace_s += self._settings.lease_s  # something may have to be copied first
                 deadline = self._clock.now() + grace_s
             if self.lease.draining and self.lease.may_leave:

@@ -8,9 +8,18 @@ from contextlib import contextmanager
 from ...core.errors import TooManyWorkersError
 from ...core.task import TaskId
 
-CONNECTIONS_PER_WORKER = 4  # two while it upgrades, and those it gave up that are still at work;
+_CONNECTIONS_PER_SHARE = 4  # two while it upgrades, and those it gave up that are still at work;
 # counted together, since one worker whose connection breaks again and again may leave more for a
 # moment
+
+
+def connections_per_worker(shares: int) -> int:
+    """Connections that a worker may have with a ps, on average over all workers.
+
+    Args:
+        shares: All shares of the job, which one ps may come to lead; 0: it has its own alone.
+    """
+    return _CONNECTIONS_PER_SHARE * max(1, shares)
 
 
 class SessionLimiter:
@@ -22,13 +31,22 @@ class SessionLimiter:
     Args:
         task: The ps, for messages.
         limit: Most workers.
+        per_worker: Most sessions for each of them, on average.
         kind: What they are, for messages.
         allowed: What allows so many, for messages; empty: ``max_sessions``.
     """
 
-    def __init__(self, task: TaskId, limit: int, kind: str = "workers", allowed: str = "") -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        limit: int,
+        per_worker: int = _CONNECTIONS_PER_SHARE,
+        kind: str = "workers",
+        allowed: str = "",
+    ) -> None:
         self._task = task
         self._limit = limit
+        self.per_worker = per_worker
         self._kind = kind
         self._allowed = allowed or f"max_sessions={limit}"
         self._lock = threading.Lock()
@@ -55,13 +73,13 @@ class SessionLimiter:
         with self._lock:
             workers, connections = len(self._sessions), self._sessions.total()
             is_new = worker not in self._sessions
-            full = connections >= CONNECTIONS_PER_WORKER * self._limit
+            full = connections >= self.per_worker * self._limit
             if full or (is_new and workers >= self._limit):
                 raise TooManyWorkersError(
                     f"{self._task} has {connections} sessions of {workers} {self._kind} already "
-                    f"({self._allowed} {self._kind}, {CONNECTIONS_PER_WORKER} for "
-                    f"each on average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on the "
-                    f"ps, or run fewer {self._kind}",
+                    f"({self._allowed} {self._kind}, {self.per_worker} for each on average), so "
+                    f"{worker} is refused; raise WINDLASS_MAX_SESSIONS on the ps, or run fewer "
+                    f"{self._kind}",
                     limit="max_sessions",
                     value=self._limit,
                 )

@@ -53,7 +53,9 @@ class SessionService:
         self._limiter = limiter
         most_readers = max(1, settings.max_sessions // READER_SHARE)
         allowed = f"max_sessions={settings.max_sessions} allows {most_readers}"
-        self._readers = SessionLimiter(limiter.task, most_readers, "readers", allowed)
+        self._readers = SessionLimiter(
+            limiter.task, most_readers, limiter.per_worker, "readers", allowed
+        )
         self._pool = MemoryPool()
 
     def serve(self, greeting: Greeting) -> bool:
@@ -82,7 +84,7 @@ class SessionService:
             greeting.welcome(
                 ps_generation=store.contents,
                 max_step_bytes=self._settings.max_step_bytes,
-                confirms_reads=self._settings.ps_replicas > 1,
+                confirms_reads=self._settings.shares_move,
             )
             if reads:
                 self._serve_reader(connection, store, who, greeting.visitor)
@@ -185,7 +187,7 @@ class _Messages:
         most = most_segment_bytes(self._settings.max_step_bytes)
         try:
             segment = SharedSegment.receive(descriptor, message.num_bytes, most=most)
-            if self._settings.ps_replicas < 2:  # else it is handed on to followers
+            if not self._settings.shares_move:  # else it is handed on to followers
                 segment.close()  # the mapping stays
             self._segment = segment
         except RefusedError as error:

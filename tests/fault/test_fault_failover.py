@@ -4,36 +4,17 @@ lost, nothing is applied twice, and the job goes on.
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from helpers.counting_job import CountingJob
+from helpers.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled
 from windlass.cluster.replication.moves import MovePhase
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
 from windlass.launch.commands.move import move_command
-
-
-@contextmanager
-def counting_job(
-    folder: Path, ps: int = 2, *, rows: int = 20_000, rebalances: bool = False
-) -> Iterator[CountingJob]:
-    job = CountingJob(folder, ps, rows=rows, rebalances=rebalances)
-    try:
-        job.until_whole()
-        yield job
-        job.end()
-    finally:
-        for process in job.running.values():
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGCONT)
-                process.kill()
-            process.wait(10)
 
 
 def test_a_killed_ps_takes_nothing_with_it_and_its_successor_neither(tmp_path: Path) -> None:
@@ -120,6 +101,4 @@ def test_the_loss_of_all_replicas_ends_the_job_and_says_so(tmp_path: Path) -> No
         assert job.running["chief:0"].wait(scaled(60)) == ExitCode.PEER_LOST
         assert "was lost, and with it the last replica of share" in job.said("chief:0")
     finally:
-        for process in job.running.values():
-            process.kill()
-            process.wait(10)
+        job.kill()

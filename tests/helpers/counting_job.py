@@ -1,9 +1,12 @@
 """A job with replicas of which a test ends any process: every task counts its own steps."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from windlass.client.chief.calls import ChiefClient
 from windlass.cluster.access.principal import Principal
@@ -24,7 +27,7 @@ import numpy as np
 import windlass as wl
 
 config = json.loads(os.environ["TF_CONFIG"])
-task, ps = config["task"], len(config["cluster"]["ps"])
+task, ps = config["task"], COUNTS
 slot = 0 if task["type"] == "chief" else task["index"] + 1
 counts_steps = slot or "--chief-counts" in sys.argv
 strategy = wl.distribute.ParameterServerStrategy()
@@ -64,7 +67,7 @@ if slot == 0:
 
 
 class CountingJob(HandStarted):
-    """A chief, two workers and some ps with two replicas.
+    """A chief, two workers and some ps, between which shares move.
 
     Args:
         folder: Where they run.
@@ -72,6 +75,8 @@ class CountingJob(HandStarted):
         chief_counts: The chief counts its steps, too.
         rows: Rows of the large variable, each of 128 bytes.
         rebalances: The chief moves shares by itself.
+        replicas: How many ps have each share.
+        shares: Number of shares; 0: one for each ps.
     """
 
     def __init__(
@@ -82,15 +87,21 @@ class CountingJob(HandStarted):
         chief_counts: bool = True,
         rows: int = 20_000,
         rebalances: bool = False,
+        replicas: int = 2,
+        shares: int = 0,
     ) -> None:
         self.folder = folder
         self.configs = tf_configs(chief=1, worker=2, ps=ps)
         self.environment = {
-            "WINDLASS_PS_REPLICAS": "2",
+            "WINDLASS_PS_REPLICAS": str(replicas),
+            "WINDLASS_PS_SHARES": str(shares),
             "WINDLASS_MODEL_DIR": str(folder / "model"),
             "WINDLASS_REBALANCE": str(int(rebalances)),
         }
-        (folder / "program.py").write_text(PROGRAM.replace("20_000", str(rows)))
+        self._has_followers = replicas > 1
+        self._shares = shares or ps
+        program = PROGRAM.replace("20_000", str(rows)).replace("COUNTS", str(self._shares))
+        (folder / "program.py").write_text(program)
         arguments = ["--chief-counts"] if chief_counts else []
         self.command = ["windlass", "run", "program.py", "--", *arguments]
         self._counting = range(0 if chief_counts else 1, 3)
@@ -161,12 +172,14 @@ class CountingJob(HandStarted):
         return move
 
     def until_whole(self) -> None:
-        """Wait until every share has a follower."""
-        ps = sum(task.startswith("ps") for task in self.configs)
+        """Wait until every share is led, and has as many followers as are wanted."""
         wait_until(
-            lambda: len(shares := self.shares()) == ps and all(each.followers for each in shares),
+            lambda: (
+                len(shares := self.shares()) == self._shares
+                and all(bool(each.followers) is self._has_followers for each in shares)
+            ),
             60,
-            "followers of all shares",
+            "replicas of all shares",
         )
 
     def start_again(self, task: str) -> None:
@@ -179,6 +192,14 @@ class CountingJob(HandStarted):
         (self.folder / f"before-{task.replace(':', '-')}.txt").write_text(said)
         self.running[task] = again.running[task]
 
+    def kill(self) -> None:
+        """End all processes."""
+        for process in self.running.values():
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+
     def end(self) -> None:
         """Let the program end, and check every count."""
         (self.folder / "enough").touch()
@@ -187,5 +208,17 @@ class CountingJob(HandStarted):
             "\n".join(f"{task}: {each.text[-3000:]}" for task, each in ended.items())
         )
         [line] = [line for line in ended["chief:0"].text.splitlines() if line[:1] == "{"]
-        steps, ps = self.steps(), sum(task.startswith("ps") for task in self.configs)
-        assert json.loads(line) == {"counts": [steps] * ps, "table": [sum(steps)] * 2}
+        steps = self.steps()
+        assert json.loads(line) == {"counts": [steps] * self._shares, "table": [sum(steps)] * 2}
+
+
+@contextmanager
+def counting_job(folder: Path, ps: int = 2, **options: Any) -> Iterator[CountingJob]:
+    """A job whose counts are checked at the end; see :class:`CountingJob`."""
+    job = CountingJob(folder, ps, **options)
+    try:
+        job.until_whole()
+        yield job
+        job.end()
+    finally:
+        job.kill()

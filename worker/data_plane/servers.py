@@ -12,6 +12,7 @@ from ...client.ps.locating import LeaderWatch
 from ...client.ps.parameter_session import ParameterSession
 from ...client.ps.remote_ps import RemotePs
 from ...cluster.access.principal import principal_of_task
+from ...cluster.replication.configuration import first_leaders
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import ps_of
 from ...core.errors import JoinTimeoutError, WindlassError
@@ -97,16 +98,17 @@ class ServersPlane(DataPlane):
         )
 
     def connect(self, who: Incarnation, chief: ChiefClient, check: Callable[[], None]) -> None:
-        """Open a session with every ps; see :class:`DataPlane`."""
-        task, settings = self._task, self._settings
+        """Open a session for every share; see :class:`DataPlane`."""
+        task, settings, servers = self._task, self._settings, ps_of(self._task.spec)
         self._leaders = leaders = LeaderWatch(chief)
+        leaders.begin(settings.join_timeout_s, check)
+        homes = first_leaders(leaders.shares, servers)
         peers = [
-            RemotePs(ps, task.address_of(ps), who, settings, locate=leaders.leader_of)
-            for ps in ps_of(task.spec)
+            RemotePs(ps, task.address_of(ps), who, settings, locate=leaders.leader_of, share=share)
+            for share, ps in homes.items()
         ]
         for peer in peers:
             leaders.tell(peer.moved)
-        leaders.begin(settings.join_timeout_s, check)
         self.session = ParameterSession(peers, who, settings)
         self.session.connect(still_wanted=check)
 

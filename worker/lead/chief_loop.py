@@ -55,7 +55,7 @@ class ChiefLoop:
         settings: Periods, and whether the job's numbers are written for TensorBoard.
 
     Attributes:
-        keeper: Says which ps lead, in a job with replicas. Set before :meth:`start`.
+        keeper: Says which ps lead, in a job whose shares move. Set before :meth:`start`.
 
     Raises:
         ConfigurationError: Numbers for TensorBoard cannot be written.
@@ -193,8 +193,7 @@ class ChiefLoop:
                     global_step=job.global_step,
                 )
             if self.keeper is not None:
-                shares, processes = self.keeper.records()
-                record = record.model_copy(update={"shares": shares, "processes": processes})
+                record = self.keeper.add_to(record)
             self._checkpointer.record(record)
 
     def _attach(self) -> None:

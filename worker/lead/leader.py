@@ -105,7 +105,7 @@ class JobLeader:
     def _have_all(self, jobs: Mapping[TaskId, str]) -> bool:
         """Whether some ps, with the job that each serves, have each share of the job before."""
         record = self._record
-        if record is None or not record.shares or self._settings.ps_replicas < 2:
+        if record is None or not record.shares or not self._settings.shares_move:
             return False
         here = {task.index for task, job in jobs.items() if job == record.job}
         return all(here & {share.leader, *share.followers} for share in record.shares)
@@ -149,7 +149,7 @@ class JobLeader:
         self._loop = ChiefLoop(
             self.locked_job, who, self.address, self._controls, self._checkpointer, self._settings
         )
-        if self._settings.ps_replicas > 1 and self._controls:
+        if self._settings.shares_move and self._controls:
             self._keeper = self._loop.keeper = self._keep_shares(who, self._loop)
         if self._controls:
             self._cutter = self._new_cutter(who)
@@ -167,6 +167,12 @@ class JobLeader:
 
     def _keep_shares(self, who: Incarnation, loop: ChiefLoop) -> ShareKeeper:
         replicas, servers = self._settings.ps_replicas, len(self._controls)
+        shares = self._settings.ps_shares or servers
+        if shares < servers:
+            raise ConfigurationError(
+                f"ps_shares={shares} leaves a ps without a share, and the cluster has {servers}; "
+                "raise WINDLASS_PS_SHARES on the chief and all ps, or start fewer ps"
+            )
         if replicas > servers:
             raise ConfigurationError(
                 f"ps_replicas={replicas} needs as many ps, and the cluster has {servers}; start "
@@ -179,6 +185,7 @@ class JobLeader:
             who,
             self._controls,
             replicas,
+            shares,
             loop.write_record,
             record if goes_on else None,
             rebalances=self._settings.rebalance,

@@ -7,7 +7,7 @@ reports (:mod:`.ps_watch`); one thread decides, so that events have an order.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -20,6 +20,7 @@ from ...cluster.replication.configuration import (
     GiveUpShare,
     Lead,
     Reconfiguration,
+    first_leaders,
 )
 from ...cluster.replication.moves import Move
 from ...cluster.replication.replica import GRANT_S, ReplicaRole
@@ -57,13 +58,14 @@ _Handover = tuple[
 
 
 class ShareKeeper:
-    """Leads the ps of a job with replicas.
+    """Leads the ps of a job whose shares move.
 
     Args:
         locked_job: The job; its leaders are published there, and it fails with the last replica.
         who: The chief.
         controls: One per ps.
         replicas: How many ps are to have each share.
+        shares: Number of shares, of a job that begins.
         write: Writes down :meth:`records`; when it returns they are durable.
         record: What the chief before wrote down; None: nothing.
         rebalances: Shares are moved without being asked for, so that no ps has too much work.
@@ -78,6 +80,7 @@ class ShareKeeper:
         who: Incarnation,
         controls: Sequence[PsControl],
         replicas: int,
+        shares: int,
         write: Callable[[], None],
         record: JobRecord | None = None,
         *,
@@ -87,7 +90,9 @@ class ShareKeeper:
         self._who = who
         self._controls = {control.task: control for control in controls}
         self._write = write
-        self._shares = _shares_of(record, replicas)
+        self._num_shares = (record.num_shares if record is not None else 0) or shares
+        homes = first_leaders(self._num_shares, [control.task for control in controls])
+        self._shares = _shares_of(record, replicas, homes)
         self._resumes = bool(self._shares.configurations)
         self._lock = threading.Lock()  # of the decisions, which a status reads
         self._leads: dict[int, _Handover] = {}  # orders that were not answered yet, by share
@@ -115,6 +120,7 @@ class ShareKeeper:
         with self._lock:
             self._leads |= {order.share: (None, order) for order in self._shares.begin()}
         self._locked_job.leaders.moves.begin = self.move
+        self._locked_job.leaders.shares = self._num_shares
         self._thread.start()
         for watch in self._watches:
             watch.start()
@@ -139,8 +145,8 @@ class ShareKeeper:
 
     # -- what is known -------------------------------------------------------------------------
 
-    def records(self) -> tuple[tuple[ShareRecord, ...], dict[int, int]]:
-        """The configurations and processes, to be written down."""
+    def add_to(self, record: JobRecord) -> JobRecord:
+        """A record with the configurations and processes, to be written down."""
         with self._lock:
             shares = tuple(
                 ShareRecord(
@@ -152,7 +158,8 @@ class ShareKeeper:
                 for _, each in sorted(self._shares.configurations.items())
             )
             processes = {task.index: each for task, each in self._shares.processes.items()}
-        return shares, processes
+        changes = {"shares": shares, "num_shares": self._num_shares, "processes": processes}
+        return record.model_copy(update=changes)
 
     def leaders(self) -> list[tuple[int, PsControl]]:
         """Each share with the control of the ps that leads it.
@@ -163,8 +170,9 @@ class ShareKeeper:
         with self._lock:
             configurations = dict(self._shares.configurations)
             lost = set(self._shares.lost)
-        if lost or len(configurations) < len(self._controls):
-            raise PeerLostError(f"no ps leads share {min(lost, default=len(configurations))}")
+        if lost or len(configurations) < self._num_shares:
+            without = set(range(self._num_shares)) - configurations.keys()
+            raise PeerLostError(f"no ps leads share {min(without)}")
         return [
             (share, self._controls[each.leader]) for share, each in sorted(configurations.items())
         ]
@@ -295,23 +303,23 @@ class ShareKeeper:
 
     def _check_known(self, task: TaskId, report: PsReport) -> None:
         """A ps that leads in an epoch that was not written down cannot be led: see ADR 0054."""
-        states = {state.share: state for state in report.shares}
-        own = states.get(task.index)
+        if self._resumes or task in self._shares.processes:
+            return
         known = self._shares.configurations
-        if own is not None and own.epoch > 0 and task.index not in known and not self._resumes:
-            if task in self._shares.processes:
-                return
+        if any(state.epoch > 0 and state.share not in known for state in report.shares):
             raise FencedError(
                 f"{task} has been led by a chief that wrote nothing down; a chief that restarts "
-                "needs a model directory (--model-dir) in a job with ps_replicas"
+                "needs a model directory (--model-dir) in a job with ps_shares or ps_replicas"
             )
 
     def _fail_without(self, task: TaskId, lost: Sequence[int]) -> None:
         names = ", ".join(str(share) for share in lost)
         with self._locked_job.open() as (job, _):
+            steps = job.global_step - self._locked_job.last_checkpoint_step
+            what = f"{steps} steps" if steps > 1 else "what was pushed"
             job.fail(
-                f"{task} was lost, and with it the last replica of share {names}: what was pushed "
-                "since the last checkpoint is lost"
+                f"{task} was lost, and with it the last replica of share {names}. Lost since the "
+                f"last checkpoint: {what}"
             )
 
     def _tell(self) -> None:
@@ -386,9 +394,9 @@ class ShareKeeper:
                 self._shares.copy_refused(order)
 
 
-def _shares_of(record: JobRecord | None, replicas: int) -> Shares:
+def _shares_of(record: JobRecord | None, replicas: int, homes: Mapping[int, TaskId]) -> Shares:
     if record is None:
-        return Shares(replicas)
+        return Shares(replicas, homes)
     configurations = [
         Configuration(
             each.share,
@@ -399,7 +407,7 @@ def _shares_of(record: JobRecord | None, replicas: int) -> Shares:
         for each in record.shares
     ]
     processes = {TaskId(PS, index): process for index, process in record.processes.items()}
-    return Shares(replicas, configurations, processes)
+    return Shares(replicas, homes, configurations, processes)
 
 
 def _described(now: Configuration) -> str:

@@ -27,12 +27,13 @@ _MAX_SHARES = 4096  # a number from the network makes no more
 class PsShares:
     """The shares of one ps. Thread-safe.
 
-    Without replicas a ps leads its own share from the start. With replicas the chief says who
-    leads: this process may be a second one, started after the share was lost here.
+    If shares do not move, a ps leads its own from the start. Otherwise the chief says who leads:
+    this process may be a second one, started after the share was lost here, or one more than the
+    job had at its start.
 
     Args:
         task: This ps.
-        settings: Settings of this ps; ``ps_replicas`` says whether shares have followers.
+        settings: Settings of this ps; they say whether shares move.
         process: Identity of this process.
         job: The job served here; empty: none yet.
     """
@@ -51,7 +52,7 @@ class PsShares:
         self.draining = False
         own = self.at(task.index)
         self._closing = threading.Event()
-        if settings.ps_replicas < 2:
+        if not settings.shares_move:
             own.lead(Lead(task.index, 1, task))
         else:
             new_thread("check-followers", self._check, failed=self._check_failed).start()
@@ -77,10 +78,11 @@ class PsShares:
         with self._lock:
             share = self._shares.get(number)
             if share is None:
-                if number != self._task.index and self._settings.ps_replicas < 2:
+                if number != self._task.index and not self._settings.shares_move:
                     raise MovedError(
                         f"{self._task} has share {self._task.index} alone, and was asked for "
-                        f"{number}: it has no replicas (ps_replicas)",
+                        f"{number}: its shares do not move (ps_shares, ps_replicas); say the same "
+                        "of them on the chief and all ps",
                         task=self._task,
                         share=number,
                     )

@@ -12,7 +12,7 @@ from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.errors import PeerLostError, PermissionDeniedError, WindlassError
 from windlass.core.task import TaskId
 
-Answer = tuple[int, list[ShareLeader]]
+Answer = tuple[int, int, list[ShareLeader]]
 
 
 def leads(share: int, index: int) -> ShareLeader:
@@ -41,7 +41,7 @@ def watch(*answers: Answer | WindlassError) -> LeaderWatch:
 
 
 def test_a_chief_that_answers_late_is_asked_again() -> None:
-    leaders = watch(PeerLostError("busy"), (0, []))
+    leaders = watch(PeerLostError("busy"), (0, 0, []))
     assert not leaders.begin(10)
     with pytest.raises(PeerLostError, match="silent"):
         watch().begin(0.2)
@@ -50,12 +50,21 @@ def test_a_chief_that_answers_late_is_asked_again() -> None:
 def test_what_a_restarted_chief_has_not_said_yet_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locating, "_REFUSED_S", 0.01)
     refused = PermissionDeniedError("the token is over")
-    leaders = watch((2, [leads(0, 0), leads(1, 1)]), refused, (3, [leads(0, 1)]))
+    leaders = watch((2, 2, [leads(0, 0), leads(1, 1)]), refused, (3, 0, [leads(0, 1)]))
     told: list[ShareLeader | None] = []
     leaders.tell(lambda: told.append(leaders.leader_of(0)))
     assert leaders.begin(10)
     wait_until(lambda: len(told) == 2, 10)
     leaders.close()
+    assert leaders.shares == 2
     assert told == [leads(0, 0), leads(0, 1)]
     assert leaders.leader_of(1) == leads(1, 1)
     assert leaders.leader_of(2) is None
+
+
+def test_a_chief_that_does_not_know_how_many_shares_there_are_is_asked_again() -> None:
+    """A worker that took a ps for a share would place variables where no other worker does."""
+    leaders = watch((1, 0, []), (3, 8, [leads(0, 0)]))
+    assert leaders.begin(10)
+    assert leaders.shares == 8
+    leaders.close()

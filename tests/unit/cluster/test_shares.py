@@ -12,6 +12,7 @@ from windlass.cluster.replication.configuration import (
     Lead,
     Order,
     Reconfiguration,
+    first_leaders,
 )
 from windlass.cluster.replication.moves import MovePhase
 from windlass.cluster.replication.replica import ReplicaRole
@@ -44,12 +45,13 @@ def joined(index: int) -> FollowerState:
     return FollowerState(PS[index], has_joined=True)
 
 
-def new_job(servers: int, replicas: int = 2) -> Shares:
-    """Shares of ps that have just begun."""
-    shares = Shares(replicas)
+def new_job(servers: int, replicas: int = 2, number: int = 0) -> Shares:
+    """Shares of ps that have just begun; as many as there are ps, or another number."""
+    homes = first_leaders(number, PS[:servers])
+    shares = Shares(replicas, homes)
     for task in PS[:servers]:
         decided = shares.reported(task, PsReport(1))
-        assert told(decided) == [Lead(task.index, 1, task)]
+        assert told(decided) == [Lead(share, 1, ps) for share, ps in homes.items() if ps == task]
     return shares
 
 
@@ -215,7 +217,7 @@ def test_a_new_leader_whose_chief_restarts_goes_on_without_those_it_has_no_link_
     before = followed(3)
     before.begin_move(0, PS[1])
     before.hand_over()
-    after = Shares(2, before.configurations.values(), before.processes)
+    after = Shares(2, first_leaders(0, PS[:3]), before.configurations.values(), before.processes)
     assert Lead(0, 3, PS[1], (PS[0],)) in after.begin()
     led = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
     assert told(after.reported(PS[1], led)) == [Lead(0, 4, PS[1])]
@@ -258,7 +260,7 @@ def test_the_last_ps_is_stuck() -> None:
 
 def test_a_restarted_chief_gives_the_last_orders_again() -> None:
     before = followed(2)
-    after = Shares(2, before.configurations.values(), before.processes)
+    after = Shares(2, first_leaders(0, PS[:3]), before.configurations.values(), before.processes)
     assert after.begin() == [Lead(0, 2, PS[0], (PS[1],)), Lead(1, 2, PS[1], (PS[0],))]
     assert after.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1)),))) == []
     decided = after.reported(PS[1], PsReport(7))
@@ -300,7 +302,7 @@ def test_a_ps_that_a_share_has_moved_from_follows() -> None:
 
 
 def test_a_ps_that_a_share_of_one_replica_has_moved_from_does_not_follow() -> None:
-    shares = Shares(1, [Configuration(0, 2, PS[0])])
+    shares = Shares(1, {0: PS[0]}, [Configuration(0, 2, PS[0])])
     shares.reported(PS[0], PsReport(1, shares=(leads(0, 2),)))
     shares.reported(PS[1], PsReport(1))
     shares.begin_move(0, PS[1])
@@ -416,3 +418,48 @@ def test_a_move_goes_on_when_its_leader_is_lost() -> None:
     lost.hand_over()
     assert lost.move is not None
     assert lost.move.reason == "no ps has the share any more"
+
+
+def test_the_ps_lead_more_shares_in_turn() -> None:
+    shares = new_job(2, number=5)
+    assert {number: now.leader for number, now in sorted(shares.configurations.items())} == {
+        0: PS[0], 1: PS[1], 2: PS[0], 3: PS[1], 4: PS[0]
+    }  # fmt: skip
+    copies = {order.share: order.follower for order in shares.copies()}
+    assert copies == {0: PS[1], 1: PS[0], 2: PS[1], 3: PS[0], 4: PS[1]}
+
+
+def test_without_replicas_a_ps_that_leaves_is_copied_from_and_the_share_is_led_alone_again() -> (
+    None
+):
+    shares = new_job(2, replicas=1)
+    assert shares.copies() == []
+    shares.reported(PS[0], PsReport(1, draining=True))
+    assert shares.hand_over() == []
+    [copy] = shares.copies()
+    assert copy == CopyTo(0, 1, PS[0], PS[1])
+    state = PsReport(1, draining=True, shares=(leads(0, 1, joined(1)),))
+    decided = [*shares.reported(PS[0], state), *shares.hand_over()]
+    assert told(decided)[-2:] == handover(0, 3, PS[0], PS[1], PS[0])
+    decided = [*shares.reported(PS[1], PsReport(1, shares=(leads(0, 3),))), *shares.hand_over()]
+    assert told(decided) == [Lead(0, 4, PS[1])]
+    assert shares.may_leave(PS[0])
+    assert shares.copies() == []
+
+
+def test_a_follower_that_a_failed_move_leaves_behind_is_left_out() -> None:
+    shares = new_job(3, replicas=1)
+    shares.begin_move(0, PS[2])
+    shares.copies()
+    shares.reported(PS[2], PsReport(1, draining=True))
+    state = PsReport(1, shares=(leads(0, 1, joined(2)),))
+    assert told([*shares.reported(PS[0], state), *shares.hand_over()]) == [
+        Lead(0, 2, PS[0], (PS[2],))
+    ]
+    assert shares.move is not None
+    assert shares.move.phase is MovePhase.FAILED
+    shares.reported(PS[2], PsReport(1))  # it stays
+    assert shares.hand_over() == [], "the leader may not have heard of it yet"
+    led = PsReport(1, shares=(leads(0, 2, joined(2)),))
+    decided = [*shares.reported(PS[0], led), *shares.hand_over()]
+    assert told(decided) == [Lead(0, 3, PS[0])]

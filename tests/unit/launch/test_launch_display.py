@@ -229,6 +229,23 @@ def test_the_last_move_of_a_share_is_shown(changes: dict[str, Any], line: str) -
     ]
 
 
+def test_shares_are_shown_by_ps_where_they_are_many_or_have_no_followers() -> None:
+    ps = [TaskId("ps", index) for index in range(2)]
+    alone = tuple(ShareLeader(share, 1, ps[share % 2], "p:1") for share in range(5))
+    assert status_lines(replace(FULL_STATUS, shares=alone))[-3:] == [
+        "5 shares of the variables",
+        "ps:0 leads shares 0, 2, 4",
+        "ps:1 leads shares 1, 3",
+    ]
+    followed = (*(replace(each, leader=ps[0], followers=(ps[1],)) for each in alone[:4]), alone[4])
+    assert status_lines(replace(FULL_STATUS, shares=followed, ps_replicas=2))[-4:] == [
+        "4 of 5 shares have 2 replicas",
+        "ps:0 leads shares 0, 1, 2, 3, 4",
+        "ps:1 leads no share, follows 0, 1, 2, 3",
+        "share 4: ps:0 leads, no follower yet",
+    ]
+
+
 def test_in_eighty_columns_the_status_is_a_line_per_task() -> None:
     table = status_table(FULL_STATUS, 80)
     assert [line.rstrip() for line in rendered(table, 80).splitlines()] == [

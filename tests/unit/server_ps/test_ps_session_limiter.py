@@ -6,7 +6,7 @@ import pytest
 
 from windlass.core.errors import LimitExceededError
 from windlass.core.task import TaskId
-from windlass.server.ps.session_limiter import CONNECTIONS_PER_WORKER, SessionLimiter
+from windlass.server.ps.session_limiter import SessionLimiter, connections_per_worker
 
 
 def worker(index: int) -> TaskId:
@@ -38,7 +38,7 @@ def test_workers_over_the_limit_are_refused_by_its_name_until_one_leaves() -> No
 def test_a_worker_is_not_in_its_own_way_but_has_a_bound_too() -> None:
     limiter = make(1)
     with ExitStack() as sessions:
-        for _ in range(CONNECTIONS_PER_WORKER):
+        for _ in range(connections_per_worker(0)):
             sessions.enter_context(limiter.session(worker(0)))
         assert limiter.count == 1
         with pytest.raises(LimitExceededError, match="4 sessions of 1 workers"):

@@ -85,13 +85,13 @@ class Kept:
         self.told: list[object] = []
         self.ps = [FakePs(index, self.told) for index in range(2)]
         self.job = Job([(task, "") for task in (CHIEF, *PS)], chief=CHIEF, lease_s=10, now=0)
-        self.locked_job = LockedJob(self.job, ManualClock(), 2)
+        self.locked_job = LockedJob(self.job, ManualClock(), 2, shares_move=True)
         self.writes = 0
         self.refusals = 0
         who = Incarnation(CHIEF, 1)
         controls = cast(list[PsControl], self.ps)
         self.keeper = ShareKeeper(
-            self.locked_job, who, controls, 2, self.write, record, rebalances=rebalances
+            self.locked_job, who, controls, 2, 2, self.write, record, rebalances=rebalances
         )
 
     def write(self) -> None:
@@ -99,7 +99,7 @@ class Kept:
             self.refusals -= 1
             raise StorageError("no space left on device")
         self.writes += 1
-        self.told.append(self.keeper.records()[0])
+        self.told.append(self.keeper.add_to(JobRecord()).shares)
 
     def until_told(self, thing: object) -> None:
         wait_until(lambda: thing in self.told, 10, str(thing))
