@@ -132,6 +132,7 @@ def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = No
     """Serve variables until the job is over; returns the exit code."""
     with quick_loading():
         from ..server.ps.server import PsServer
+        from .ps_joining import PsOffer
 
     if not settings.rule_modules:  # only our own code runs in this process
         for name in _ONLY_FOR_NUMBA:
@@ -141,7 +142,10 @@ def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = No
     if watch is not None:
         watch.over()
     handle_signals(lambda _: server.drain())
+    offer = PsOffer(task, settings, server.lease)
+    offer.start()
     code = server.wait()
+    offer.close()
     server.stop()
     return code
 

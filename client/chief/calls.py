@@ -61,6 +61,7 @@ class JobStatus:
     failovers: int = 0
     begins_with: str | None = None
     move: Move | None = None
+    wanted_ps: int = 0
 
 
 class ChiefClient:
@@ -194,6 +195,34 @@ class ChiefClient:
         )
         missing = [codec.task_from_wire(task) for task in response.missing]
         return missing, [codec.task_from_wire(task) for task in response.finished]
+
+    def join_ps(self, task: TaskId, address: str, *, timeout_s: float) -> None:
+        """Offer a ps that the cluster did not have. A repeat changes nothing.
+
+        Raises:
+            PeerLostError: No answer, or the chief does not lead yet.
+            RefusedError: The job cannot have it.
+            ConfigurationError: Its shares do not move.
+            StorageError: The ps does not find the model directory.
+        """
+        request = chief_pb2.JoinPsRequest(
+            task=codec.task_to_wire(task),
+            address=address,
+            job=self._settings.job_id,
+            versions=codec.versions_to_wire(own_versions()),
+        )
+        invoke(self._stub.JoinPs, request, peer=self._peer, doing="join", timeout_s=timeout_s)
+
+    def scale_ps(self, count: int, *, timeout_s: float) -> None:
+        """Say how many ps the job is to have; its launcher starts and stops them.
+
+        Raises:
+            PeerLostError: No answer.
+            RefusedError: It cannot have so many, or so few.
+            ConfigurationError: Its shares do not move.
+        """
+        request = chief_pb2.ScalePsRequest(count=count)
+        invoke(self._stub.ScalePs, request, peer=self._peer, doing="scale", timeout_s=timeout_s)
 
     def watch_leaders(self, seen: int, *, timeout_s: float) -> tuple[int, int, list[ShareLeader]]:
         """Which ps leads each share, once that changes or half a second is over.
@@ -330,6 +359,7 @@ class ChiefClient:
             security=message.security,
             shares=tuple(_leader_from_wire(each) for each in message.shares),
             ps_replicas=message.ps_replicas,
+            wanted_ps=message.wanted_ps,
             failovers=message.failovers,
             begins_with=message.begins_with if message.HasField("begins_with") else None,
             move=_move_from_wire(message.move) if message.HasField("move") else None,

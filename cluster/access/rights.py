@@ -67,6 +67,8 @@ RULES: dict[str, Rule] = {
     f"/{_CHIEF}/Arrive": Rule(_TRAIN),
     f"/{_CHIEF}/StopJob": _AUDITED_DRIVE,
     f"/{_CHIEF}/MoveShare": _AUDITED_DRIVE,
+    f"/{_CHIEF}/JoinPs": Rule(frozenset({PS}), audited=True),
+    f"/{_CHIEF}/ScalePs": _AUDITED_DRIVE,
     f"/{_CHIEF}/GetStatus": Rule(_ALL),
     f"/{_CHIEF}/WatchLeaders": Rule(_READ),
     f"/{_CHIEF}/JoinCut": _WRITE,

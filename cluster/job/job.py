@@ -19,6 +19,7 @@ from ..roles import EVALUATOR, PS, WORKER
 from .barrier import JobBarrier
 from .takeover import Challenge, Process, take_place
 
+_MOST_PS = 1024
 _GENERATIONS = 1 << 20  # that one start of a chief gives out, at most
 
 
@@ -238,6 +239,25 @@ class Job:
         self._enter(member, State.ALIVE, now)
         if restarted and not self._shares_move:
             self.fail(f"{task} restarted and lost its variables")
+
+    def check_ps(self, task: TaskId, job: str) -> None:
+        """Whether a ps may come to this job.
+
+        Raises:
+            PeerLostError: The chief does not know yet which job it leads: ask again.
+            RefusedError: It is no ps, or has an index that none can have.
+            OtherJobError: It was started for another job.
+        """
+        if self.name is None:
+            raise PeerLostError(f"{self.chief} does not know yet which job it leads", task=task)
+        if task.type != PS or task.index >= _MOST_PS:
+            raise RefusedError(f"{task} cannot come as a ps: ps:0 to ps:{_MOST_PS - 1} can")
+        self._check_job(task, job)
+
+    def add_ps(self, task: TaskId, address: str, *, now: float) -> None:
+        """A ps has come that the cluster did not have."""
+        self.members[task] = Member(task, since=now, address=address)
+        self._expected |= {task}
 
     def ps_left(self, task: TaskId, *, now: float) -> None:
         """A ps that was asked to stop has gone, after others took over what it had."""

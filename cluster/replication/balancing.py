@@ -38,6 +38,36 @@ class ShareWork:
     held_bytes: int
 
 
+def move_to_newcomer(
+    now: Iterable[Configuration], newcomers: Iterable[TaskId], servers: Iterable[TaskId]
+) -> tuple[int, TaskId] | None:
+    """The share to move next, so that ps that have come lead as many as the others; None: they do.
+
+    The numbers of shares alone count: what a newcomer costs is not known. One that follows a share
+    gets that first.
+
+    Args:
+        now: All shares.
+        newcomers: The ps that have come.
+        servers: The ps that may lead.
+    """
+    led: dict[TaskId, list[Configuration]] = {task: [] for task in servers}
+    for each in now:
+        led.setdefault(each.leader, []).append(each)
+    fewest = min(
+        (task for task in newcomers if task in led),
+        key=lambda task: (len(led[task]), task.index),
+        default=None,
+    )
+    if fewest is None:
+        return None
+    most = max(led, key=lambda task: (len(led[task]), -task.index))
+    if len(led[most]) - len(led[fewest]) < 2:
+        return None
+    chosen = max(led[most], key=lambda each: (fewest in each.followers, each.share))
+    return chosen.share, fewest
+
+
 def best_move(shares: Sequence[ShareWork], servers: Iterable[TaskId]) -> tuple[int, TaskId] | None:
     """The share to move next, and the ps that is to lead it; None: no move pays.
 

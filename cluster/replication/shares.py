@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ...core.errors import NotFoundError, RefusedError
 from ...core.task import TaskId
+from .balancing import move_to_newcomer
 from .configuration import (
     Configuration,
     CopyTo,
@@ -39,6 +40,7 @@ class Shares:
     Args:
         replicas: How many ps are to have each share, the leader included.
         homes: Every share with the ps that is to lead it first.
+        spreads: A ps that comes, or comes back, is given as many shares as the others lead.
         configurations: Those that were written down, of a chief that has restarted.
         processes: The processes of the ps that they are about.
 
@@ -55,13 +57,17 @@ class Shares:
         homes: Mapping[int, TaskId],
         configurations: Iterable[Configuration] = (),
         processes: Mapping[TaskId, int] | None = None,
+        *,
+        spreads: bool = False,
     ) -> None:
         self._replicas = replicas
         self._homes = dict(homes)
         self.configurations = {each.share: each for each in configurations}
         self.processes = dict(processes or {})
         self.lost: set[int] = set()
+        self._spreads = spreads
         self._alive: set[TaskId] = set()
+        self._newcomers: set[TaskId] = set()
         self._draining: set[TaskId] = set()
         self._copying: dict[int, TaskId] = {}
         self._led: dict[int, int] = {}  # the epoch in which a share's leader is known to lead
@@ -80,6 +86,8 @@ class Shares:
         decided = []
         if self.processes.get(task, report.process) != report.process:
             decided += self.gone(task)
+        if self._spreads and task not in self._alive:
+            self._newcomers.add(task)
         self.processes[task] = report.process
         self._alive.add(task)
         (self._draining.add if report.draining else self._draining.discard)(task)
@@ -143,8 +151,8 @@ class Shares:
 
     def gone(self, task: TaskId) -> list[Reconfiguration]:
         """A ps is lost, or suspected to be: it leads and follows nothing any more."""
-        self._alive.discard(task)
-        self._draining.discard(task)
+        for tasks in (self._alive, self._draining, self._newcomers):
+            tasks.discard(task)
         return [
             decided
             for now in list(self.configurations.values())
@@ -214,6 +222,16 @@ class Shares:
         if under_way or lacking or self._draining or self._copying or self.lost:
             return []
         return sorted(self._alive, key=lambda task: task.index)
+
+    def move_to_newcomer(self) -> tuple[int, TaskId] | None:
+        """The share to move next to a ps that has come, and that ps; None: none, or not now."""
+        servers = self.settled() if self._newcomers else []
+        if not servers:
+            return None
+        best = move_to_newcomer(self.configurations.values(), self._newcomers, servers)
+        if best is None and len(self.configurations) == len(self._homes):
+            self._newcomers.clear()
+        return best
 
     def _moved(self) -> Iterable[Reconfiguration]:
         """The handover of the share that is moving, once the other ps follows it."""

@@ -9,7 +9,7 @@ the container's, ``python train.py`` too:
 
 The index is found as for the flags. Workers may be added while a job with parameter servers runs,
 by a launcher that cannot change the environment of pods (an Indexed Job's template is fixed): so a
-worker beyond those that are counted is one more.
+worker beyond those that are counted is one more. So is a ps, in a job whose shares move.
 """
 
 import socket
@@ -23,6 +23,7 @@ from .template import INDEX_VARIABLES, TemplateClusterResolver, find_index, pars
 ROLE = "WINDLASS_ROLE"
 REPLICAS = "WINDLASS_REPLICAS"
 HOST_TEMPLATE = "WINDLASS_HOST_TEMPLATE"
+PS_SHARES = "WINDLASS_PS_SHARES"  # a setting of the task
 
 
 class VariablesClusterResolver(TemplateClusterResolver):
@@ -71,8 +72,9 @@ class VariablesClusterResolver(TemplateClusterResolver):
             )
         index, self._index_from = found
         super().__init__(role, index, counts, pattern)
-        if role == WORKER and counts.get(PS) and index >= counts.get(WORKER, 0):
-            self._spec = _with(self._spec, index, pattern)
+        may_be_more = role == WORKER or (role == PS and variables.get(PS_SHARES, "0") != "0")
+        if may_be_more and counts.get(PS) and index >= counts.get(role, 0):
+            self._spec = _with(self._spec, role, index, pattern)
 
     @property
     def source(self) -> str:
@@ -94,9 +96,9 @@ class VariablesClusterResolver(TemplateClusterResolver):
         return True
 
 
-def _with(spec: ClusterSpec, index: int, pattern: str) -> ClusterSpec:
-    """The cluster with one more worker."""
-    known = spec.task_indices(WORKER) if WORKER in spec.jobs else []
-    workers = {each: spec.task_address(WORKER, each) for each in known}
-    workers[index] = pattern.format(role=WORKER, index=index)
-    return ClusterSpec({**spec.as_dict(), WORKER: workers})
+def _with(spec: ClusterSpec, role: str, index: int, pattern: str) -> ClusterSpec:
+    """The cluster with one more worker or ps."""
+    known = spec.task_indices(role) if role in spec.jobs else []
+    tasks = {each: spec.task_address(role, each) for each in known}
+    tasks[index] = pattern.format(role=role, index=index)
+    return ClusterSpec({**spec.as_dict(), role: tasks})

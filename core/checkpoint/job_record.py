@@ -37,6 +37,7 @@ class JobRecord(BaseModel):
         shares: Which ps leads and follows each share, of a job whose shares move.
         num_shares: How many shares it has; 0: they do not move.
         processes: Per index of a ps the process that these are about.
+        servers: Per index the address of the ps; some may have come after the job had begun.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -48,6 +49,7 @@ class JobRecord(BaseModel):
     shares: tuple[ShareRecord, ...] = ()
     num_shares: Annotated[int, Field(ge=0)] = 0
     processes: dict[int, int] = Field(default_factory=dict)
+    servers: dict[int, str] = Field(default_factory=dict)
 
 
 def read_job_record(folder: Folder) -> JobRecord:

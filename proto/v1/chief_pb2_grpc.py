@@ -64,6 +64,16 @@ class ChiefStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
                 _registered_method=True)
+        self.JoinPs = channel.unary_unary(
+                '/windlass.proto.v1.Chief/JoinPs',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.FromString,
+                _registered_method=True)
+        self.ScalePs = channel.unary_unary(
+                '/windlass.proto.v1.Chief/ScalePs',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/windlass.proto.v1.Chief/GetStatus',
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
@@ -138,6 +148,22 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinPs(self, request, context):
+        """A ps that no chief calls offers to lead shares of the variables: the cluster did not have it when
+        the job began. Idempotent; from then on the chief calls it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScalePs(self, request, context):
+        """Say how many ps the job is to have. Its launcher, which reads that in the status, starts and stops
+        them. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """The single source of truth for `windlass status`. Open to anybody who may connect.
         """
@@ -206,6 +232,16 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.MoveShare,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.SerializeToString,
+            ),
+            'JoinPs': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinPs,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.SerializeToString,
+            ),
+            'ScalePs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScalePs,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -395,6 +431,60 @@ class Chief(object):
             '/windlass.proto.v1.Chief/MoveShare',
             windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinPs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/JoinPs',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScalePs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/ScalePs',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.FromString,
             options,
             channel_credentials,
             insecure,

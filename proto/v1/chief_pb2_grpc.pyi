@@ -59,6 +59,22 @@ class ChiefStub:
     it has come. The same move asked for again while it is under way is that one.
     """
 
+    JoinPs: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.JoinPsRequest,
+        chief_pb2.JoinPsResponse,
+    ]
+    """A ps that no chief calls offers to lead shares of the variables: the cluster did not have it when
+    the job began. Idempotent; from then on the chief calls it.
+    """
+
+    ScalePs: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.ScalePsRequest,
+        chief_pb2.ScalePsResponse,
+    ]
+    """Say how many ps the job is to have. Its launcher, which reads that in the status, starts and stops
+    them. Idempotent.
+    """
+
     GetStatus: grpc.UnaryUnaryMultiCallable[
         chief_pb2.GetStatusRequest,
         chief_pb2.GetStatusResponse,
@@ -130,6 +146,22 @@ class ChiefAsyncStub:
     ]
     """Have another ps lead a share of the variables; returns before it does, and GetStatus says how far
     it has come. The same move asked for again while it is under way is that one.
+    """
+
+    JoinPs: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.JoinPsRequest,
+        chief_pb2.JoinPsResponse,
+    ]
+    """A ps that no chief calls offers to lead shares of the variables: the cluster did not have it when
+    the job began. Idempotent; from then on the chief calls it.
+    """
+
+    ScalePs: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.ScalePsRequest,
+        chief_pb2.ScalePsResponse,
+    ]
+    """Say how many ps the job is to have. Its launcher, which reads that in the status, starts and stops
+    them. Idempotent.
     """
 
     GetStatus: grpc.aio.UnaryUnaryMultiCallable[
@@ -215,6 +247,26 @@ class ChiefServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[chief_pb2.MoveShareResponse, collections.abc.Awaitable[chief_pb2.MoveShareResponse]]:
         """Have another ps lead a share of the variables; returns before it does, and GetStatus says how far
         it has come. The same move asked for again while it is under way is that one.
+        """
+
+    @abc.abstractmethod
+    def JoinPs(
+        self,
+        request: chief_pb2.JoinPsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.JoinPsResponse, collections.abc.Awaitable[chief_pb2.JoinPsResponse]]:
+        """A ps that no chief calls offers to lead shares of the variables: the cluster did not have it when
+        the job began. Idempotent; from then on the chief calls it.
+        """
+
+    @abc.abstractmethod
+    def ScalePs(
+        self,
+        request: chief_pb2.ScalePsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.ScalePsResponse, collections.abc.Awaitable[chief_pb2.ScalePsResponse]]:
+        """Say how many ps the job is to have. Its launcher, which reads that in the status, starts and stops
+        them. Idempotent.
         """
 
     @abc.abstractmethod

@@ -4,6 +4,7 @@ import threading
 
 from ...cluster.replication.reports import ShareLeader
 from .moves import Moves
+from .servers import Servers
 
 
 class Leaders:
@@ -18,6 +19,7 @@ class Leaders:
         shares: Number of shares; 0: the chief has not begun to lead, or shares do not move.
         failovers: How often another ps has come to lead a share.
         moves: The moves of shares.
+        servers: The ps that come, and how many there are to be.
     """
 
     def __init__(self, replicas: int, *, shares_move: bool) -> None:
@@ -25,6 +27,7 @@ class Leaders:
         self.shares = 0
         self.failovers = 0
         self.moves = Moves()
+        self.servers = Servers()
         self._change = threading.Condition()
         self._changes = 1 if shares_move else 0
         self._leaders: dict[int, ShareLeader] = {}

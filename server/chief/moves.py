@@ -15,8 +15,8 @@ BeginMove = Callable[[int, TaskId], Move]
 
 def _refuse(share: int, to: TaskId) -> Move:
     raise ConfigurationError(
-        f"share {share} cannot move to {to.short}: this job has no replicas, and a share moves by "
-        "being copied; start it with WINDLASS_PS_REPLICAS=2 on the chief and all ps",
+        f"share {share} cannot move to {to.short}: the shares of this job do not move; start it "
+        "with WINDLASS_PS_SHARES or WINDLASS_PS_REPLICAS=2 on the chief and all ps",
         task=to,
     )
 

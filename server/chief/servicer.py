@@ -174,6 +174,24 @@ class ChiefServicer:
         move = self._locked_job.leaders.moves.begin(request.share, codec.task_from_wire(request.to))
         return chief_pb2.MoveShareResponse(move=_move_to_wire(move))
 
+    def JoinPs(self, request: chief_pb2.JoinPsRequest, _: Visitor) -> chief_pb2.JoinPsResponse:
+        """Take in a ps that the cluster did not have. Idempotent. Blocks while it is tried."""
+        task = codec.task_from_wire(request.task)
+        check_text(request.address, bounds.MAX_NAME_BYTES, "its address", task)
+        check_text(request.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
+        theirs = codec.versions_from_wire(request.versions)
+        check_protocol(own_versions(), theirs, peer=str(task))
+        with self._locked_job.open() as (job, _now):
+            job.check_ps(task, request.job)
+        self._locked_job.leaders.servers.join(task, request.address)
+        return chief_pb2.JoinPsResponse(versions=codec.versions_to_wire(own_versions()))
+
+    def ScalePs(self, request: chief_pb2.ScalePsRequest, _: Visitor) -> chief_pb2.ScalePsResponse:
+        """Say how many ps there are to be. Idempotent."""
+        leaders = self._locked_job.leaders
+        leaders.servers.scale(request.count, replicas=leaders.replicas, shares=leaders.shares)
+        return chief_pb2.ScalePsResponse(count=request.count)
+
     def GetStatus(
         self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
@@ -194,6 +212,7 @@ class ChiefServicer:
                 ps_replicas=leaders.replicas,
                 failovers=leaders.failovers,
                 begins_with=self._locked_job.begins_with,
+                wanted_ps=leaders.servers.wanted,
             )
             if leaders.moves.last is not None:
                 status.move.CopyFrom(_move_to_wire(leaders.moves.last))

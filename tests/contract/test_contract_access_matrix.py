@@ -65,6 +65,8 @@ Chief/Finish                .       x       x         x       .        x        
 Chief/Arrive                .       x       x         x       .        .          .
 Chief/StopJob               x       x       .         .       .        .          .
 Chief/MoveShare             x       x       .         .       .        .          .
+Chief/JoinPs                .       .       .         .       x        .          .
+Chief/ScalePs               x       x       .         .       .        .          .
 Chief/GetStatus             x       x       x         x       x        x          x
 Chief/WatchLeaders          .       x       x         x       .        x          x
 Chief/JoinCut               .       x       x         x       .        .          .
@@ -334,8 +336,9 @@ SENDERS = [name for name in METHODS if request_of(name, Incarnation(TaskId("work
 
 def test_requests_with_a_sender_are_known() -> None:
     assert SENDERS == [
-        "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive", "Chief/JoinCut",
-        "Chief/TakeCut", "Chief/ReleaseCut", "ParameterServer/Define", "ParameterServer/Attach",
+        "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive", "Chief/JoinPs",
+        "Chief/JoinCut", "Chief/TakeCut", "Chief/ReleaseCut",
+        "ParameterServer/Define", "ParameterServer/Attach",
         "ParameterServer/LeadShare", "ParameterServer/CopyShare",
         "ParameterServer/GiveUpShare", "ParameterServer/WatchShares", "ParameterServer/BeginCut",
         "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/EndCut",

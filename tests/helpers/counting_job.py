@@ -15,6 +15,7 @@ from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.errors import WindlassError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
+from windlass.net.free_ports import free_ports
 
 from .clusters import HandStarted, tf_configs
 from .waiting import scaled, wait_until
@@ -191,6 +192,26 @@ class CountingJob(HandStarted):
         )
         (self.folder / f"before-{task.replace(':', '-')}.txt").write_text(said)
         self.running[task] = again.running[task]
+
+    def start_more(self, *indices: int) -> None:
+        """Start ps that the cluster did not have; each finds the chief by its own TF_CONFIG."""
+        config = json.loads(self.configs["ps:0"])
+        for index, port in zip(indices, free_ports(len(indices)), strict=True):
+            config["cluster"]["ps"].append(f"127.0.0.1:{port}")
+            config["task"]["index"] = index
+            self.configs[f"ps:{index}"] = json.dumps(config)
+        added = {f"ps:{index}": self.configs[f"ps:{index}"] for index in indices}
+        more = HandStarted(self.command, added, self.folder, **self.environment)
+        self.running |= more.running
+        self._files |= more._files
+
+    def leave(self, *tasks: str) -> None:
+        """Ask ps to leave, all at once, and wait until they have ended in order."""
+        for task in tasks:
+            self.running[task].terminate()
+        for task in tasks:
+            code = self.running[task].wait(scaled(15))
+            assert code == 0, self.said("chief:0") + self.said(task)
 
     def kill(self) -> None:
         """End all processes."""

@@ -95,8 +95,12 @@ class Checkpointer:
             ConfigurationError: A ps has no model directory.
             StorageError: A ps cannot write there, or its directory is another.
         """
+        self.try_server(self._source())
+
+    def try_server(self, source: CheckpointSource) -> None:
+        """The same with the ps of one source."""
         try:
-            self._source().try_model_dir(self._folder)
+            source.try_model_dir(self._folder)
         except OSError as error:
             raise storage_error(error, self._model_dir, self._writer) from error
 

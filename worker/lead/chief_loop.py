@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ATTACH_S = 2.0
+_LEAST_CALLS = 8  # at once, to all ps: some may come later
 _RECORD_S = 10.0  # a restart knows how far the job was within this
 
 
@@ -81,7 +82,9 @@ class ChiefLoop:
         self.keeper: ShareKeeper | None = None
         self._record_lock = threading.Lock()  # what was read later is written later
         self._thread = new_thread("chief-loop", self._lead, failed=self._failed)
-        self._pool = ThreadPoolExecutor(len(controls) or 1, thread_name_prefix="attach")
+        self._pool = ThreadPoolExecutor(
+            max(_LEAST_CALLS, len(controls)), thread_name_prefix="attach"
+        )
         self._saved_at = self._recorded_at = locked_job.clock.now()
         self._recorded_step = 0
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
@@ -104,6 +107,10 @@ class ChiefLoop:
             self.keeper.start()
         if self._status is not None:
             self._status.start()
+
+    def add(self, control: PsControl) -> None:
+        """Renew the lease of a ps, too, that has come after :meth:`start`. From any thread."""
+        self._controls.append(control)
 
     def _lead(self) -> None:
         self._attach()
@@ -197,9 +204,10 @@ class ChiefLoop:
             self._checkpointer.record(record)
 
     def _attach(self) -> None:
-        answers = list(self._pool.map(self._attach_one, self._controls))
+        controls = tuple(self._controls)
+        answers = list(self._pool.map(self._attach_one, controls))
         with self._locked_job.open() as (job, now):
-            for control, answer in zip(self._controls, answers, strict=True):
+            for control, answer in zip(controls, answers, strict=True):
                 if isinstance(answer, FencedError | OtherJobError | PermissionDeniedError):
                     self.failure = self.failure if isinstance(answer, FencedError) else answer
                     job.ps_refused(control.task, answer.message, now=now)
@@ -348,7 +356,7 @@ class ChiefLoop:
             except WindlassError as error:
                 log.debug("%s", error)
 
-        list(self._pool.map(end, self._controls))
+        list(self._pool.map(end, tuple(self._controls)))
         grace_s = self._settings.leave_grace_s
         until = self._locked_job.clock.now() + grace_s
         waits = WaitLog(

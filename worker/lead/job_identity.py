@@ -9,7 +9,7 @@ those ps belongs to another job.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -54,6 +54,7 @@ def find_job(
     still_wanted: Callable[[], None] = lambda: None,
     clock: Clock | None = None,
     is_enough: Callable[[Mapping[TaskId, str]], bool] = lambda jobs: False,  # noqa: ARG005
+    not_needed: Collection[TaskId] = (),
 ) -> KnownJob:
     """The job that ``chief`` begins or goes on with.
 
@@ -68,6 +69,7 @@ def find_job(
         clock: For tests.
         is_enough: Whether these ps, with the job that each serves, have all variables of it. Else
             all ps have to answer.
+        not_needed: The ps among them that had come to the job before: they may be gone since.
 
     Raises:
         OtherJobError: Another chief leads these ps.
@@ -78,7 +80,7 @@ def find_job(
     waits = WaitLog(chief, limit_s=settings.lease_s, limit="lease_s", clock=clock)
     joins = WaitLog(chief, limit_s=settings.join_timeout_s, limit="join_timeout_s", clock=clock)
     while True:
-        answers = _ask(controls)
+        answers = _ask(controls, not_needed)
         waited_s = clock.now() - began
         jobs = {control.task: job.job for control, job in answers.known}
         if answers.silent and not settings.job_id and not is_enough(jobs):
@@ -120,7 +122,7 @@ class _Answers:
         return [(control, job) for control, job in self.known if job.chief_address]
 
 
-def _ask(controls: Sequence[PsControl]) -> _Answers:
+def _ask(controls: Sequence[PsControl], not_needed: Collection[TaskId]) -> _Answers:
     def ask(control: PsControl) -> JobOnPs | WindlassError:
         try:
             return control.find_job(timeout_s=_ASK_S)
@@ -131,7 +133,11 @@ def _ask(controls: Sequence[PsControl]) -> _Answers:
         answers = list(zip(controls, pool.map(ask, controls), strict=True))
     return _Answers(
         [(control, each) for control, each in answers if isinstance(each, JobOnPs)],
-        [(control, each) for control, each in answers if isinstance(each, RetryableError)],
+        [
+            (control, each)
+            for control, each in answers
+            if isinstance(each, RetryableError) and control.task not in not_needed
+        ],
     )
 
 

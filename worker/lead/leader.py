@@ -6,15 +6,16 @@ whose program is elsewhere.
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...client.ps.control import PsControl
 from ...cluster.access.principal import principal_of_task
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...cluster.roles import ps_of
+from ...cluster.roles import PS, ps_of
 from ...core.checkpoint.job_record import JobRecord
-from ...core.errors import ConfigurationError, WindlassError
+from ...core.errors import ConfigurationError, RefusedError, WindlassError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
@@ -67,10 +68,8 @@ class JobLeader:
         self._plane = plane
         self.locked_job = locked_job
         self.address = address
-        who = principal_of_task(task.task, settings.job_id)
-        self._controls = [
-            PsControl(ps, task.address_of(ps), settings, who) for ps in ps_of(task.spec)
-        ]
+        self._controls = [self._new_control(ps, task.address_of(ps)) for ps in ps_of(task.spec)]
+        self._num_servers = len(self._controls)  # of the cluster, without those that come
         self._checkpointer: Checkpointer | None = None
         self._record: JobRecord | None = None
         self._known = KnownJob("")
@@ -80,6 +79,11 @@ class JobLeader:
         self._cutter: Cutter | None = None
         self._announcement: ChiefAnnouncement | None = None
         self._chief: ChiefClient | None = None
+        self._joining = threading.Lock()
+
+    def _new_control(self, task: TaskId, address: str) -> PsControl:
+        who = principal_of_task(self._task.task, self._settings.job_id)
+        return PsControl(task, address, self._settings, who)
 
     def identify(
         self, check: Callable[[], None] = lambda: None, *, program_is_outside: bool = False
@@ -95,12 +99,43 @@ class JobLeader:
             JoinTimeoutError: A ps did not answer.
         """
         last_generation = self._read_record()
+        came = self._controls_of_newcomers()
         self._known = find_job(
-            self._controls, self._task.task, self._settings, check, is_enough=self._have_all
+            [*self._controls, *came],
+            self._task.task,
+            self._settings,
+            check,
+            is_enough=self._have_all,
+            not_needed=[control.task for control in came],
         )
-        with self.locked_job.open() as (job, _):
+        if self._goes_on:
+            self._controls += came
+        else:
+            for control in came:
+                control.close()
+        with self.locked_job.open() as (job, now):
             job.program_is_outside = program_is_outside
             job.identify(self._known.job, after=max(self._known.last_generation, last_generation))
+            for control in self._controls[self._num_servers :]:
+                job.add_ps(control.task, control.address, now=now)
+
+    def _controls_of_newcomers(self) -> list[PsControl]:
+        """The ps that had come to the job before, of those that had some of its shares."""
+        record, here = self._record, {control.task for control in self._controls}
+        if record is None or not self._settings.shares_move:
+            return []
+        needed = {index for each in record.shares for index in (each.leader, *each.followers)}
+        return [
+            self._new_control(TaskId(PS, index), address)
+            for index, address in record.servers.items()
+            if index in needed and TaskId(PS, index) not in here
+        ]
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the ps serve the job that the record is about."""
+        record, known = self._record, self._known
+        return record is not None and record.job == known.job and known.has_shares
 
     def _have_all(self, jobs: Mapping[TaskId, str]) -> bool:
         """Whether some ps, with the job that each serves, have each share of the job before."""
@@ -154,6 +189,8 @@ class JobLeader:
         if self._controls:
             self._cutter = self._new_cutter(who)
         self._loop.start()
+        if self._keeper is not None:
+            self.locked_job.leaders.servers.join = self._join_ps
         self._announcement = ChiefAnnouncement(self.address)
         self._write_status()  # with the addresses: `windlass status` looks there
 
@@ -166,7 +203,7 @@ class JobLeader:
         return cutter
 
     def _keep_shares(self, who: Incarnation, loop: ChiefLoop) -> ShareKeeper:
-        replicas, servers = self._settings.ps_replicas, len(self._controls)
+        replicas, servers = self._settings.ps_replicas, self._num_servers
         shares = self._settings.ps_shares or servers
         if shares < servers:
             raise ConfigurationError(
@@ -178,8 +215,6 @@ class JobLeader:
                 f"ps_replicas={replicas} needs as many ps, and the cluster has {servers}; start "
                 "more, or lower WINDLASS_PS_REPLICAS"
             )
-        record = self._record
-        goes_on = record is not None and record.job == self._known.job and self._known.has_shares
         return ShareKeeper(
             self.locked_job,
             who,
@@ -187,9 +222,41 @@ class JobLeader:
             replicas,
             shares,
             loop.write_record,
-            record if goes_on else None,
+            self._record if self._goes_on else None,
+            spreads=self._settings.ps_shares > 0,
             rebalances=self._settings.rebalance,
         )
+
+    def _join_ps(self, task: TaskId, address: str) -> None:
+        """Lead a ps that has come. A repeat changes nothing. From any thread.
+
+        Raises:
+            RefusedError: The ps of that index is another one.
+            StorageError: It does not find the model directory.
+        """
+        with self._joining:
+            known = {control.task: control.address for control in self._controls}
+            if known.get(task, address) != address:
+                raise RefusedError(
+                    f"{task} is at {known[task]} in this job, and another one at {address} cannot "
+                    "take its place; give it an index of its own, or that address",
+                    task=task,
+                )
+            if task in known or self._loop is None or self._keeper is None:
+                return
+            control = self._new_control(task, address)
+            try:
+                if self._checkpointer is not None:
+                    self._checkpointer.try_server(PsShards([control]))
+            except BaseException:
+                control.close()
+                raise
+            with self.locked_job.open() as (job, now):
+                job.add_ps(task, address, now=now)
+            self._controls.append(control)
+            self._loop.add(control)
+            self._keeper.add(control)
+        log.info("%s has come, at %s", task, address)
 
     def _write_status(self) -> None:
         if self._settings.model_dir and self._chief is not None:

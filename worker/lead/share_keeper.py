@@ -68,6 +68,7 @@ class ShareKeeper:
         shares: Number of shares, of a job that begins.
         write: Writes down :meth:`records`; when it returns they are durable.
         record: What the chief before wrote down; None: nothing.
+        spreads: A ps that comes is given as many shares as the others lead.
         rebalances: Shares are moved without being asked for, so that no ps has too much work.
 
     Raises:
@@ -84,6 +85,7 @@ class ShareKeeper:
         write: Callable[[], None],
         record: JobRecord | None = None,
         *,
+        spreads: bool = False,
         rebalances: bool = False,
     ) -> None:
         self._locked_job = locked_job
@@ -92,7 +94,7 @@ class ShareKeeper:
         self._write = write
         self._num_shares = (record.num_shares if record is not None else 0) or shares
         homes = first_leaders(self._num_shares, [control.task for control in controls])
-        self._shares = _shares_of(record, replicas, homes)
+        self._shares = _shares_of(record, replicas, homes, spreads=spreads)
         self._resumes = bool(self._shares.configurations)
         self._lock = threading.Lock()  # of the decisions, which a status reads
         self._leads: dict[int, _Handover] = {}  # orders that were not answered yet, by share
@@ -103,17 +105,7 @@ class ShareKeeper:
         self._meter = WorkMeter() if rebalances else None
         self._move_began = 0.0  # by the clock of time.monotonic
         self._thread = new_thread("shares", self._run, failed=self._failed)
-        self._watches = [
-            PsWatch(
-                control,
-                who,
-                lambda task, report: self._events.put((task, report)),
-                self._closing,
-                was_led=self._resumes,
-                failed=self._failed,
-            )
-            for control in controls
-        ]
+        self._watches = [self._watch(control, was_led=self._resumes) for control in controls]
 
     def start(self) -> None:
         """Begin to lead."""
@@ -125,6 +117,24 @@ class ShareKeeper:
         for watch in self._watches:
             watch.start()
 
+    def _watch(self, control: PsControl, *, was_led: bool) -> PsWatch:
+        return PsWatch(
+            control,
+            self._who,
+            lambda task, report: self._events.put((task, report)),
+            self._closing,
+            was_led=was_led,
+            failed=self._failed,
+        )
+
+    def add(self, control: PsControl) -> None:
+        """Lead a ps, too, that has come after :meth:`start`. From any thread."""
+        watch = self._watch(control, was_led=False)
+        with self._lock:
+            self._controls[control.task] = control
+            self._watches.append(watch)
+        watch.start()
+
     def stop(self) -> None:
         """Decide nothing more: the job is over, and its ps end."""
         self._closing.set()
@@ -132,11 +142,11 @@ class ShareKeeper:
     def close(self) -> None:
         """Stop, and wait until no ps is called any more: channels may be closed."""
         self.stop()
-        for watch in self._watches:
+        for watch in tuple(self._watches):
             watch.join(_ORDER_S)
         if self._thread.ident is not None:
             self._thread.join(_ORDER_S)
-        for control in self._controls.values():
+        for control in tuple(self._controls.values()):
             control.end_watch()
 
     def _failed(self, error: BaseException) -> None:
@@ -158,8 +168,15 @@ class ShareKeeper:
                 for _, each in sorted(self._shares.configurations.items())
             )
             processes = {task.index: each for task, each in self._shares.processes.items()}
-        changes = {"shares": shares, "num_shares": self._num_shares, "processes": processes}
-        return record.model_copy(update=changes)
+            servers = {task.index: each.address for task, each in self._controls.items()}
+        return record.model_copy(
+            update={
+                "shares": shares,
+                "num_shares": self._num_shares,
+                "processes": processes,
+                "servers": servers,
+            }
+        )
 
     def leaders(self) -> list[tuple[int, PsControl]]:
         """Each share with the control of the ps that leads it.
@@ -213,6 +230,10 @@ class ShareKeeper:
 
     def _rebalance(self, task: TaskId, report: PsReport) -> None:
         """Take what a ps has reported of its shares' work, and move the one for which that pays."""
+        with self._lock:
+            newcomers = self._shares.move_to_newcomer()
+        if newcomers is not None:
+            self._move_by_itself(*newcomers, "which leads fewer")
         if self._meter is None:
             return
         with self._lock:
@@ -224,10 +245,12 @@ class ShareKeeper:
                 self._meter.see(time.monotonic(), now, state)
         best = best_move(self._meter.work(configurations.values()), servers) if servers else None
         if best is not None:
-            share, to = best
-            log.info("share %d moves to %s, which has less work", share, to.short)
-            with suppress(RefusedError):  # another move was asked for meanwhile
-                self.move(share, to)
+            self._move_by_itself(*best, "which has less work")
+
+    def _move_by_itself(self, share: int, to: TaskId, why: str) -> None:
+        log.info("share %d moves to %s, %s", share, to.short, why)
+        with suppress(RefusedError):  # another move was asked for meanwhile
+            self.move(share, to)
 
     def _tell_of_move(self) -> None:
         with self._lock:
@@ -394,9 +417,11 @@ class ShareKeeper:
                 self._shares.copy_refused(order)
 
 
-def _shares_of(record: JobRecord | None, replicas: int, homes: Mapping[int, TaskId]) -> Shares:
+def _shares_of(
+    record: JobRecord | None, replicas: int, homes: Mapping[int, TaskId], *, spreads: bool
+) -> Shares:
     if record is None:
-        return Shares(replicas, homes)
+        return Shares(replicas, homes, spreads=spreads)
     configurations = [
         Configuration(
             each.share,
@@ -407,7 +432,7 @@ def _shares_of(record: JobRecord | None, replicas: int, homes: Mapping[int, Task
         for each in record.shares
     ]
     processes = {TaskId(PS, index): process for index, process in record.processes.items()}
-    return Shares(replicas, homes, configurations, processes)
+    return Shares(replicas, homes, configurations, processes, spreads=spreads)
 
 
 def _described(now: Configuration) -> str:

@@ -68,3 +68,5 @@ def test_a_chief_that_does_not_know_how_many_shares_there_are_is_asked_again() -
     assert leaders.begin(10)
     assert leaders.shares == 8
     leaders.close()
+    with pytest.raises(PeerLostError, match="silent"):
+        watch((1, 0, [])).begin(0.2)

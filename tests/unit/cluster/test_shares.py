@@ -463,3 +463,59 @@ def test_a_follower_that_a_failed_move_leaves_behind_is_left_out() -> None:
     led = PsReport(1, shares=(leads(0, 2, joined(2)),))
     decided = [*shares.reported(PS[0], led), *shares.hand_over()]
     assert told(decided) == [Lead(0, 3, PS[0])]
+
+
+def spread_job(number: int = 8) -> Shares:
+    """A job of two ps that is to grow, once its ps have nothing to do."""
+    homes = first_leaders(number, PS[:2])
+    shares = Shares(1, homes, spreads=True)
+    for task in PS[:2]:
+        shares.reported(task, PsReport(1))
+    assert shares.move_to_newcomer() is None
+    return shares
+
+
+def make_move(shares: Shares, number: int, to: TaskId) -> None:
+    """Move a share, as its leader and the ps that is to lead report it."""
+    now = shares.configurations[number]
+    shares.begin_move(number, to)
+    assert shares.move_to_newcomer() is None, "one after the other"
+    state = leads(number, now.epoch, joined(to.index))
+    shares.reported(now.leader, PsReport(1, shares=(state,)))
+    shares.hand_over()
+    led = PsReport(1, shares=(leads(number, now.epoch + 2),))
+    [alone] = told(shares.reported(to, led))
+    assert isinstance(alone, Lead)
+    shares.obeyed(alone)
+
+
+def test_a_ps_that_comes_is_given_as_many_shares_as_the_others() -> None:
+    shares = spread_job()
+    shares.reported(PS[2], PsReport(1))
+    moves = []
+    while (move := shares.move_to_newcomer()) is not None:
+        make_move(shares, *move)
+        moves.append(move)
+    assert moves == [(6, PS[2]), (7, PS[2])]
+    shares.begin_move(0, PS[1])
+    make_move(shares, 0, PS[1])
+    assert shares.move_to_newcomer() is None, "what an operator has moved stays"
+
+
+def test_a_ps_that_comes_back_is_given_shares_once_the_one_that_leaves_has_gone() -> None:
+    shares = spread_job(4)
+    for number in (0, 2):
+        make_move(shares, number, PS[1])
+    shares.reported(PS[1], PsReport(1, draining=True))
+    shares.gone(PS[0])
+    shares.reported(PS[0], PsReport(2))
+    assert shares.move_to_newcomer() is None
+    shares.reported(PS[1], PsReport(1))
+    assert shares.move_to_newcomer() == (3, PS[0])
+
+
+def test_without_ps_shares_a_ps_that_comes_back_only_follows() -> None:
+    shares = new_job(2)
+    shares.gone(PS[0])
+    shares.reported(PS[0], PsReport(2))
+    assert shares.move_to_newcomer() is None

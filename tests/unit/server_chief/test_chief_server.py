@@ -15,6 +15,7 @@ from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.errors import (
     ConfigurationError,
     FencedError,
+    OtherJobError,
     PeerLostError,
     ProtocolMismatchError,
     RefusedError,
@@ -28,6 +29,7 @@ from windlass.core.wire import codec, error_table
 from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
 from windlass.server.chief import servicer
 from windlass.server.chief.server import ChiefServer
+from windlass.server.chief.servers import Servers
 
 CHIEF, PS = TaskId("chief", 0), TaskId("ps", 0)
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -208,8 +210,8 @@ def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:
         client.close()
 
 
-def test_a_share_of_a_job_without_replicas_does_not_move(client: ChiefClient) -> None:
-    with pytest.raises(ConfigurationError, match="this job has no replicas"):
+def test_a_share_of_a_job_with_one_for_each_ps_does_not_move(client: ChiefClient) -> None:
+    with pytest.raises(ConfigurationError, match="the shares of this job do not move"):
         client.move_share(0, PS, timeout_s=T)
     assert client.status(timeout_s=T).move is None
 
@@ -247,4 +249,43 @@ def test_tasks_that_wait_for_another_leader_hold_up_no_other_call(
     finally:
         for each in clients:
             each.close()
+        server.stop(grace_s=0)
+
+
+def test_the_number_of_ps_changes_only_where_shares_can_be_led_elsewhere() -> None:
+    servers = Servers()
+    with pytest.raises(ConfigurationError, match="start it with WINDLASS_PS_SHARES"):
+        servers.scale(3, replicas=1, shares=0)
+    for count in (1, 9):
+        with pytest.raises(RefusedError, match=f"can have 2 to 8 ps, not {count}"):
+            servers.scale(count, replicas=2, shares=8)
+    assert servers.wanted == 0
+    servers.scale(8, replicas=2, shares=8)
+    assert servers.wanted == 8
+
+
+def test_a_ps_comes_to_a_chief_that_leads_and_to_no_other_job() -> None:
+    settings = SETTINGS.model_copy(update={"ps_shares": 4})
+    server = ChiefServer(CHIEF, [(CHIEF, "c:1")], settings, job_id="job-a")
+    server.start("127.0.0.1:0")
+    came: list[tuple[TaskId, str]] = []
+    ps = Principal("ps", index=2)
+    own, other = (
+        ChiefClient(f"127.0.0.1:{server.port}", settings.model_copy(update={"job_id": job}), ps)
+        for job in ("job-a", "job-b")
+    )
+    try:
+        with pytest.raises(PeerLostError, match="does not lead the ps yet"):
+            own.join_ps(TaskId("ps", 2), "p:2", timeout_s=T)
+        server.locked_job.leaders.servers.join = lambda task, address: came.append((task, address))
+        own.join_ps(TaskId("ps", 2), "p:2", timeout_s=T)
+        for task in (TaskId("ps", 5000), TaskId("worker", 0)):
+            with pytest.raises(RefusedError, match="cannot come as a ps"):
+                own.join_ps(task, "p:2", timeout_s=T)
+        with pytest.raises(OtherJobError):
+            other.join_ps(TaskId("ps", 2), "p:2", timeout_s=T)
+        assert came == [(TaskId("ps", 2), "p:2")]
+    finally:
+        own.close()
+        other.close()
         server.stop(grace_s=0)

@@ -21,6 +21,7 @@ class Served:
     """A server whose job is over at once."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
+        self.lease = None  # no chief is known to which this ps could be offered
         self.left_out = [name for name in LEFT_OUT if sys.modules.get(name, sys) is None]
 
     def start(self, address: str) -> None:

@@ -1,0 +1,53 @@
+"""The ps that come to a running job, and how many it is to have."""
+
+from collections.abc import Callable
+
+from ...core.errors import ConfigurationError, PeerLostError, RefusedError
+from ...core.task import TaskId
+
+JoinPs = Callable[[TaskId, str], None]
+"""Takes a ps and its address."""
+
+
+def _not_yet(task: TaskId, address: str) -> None:
+    raise PeerLostError(f"{task} at {address}: the chief does not lead the ps yet", task=task)
+
+
+class Servers:
+    """What is asked of the chief about the number of ps. Thread-safe.
+
+    Attributes:
+        join: Takes a ps into the job; set by what leads the ps.
+        wanted: How many the job is to have; 0: as many as it began with.
+    """
+
+    def __init__(self) -> None:
+        self.join: JoinPs = _not_yet
+        self.wanted = 0
+
+    def scale(self, count: int, *, replicas: int, shares: int) -> None:
+        """Say how many ps there are to be.
+
+        Args:
+            count: The number.
+            replicas: How many ps are to have each share.
+            shares: Number of shares; 0: they do not move.
+
+        Raises:
+            ConfigurationError: No ps can come or leave in this job.
+            RefusedError: It cannot have so many, or so few.
+        """
+        if not shares:
+            raise ConfigurationError(
+                "the ps of this job cannot become more or fewer, since its shares do not move; "
+                "start it with WINDLASS_PS_SHARES on the chief and all ps, at least as many as the "
+                "most ps that it is to have"
+            )
+        if not replicas <= count <= shares:
+            raise RefusedError(
+                f"this job can have {replicas} to {shares} ps, not {count}: each of its {shares} "
+                f"shares (ps_shares) is led by one, and on {replicas} of them (ps_replicas)",
+                value=count,
+                limit="ps_shares" if count > shares else "ps_replicas",
+            )
+        self.wanted = count
