@@ -28,6 +28,7 @@ _COMMANDS = {
     "local": ".commands.local:local_command",
     "logs": ".standalone.jobs_commands:logs_command",
     "move": ".commands.move:move_command",
+    "scale": ".commands.scale:scale_command",
     "ps": ".commands.roles:ps_command",
     "run": ".commands.tasks:run_command",
     "slurm": ".launchers.commands:slurm_command",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...cluster.resolvers.tf_config import TF_CONFIG
-from ...cluster.roles import WORKER
+from ...cluster.roles import PS, WORKER
 from ...cluster.supervision.decisions import Supervision, TaskRun
 from ...cluster.supervision.events import (
     Ended,
@@ -36,6 +36,7 @@ from ...core.exit_codes import ExitCode, describe_exit, is_retryable
 from ...core.process.threads import nobody_waits
 from ...core.settings import ALL_WORKERS, Settings
 from ...core.task import TaskId, new_job_id
+from ...net.free_ports import free_ports
 from ...worker.lead.status import STATUS_FILE, read_status
 from ...worker.process.error_report import ERROR_FILE, read_report
 from ...worker.process.limits import check_limits
@@ -104,6 +105,8 @@ class LocalJob:
         self._speed = Speed()
         self._looks_next = 0.0
         self._left: list[tuple[float, str]] = []  # tasks that the job goes on without, and when
+        self._num_ps = cluster.ps
+        self._sent_away: set[TaskId] = set()  # ps that were asked to leave
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
         self.addresses: dict[TaskId, str] = {}
@@ -217,10 +220,35 @@ class LocalJob:
         if status is not None:
             self._display.progress(status, self._speed.of(status))
             self.on_status(status)
+            self._scale(status.wanted_ps)
         while self._requests:
             self._request_stop(self._requests.popleft())
         self._handle(self._look() or Tick())
         self._say_who_left()
+
+    def _scale(self, wanted: int) -> None:
+        """Have as many ps as the chief was asked for, if it was: start some, or ask some to leave.
+
+        One that has ended by itself is not started again here: the job may be about to end.
+        """
+        if not wanted or self._supervision.is_stopping:
+            return
+        if wanted != self._num_ps:
+            self._display.say(f"{self._num_ps} → {wanted} ps")
+            self._num_ps = wanted
+        for task in [TaskId(PS, index) for index in range(wanted)]:
+            run = self._runs.get(task)
+            if run is None or (run.has_ended and task in self._sent_away):
+                if task not in self.addresses:  # else the chief knows it there
+                    self.addresses[task] = f"127.0.0.1:{free_ports(1)[0]}"
+                self._sent_away.discard(task)
+                self._runs[task] = TaskRun()
+                self._start_task(task)
+        for task, run in self._runs.items():  # they hand over what they have
+            is_extra = task.type == PS and task.index >= wanted and not run.has_ended
+            if is_extra and task not in self._sent_away:
+                self._sent_away.add(task)
+                self._executor.send(task, signal.SIGTERM)
 
     def _take_news(self, wait_s: float) -> None:
         """Show the lines of tasks, and handle their exits, in the order in which they came."""

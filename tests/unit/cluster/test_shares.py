@@ -515,7 +515,10 @@ def test_a_ps_that_comes_back_is_given_shares_once_the_one_that_leaves_has_gone(
 
 
 def test_without_ps_shares_a_ps_that_comes_back_only_follows() -> None:
-    shares = new_job(2)
+    shares = followed(2)
     shares.gone(PS[0])
     shares.reported(PS[0], PsReport(2))
+    led = tuple(leads(number, 3, joined(0)) for number in range(2))
+    shares.reported(PS[1], PsReport(1, shares=led))
+    assert shares.settled() == PS[:2]
     assert shares.move_to_newcomer() is None

@@ -1,0 +1,88 @@
+"""``windlass scale``: has a running job have more or fewer ps, and waits until it does."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...cluster.roles import PS
+from ...core.errors import PeerLostError
+from ...core.states import State
+from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..screen.echo import echo
+
+if TYPE_CHECKING:
+    from ...client.chief.calls import ChiefClient, JobStatus
+
+_LOOK_S = 0.1
+_ANSWER_S = 5.0
+
+
+@click.command("scale")
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--ps", type=click.IntRange(1), required=True, help="How many ps it is to have.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it has.  [default: wait]")
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="How long to wait.",
+)
+@settings_options(hidden=NO_CREDENTIALS)
+def scale_command(address: str, ps: int, wait: bool, timeout_s: float, **flags: Any) -> None:
+    """Have the job with ps_shares whose chief is at HOST:PORT have more or fewer ps.
+
+    Training goes on. `windlass local` starts and stops them; on Kubernetes `windlass k8s scale`
+    does. A ps that is started is given its part of the shares, and one that leaves hands over.
+    """
+    from ...client.chief.calls import ChiefClient
+    from ...cluster.access.principal import DRIVER, Principal
+
+    settings = take_settings(flags)
+    client = ChiefClient(address, settings, Principal(DRIVER, settings.job_id))
+    try:
+        client.scale_ps(ps, timeout_s=_ANSWER_S)
+        if wait:
+            _wait(client, ps, time.monotonic() + timeout_s, timeout_s)
+    finally:
+        client.close()
+
+
+def _wait(client: "ChiefClient", count: int, deadline: float, timeout_s: float) -> None:
+    """Wait until as many ps lead shares, and no other has any."""
+    told = ""
+    while why := missing(status := client.status(timeout_s=_ANSWER_S), count):
+        if status.phase.is_over:
+            raise PeerLostError(f"the job is {status.phase}, before it had {count} ps: {why}")
+        if time.monotonic() >= deadline:
+            raise PeerLostError(
+                f"after {timeout_s:g} s (--timeout-s) {why}. `windlass local` starts and stops ps "
+                "by itself, `windlass k8s scale` has Kubernetes do it; elsewhere start them, or "
+                "end them with SIGTERM"
+            )
+        if why != told:
+            echo(why)
+            told = why
+        time.sleep(_LOOK_S)
+    echo(f"the job has {count} ps")
+
+
+def missing(status: "JobStatus", count: int) -> str:
+    """What is not yet as it is to be, for people; empty: nothing.
+
+    Args:
+        status: The job's.
+        count: How many ps it is to have.
+    """
+    alive = {
+        item.task for item in status.tasks if item.task.type == PS and item.state is State.ALIVE
+    }
+    if come := [f"{PS}:{i}" for i in range(count) if i not in {task.index for task in alive}]:
+        return f"{', '.join(come)} has not come yet"
+    leads = {each.leader for each in status.shares}
+    has_any = leads | {task for each in status.shares for task in each.followers}
+    if leave := sorted(task.index for task in has_any | alive if task.index >= count):
+        return f"{', '.join(f'{PS}:{index}' for index in leave)} has not left yet"
+    idle = sorted(task.short for task in alive - leads)
+    return f"{', '.join(idle)} leads no share yet" if idle else ""
