@@ -222,6 +222,11 @@ def _check_job(job: JobFile) -> None:
             f"{ps} ps",
             "coordinator",
         )
+    shares = job.settings.ps_shares
+    if 0 < shares < ps:
+        raise MisfitError(
+            f"{shares} shares leave a ps without one: this has {ps} ps", "settings", "ps_shares"
+        )
     gang = job.kubernetes.gang
     if gang and gang.by == "chief" and "join_timeout_s" in job.settings.model_fields_set:
         raise MisfitError(

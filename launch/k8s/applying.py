@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.roles import WORKER
+from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError, PeerLostError, WindlassError
 from ..job.model import JobFile
 from .client import KubernetesApi
@@ -51,7 +51,7 @@ def apply_job(
     replace: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Done]:
-    """Apply every object of a job; workers stay as many as ``scale`` made them.
+    """Apply every object of a job; workers and ps stay as many as ``scale`` made them.
 
     Args:
         api: The Kubernetes API.
@@ -75,7 +75,9 @@ def apply_job(
         _refuse_over(api, job.name, live)
     jobs = {each["metadata"]["name"]: each for each in live.jobs}
     live_workers = None if replace else jobs.get(workload(job.name, WORKER))
-    documents = documents_to_apply(job, live_workers, form, code)
+    sets = {each["metadata"]["name"]: each for each in live.stateful_sets}
+    live_ps = None if replace else sets.get(workload(job.name, PS))
+    documents = documents_to_apply(job, live_workers, form, code, live_ps)
     flags = [*(("--as", form.value) if form.is_one_object else ()), *(code.flags if code else ())]
     again = api.where.command("apply", "", *flags, "--replace")
     if not replace:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...core.errors import ConfigurationError
 from ..options.job_file import job_option
 from ..screen.echo import echo
 from .command_options import connect_api, find_job, json_option, name_option, where_options
@@ -130,14 +131,18 @@ def apply_command(
 
 
 @click.command("scale")
-@click.argument("workers", type=click.IntRange(0))
+@click.argument("workers", type=click.IntRange(0), required=False)
+@click.option(
+    "--ps", type=click.IntRange(1), help="Have so many ps instead, in a job with ps_shares."
+)
 @job_option
 @name_option
 @where_options
 @click.option("--timeout-s", default=300.0, show_default=True, help="How long to wait.")
 @click.option("--dry-run", is_flag=True, help="Say who would leave or come, and change nothing.")
 def scale_command(
-    workers: int,
+    workers: int | None,
+    ps: int | None,
     job_file: str,
     name: str,
     context: str,
@@ -145,15 +150,20 @@ def scale_command(
     timeout_s: float,
     dry_run: bool,
 ) -> None:
-    """Have WORKERS workers from now on; those with the highest indices drain and leave."""
-    from .operations import read_scale, scale
+    """Have WORKERS workers from now on; those with the highest indices drain and leave.
 
+    With --ps the ps hand over what they have before they leave, and training goes on.
+    """
+    from .operations import read_ps_scale, read_scale, scale
+
+    if (workers is None) is (ps is None):
+        raise ConfigurationError("scale changes one number: give WORKERS, or --ps N")
     api, name = find_job(job_file, name, context, namespace)
-    plan = read_scale(api, name, workers)
+    plan = read_ps_scale(api, name, ps) if ps is not None else read_scale(api, name, workers or 0)
     if dry_run:
-        who = [f"worker:{index} would drain and leave" for index in plan.leaving]
-        who += [f"worker:{index} would come" for index in plan.coming]
-        echo("\n".join(who) or f"{name} has {plan.now} workers already")
+        who = [f"{plan.role}:{index} would drain and leave" for index in plan.leaving]
+        who += [f"{plan.role}:{index} would come" for index in plan.coming]
+        echo("\n".join(who) or f"{name} has {plan.now} {plan.title} already")
         return
     scale(api, name, plan, echo, timeout_s=timeout_s)
 

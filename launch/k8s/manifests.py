@@ -54,7 +54,8 @@ def manifests(
             return [*shared, job_set(job, templates)]
         case Form.TRAINJOB:
             return [*shared, *train_job(job, templates)]
-    return [*shared, _service(job), *(_controller(job, *each) for each in templates.items())]
+    controllers = [_controller(job, *each) for each in templates.items()]
+    return [*shared, *_budget(job), _service(job), *controllers]
 
 
 def _template(job: JobFile, role: str, form: Form, code: ShippedCode | None) -> Json:
@@ -88,6 +89,26 @@ def _claim(job: JobFile) -> Json:
     }
 
 
+def _budget(job: JobFile) -> list[Json]:
+    """One ps leaves after the other where nodes are drained: each hands over what it has."""
+    if not (job.settings.shares_move and job.count(PS)):
+        return []
+    spec: Json = {
+        "maxUnavailable": 1,
+        # One that does not run is in nobody's way.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": matched(job.name, PS)},
+    }
+    return [
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": _metadata(job, workload(job.name, PS), PS),
+            "spec": spec,
+        }
+    ]
+
+
 def _service(job: JobFile) -> Json:
     return {
         "apiVersion": "v1",
@@ -108,10 +129,13 @@ def _controller(job: JobFile, role: str, template: Json) -> Json:
 
 
 def _stateful_set(job: JobFile, template: Json) -> Json:
+    metadata = _metadata(job, workload(job.name, PS), PS)
+    if job.settings.ps_shares:
+        metadata["annotations"] = {COUNT_IN_FILE: str(job.count(PS))}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": _metadata(job, workload(job.name, PS), PS),
+        "metadata": metadata,
         "spec": {
             "replicas": job.count(PS),
             "serviceName": service(job.name),

@@ -34,7 +34,7 @@ STATUS = "status"
 CODE = "code"
 
 COUNT_IN_FILE = "windlass/count"
-"""Annotation of the workers' Job: the count that the job file said when it was last applied."""
+"""Annotation of what can be scaled: the count that the job file said when it was last applied."""
 
 RUNTIME_DIGEST = "windlass/runtime"
 """Annotation of a TrainJob: which runtime it was made with, since it keeps to that one."""

@@ -10,11 +10,13 @@ from ...core.errors import AccessError, ConfigurationError, PeerLostError
 from .client import KubernetesApi
 from .job_status import ClusterStatus, Observed, job_status
 from .names import COMPONENT, selector_text, status_object, workload
-from .scaling import ScalePlan, departure, plan_scale
+from .scaling import ScalePlan, departure, plan_ps_scale, plan_scale
 from .watched import Change
 from .watching import ObjectFollower
 
 Json = dict[str, Any]
+
+_KINDS = {WORKER: "Job", PS: "StatefulSet"}
 
 
 def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -> ClusterStatus:
@@ -88,6 +90,20 @@ def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
     return plan_scale(live, then, has_ps=has_ps, delete=delete)
 
 
+def read_ps_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
+    """The plan from what runs now to ``then`` ps.
+
+    Raises:
+        ConfigurationError: It cannot be.
+        NotFoundError: There is no such namespace.
+    """
+    live = api.get("StatefulSet", workload(name, PS))
+    if live is None:
+        api.check_namespace()
+        _refuse_set(api, name, api.where.command("delete", name))
+    return plan_ps_scale(live, then)
+
+
 def _refuse_set(api: KubernetesApi, name: str, delete: str) -> None:
     """A JobSet's numbers of pods cannot change."""
     try:
@@ -97,7 +113,7 @@ def _refuse_set(api: KubernetesApi, name: str, delete: str) -> None:
     if in_set:
         raise ConfigurationError(
             f"{name} is one object, a JobSet, whose numbers of pods are fixed: delete it "
-            f"(`{delete}`), change roles.worker.count, and apply it again; it resumes from its "
+            f"(`{delete}`), change the counts of roles, and apply it again; it resumes from its "
             "last checkpoint"
         )
 
@@ -118,14 +134,14 @@ def scale(
         ConfigurationError: Somebody else changed the Job meanwhile.
     """
     if not plan.body:
-        say(f"{name} has {plan.now} workers already")
+        say(f"{name} has {plan.now} {plan.title} already")
         return
-    follower = ObjectFollower(api, "Pod", f"{selector_text(name)},{COMPONENT}={WORKER}", watch_s)
+    follower = ObjectFollower(api, "Pod", f"{selector_text(name)},{COMPONENT}={plan.role}", watch_s)
     waiting = _Waiting(plan)
     rounds = follower.rounds()
     waiting.take(next(rounds))  # who is there, before anything changes
-    api.patch("Job", workload(name, WORKER), plan.body)
-    say(f"{name}: {plan.now} → {plan.then} workers")
+    api.patch(_KINDS[plan.role], workload(name, plan.role), plan.body)
+    say(f"{name}: {plan.now} → {plan.then} {plan.title}")
     deadline = api.clock.now() + timeout_s
     for changes in rounds:
         for line in waiting.take(changes):
@@ -141,7 +157,7 @@ def scale(
 
 
 class _Waiting:
-    """Which workers have yet to leave or to run."""
+    """Which tasks have yet to leave or to run."""
 
     def __init__(self, plan: ScalePlan) -> None:
         self._plan = plan
@@ -161,15 +177,15 @@ class _Waiting:
             phase = (change.object.get("status") or {}).get("phase")
             if change.gone or phase in ("Succeeded", "Failed"):
                 if change.name in pods and index in self._plan.leaving:
-                    how = departure(self._codes[change.name]) or "gone"
-                    told.append(f"worker:{index} has left: {how}")
+                    how = departure(self._codes[change.name], self._plan.role) or "gone"
+                    told.append(f"{self._plan.role}:{index} has left: {how}")
                 pods.discard(change.name)
             else:
                 pods.add(change.name)
                 if phase == "Running" and index not in self._running:
                     self._running.add(index)
                     if index in self._plan.coming:
-                        told.append(f"worker:{index} runs")
+                        told.append(f"{self._plan.role}:{index} runs")
         return told
 
     @property
@@ -183,7 +199,7 @@ class _Waiting:
         """Who is waited for."""
         stay = [i for i in self._plan.leaving if self._present.get(i)]
         come = [i for i in self._plan.coming if i not in self._running]
-        who = ", ".join(f"worker:{index}" for index in stay or come)
+        who = ", ".join(f"{self._plan.role}:{index}" for index in stay or come)
         return f"{who} {'still there' if stay else 'do not run yet'}"
 
 

@@ -28,6 +28,8 @@ def delete_all(api: KubernetesApi, name: str, *, checkpoints: bool) -> list[Done
     """Delete what a job has; its claim only if asked to, since checkpoints are not made twice."""
     done = remove_tasks(api, name)
     done.append(_delete(api, "Service", service(name)))
+    with contextlib.suppress(AccessError):  # who may not delete it has made none
+        done.append(_delete(api, "PodDisruptionBudget", workload(name, PS)))
     for kind in ("ConfigMap", "RoleBinding", "Role", "ServiceAccount"):
         with contextlib.suppress(AccessError):  # who may not list them has made none
             listed = api.list_all(kind, selector_text(name)).items

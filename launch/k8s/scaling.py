@@ -1,10 +1,14 @@
-"""Changing the number of workers: what to patch, who leaves, and whether they drained. Pure.
+"""Changing the number of workers or ps: what to patch, who leaves, whether they drained. Pure.
 
 ``parallelism`` and ``completions`` of the workers' Indexed Job change together; the API refuses one
 alone. Downwards the Job's controller deletes the pods with the highest indices. That is the request
 to drain: a worker that gets SIGTERM finishes its step, hands back its input, tells the chief and
 ends with 143, within its grace period. Workers hold no state of the model, so that is all there is
 to save; the command waits for it and says whether each of them did.
+
+The ps of a job with ps_shares are a StatefulSet whose number of replicas changes: one that gets
+SIGTERM hands its shares over to the others and ends with 0, and one that comes is given some
+(docs/replicas.md).
 """
 
 from collections.abc import Mapping
@@ -12,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cluster.resolvers.template import parse_replicas
-from ...cluster.roles import WORKER
+from ...cluster.resolvers.template_variables import PS_SHARES, REPLICAS
+from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ..job.model import JobFile
@@ -27,12 +32,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """From ``now`` to ``then`` workers.
+    """From ``now`` to ``then`` tasks of a role.
 
     Attributes:
-        leaving: Indices of workers that drain; empty upwards.
+        role: Workers or ps.
+        leaving: Indices of those that drain; empty upwards.
         coming: Indices of new ones.
-        body: The patch of the Job; empty: there is nothing to do.
+        body: The patch of the Job or StatefulSet; empty: there is nothing to do.
     """
 
     now: int
@@ -40,6 +46,12 @@ class ScalePlan:
     leaving: tuple[int, ...]
     coming: tuple[int, ...]
     body: Json
+    role: str = WORKER
+
+    @property
+    def title(self) -> str:
+        """What they are called, for people."""
+        return PS if self.role == PS else "workers"
 
 
 def plan_scale(
@@ -86,6 +98,43 @@ def plan_scale(
     )
 
 
+def plan_ps_scale(live: Json | None, then: int) -> ScalePlan:
+    """Plan a change of the StatefulSet of the ps.
+
+    Args:
+        live: The StatefulSet, as the API has it; None: there is none.
+        then: Ps wanted.
+
+    Raises:
+        ConfigurationError: It cannot be.
+    """
+    if live is None:
+        raise ConfigurationError("this job has no ps to scale: apply it first")
+    settings = _variables(live)
+    shares = int(settings.get(PS_SHARES) or 0)
+    replicas = int(settings.get("WINDLASS_PS_REPLICAS") or 1)
+    if not shares:
+        raise ConfigurationError(
+            "the ps of this job cannot become more or fewer: give it settings.ps_shares in the job "
+            "file, at least as many as the most ps that it is to have, and apply it with "
+            "--replace; it resumes from its last checkpoint"
+        )
+    if not replicas <= then <= shares:
+        raise ConfigurationError(
+            f"this job can have {replicas} to {shares} ps, not {then}: each of its {shares} shares "
+            f"(settings.ps_shares) is led by one, and on {replicas} of them (settings.ps_replicas)"
+        )
+    now = replicas_of(live)
+    body: Json = {"spec": {"replicas": then}} if then != now else {}
+    leaving, coming = tuple(range(then, now)), tuple(range(now, then))
+    return ScalePlan(now, then, leaving, coming, body, PS)
+
+
+def replicas_of(live: Json) -> int:
+    """How many pods a StatefulSet has now."""
+    return int((live.get("spec") or {}).get("replicas", 1))
+
+
 def workers_of(job: Json) -> int:
     """How many workers a Job has now."""
     return int((job.get("spec") or {}).get("completions") or 0)
@@ -96,8 +145,9 @@ def documents_to_apply(
     live: Json | None,
     form: Form = Form.OBJECTS,
     code: ShippedCode | None = None,
+    live_ps: Json | None = None,
 ) -> list[Json]:
-    """The objects of a job, where its workers' Job may be there already.
+    """The objects of a job, where its workers' Job and its ps may be there already.
 
     What ``scale`` has set stays, unless the file has changed: an annotation says which count it
     had when it was last applied. A file with another count changes that alone: the templates of
@@ -108,9 +158,27 @@ def documents_to_apply(
         live: The workers' Job as the API has it; None: there is none.
         form: What it is made of.
         code: Its code, if that is not in the image.
+        live_ps: The StatefulSet of the ps as the API has it; None: there is none.
     """
+    first = _first_count(live_ps, PS)
+    if first is None or not job.settings.ps_shares:
+        return _with_workers(job, live, form, code)
+    said = job.count(PS)
+    documents = _with_workers(job.with_counts({PS: first}), live, form, code)
+    before = ((live_ps or {})["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
+    count = replicas_of(live_ps or {}) if before == str(said) else said
+    for each in documents:
+        if each["kind"] == "StatefulSet":
+            each["metadata"]["annotations"] = {COUNT_IN_FILE: str(said)}
+            each["spec"]["replicas"] = count
+    return documents
+
+
+def _with_workers(
+    job: JobFile, live: Json | None, form: Form, code: ShippedCode | None
+) -> list[Json]:
     said = job.count(WORKER)
-    first = _first_count(live)
+    first = _first_count(live, WORKER)
     if live is None or first is None or job.synchronous or job.kubernetes.gang:
         return manifests(job, form, code)
     before = (live["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
@@ -126,21 +194,28 @@ def documents_to_apply(
     return documents
 
 
-def _first_count(live: Json | None) -> int | None:
-    """The workers that the template of a Job counts; None: it does not say."""
-    spec = ((live or {}).get("spec") or {}).get("template", {}).get("spec", {})
-    for container in spec.get("containers") or []:
-        for variable in container.get("env") or []:
-            if variable["name"] == "WINDLASS_REPLICAS" and variable.get("value"):
-                return parse_replicas(variable["value"], "WINDLASS_REPLICAS").get(WORKER)
-    return None
+def _first_count(live: Json | None, role: str) -> int | None:
+    """The tasks of a role that a template counts; None: it does not say."""
+    counted = _variables(live or {}).get(REPLICAS)
+    return parse_replicas(counted, REPLICAS).get(role) if counted else None
 
 
-def departure(exit_codes: Mapping[str, int]) -> str:
-    """How a pod of a worker that was asked to leave ended, for people; ``""``: not known.
+def _variables(live: Json) -> dict[str, str]:
+    """The variables of the pods of a Job or StatefulSet."""
+    spec = (live.get("spec") or {}).get("template", {}).get("spec", {})
+    return {
+        variable["name"]: variable.get("value", "")
+        for container in spec.get("containers") or []
+        for variable in container.get("env") or []
+    }
+
+
+def departure(exit_codes: Mapping[str, int], role: str = WORKER) -> str:
+    """How a pod that was asked to leave ended, for people; ``""``: not known.
 
     Args:
         exit_codes: Exit codes of its containers that have ended, by name.
+        role: Of the pod.
     """
     if not exit_codes:
         return ""
@@ -148,7 +223,7 @@ def departure(exit_codes: Mapping[str, int]) -> str:
     if code == ExitCode.DRAINED:
         return "drained"
     if code == 0:
-        return "its work was complete"
+        return "handed over" if role == PS else "its work was complete"
     if code == ExitCode.KILLED:
         return "killed: it did not leave within its grace period (kubernetes.grace_s)"
     return f"ended with exit code {code}"

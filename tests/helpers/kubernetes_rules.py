@@ -27,6 +27,7 @@ PLURALS = {
     "Namespace": "namespaces",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
+    "PodDisruptionBudget": "poddisruptionbudgets",
     "PodGroup": "podgroups",
     "ResourceQuota": "resourcequotas",
     "Role": "roles",

@@ -15,9 +15,11 @@ from windlass.core.errors import (
     ConfigurationError,
     PeerLostError,
 )
+from windlass.launch.job.model import JobFile
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.manifests import manifests
 from windlass.launch.k8s.operations import (
+    read_ps_scale,
     read_scale,
     scale,
 )
@@ -99,6 +101,64 @@ def test_a_scale_that_takes_too_long_says_who_is_waited_for(
     started(cluster)
     with pytest.raises(PeerLostError, match=r"worker:2, worker:3 do not run yet"):
         scaled_to(api, 4, timeout_s=0.1)
+
+
+def shared_digits() -> JobFile:
+    job = digits()
+    return job.model_copy(update={"settings": job.settings.model_copy(update={"ps_shares": 4})})
+
+
+def test_ps_come_and_hand_over_before_they_leave(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    started(cluster, shared_digits())
+    now = shared_digits().count("ps")
+    for index in range(now):
+        cluster.put("Pod", task_pod("ps", index, ready()))
+    threads: list[threading.Thread] = []
+
+    def come_and_leave(wanted: int) -> None:
+        for index in range(4):
+            there = cluster.get("Pod", f"digits-ps-{index}") is not None
+            if there and index >= wanted:
+                cluster.put("Pod", task_pod("ps", index, ended(0)))
+                cluster.remove("Pod", f"digits-ps-{index}")
+            elif not there and index < wanted:
+                cluster.put("Pod", task_pod("ps", index, ready()))
+
+    def on_patch(kind: str, item: Listed) -> None:
+        assert kind == "StatefulSet"
+        threads.append(threading.Thread(target=come_and_leave, args=(item["spec"]["replicas"],)))
+        threads[-1].start()
+
+    cluster.on_patch = on_patch
+
+    def ps_scaled_to(count: int) -> list[str]:
+        told: list[str] = []
+        scale(api, "digits", read_ps_scale(api, "digits", count), told.append,
+              timeout_s=60, watch_s=1)  # fmt: skip
+        return told
+
+    came = [f"ps:{index} runs" for index in range(now, 4)]
+    assert ps_scaled_to(4) == [f"digits: {now} → 4 ps", *came]
+    told = ps_scaled_to(1)
+    assert told[0] == "digits: 4 → 1 ps"
+    assert set(told[1:]) == {f"ps:{index} has left: handed over" for index in (1, 2, 3)}
+    assert ps_scaled_to(1) == ["digits has 1 ps already"]
+    with pytest.raises(ConfigurationError, match="can have 1 to 4 ps, not 5"):
+        read_ps_scale(api, "digits", 5)
+    for thread in threads:
+        thread.join()
+
+
+def test_the_ps_of_a_job_whose_shares_stay_are_not_scaled(
+    cluster: KubernetesCluster, api: KubernetesApi, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    with pytest.raises(ConfigurationError, match=r"give it settings.ps_shares in the job file"):
+        read_ps_scale(api, "digits", 2)
+    both = run("scale", "3", "--ps", "2", "--name", "digits")
+    assert "scale changes one number: give WORKERS, or --ps N" in str(both.exception)
 
 
 def test_a_dry_run_of_scale_names_who_would_leave(

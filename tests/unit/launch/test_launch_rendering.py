@@ -361,6 +361,41 @@ def test_a_count_that_the_file_changes_leaves_the_templates_alone() -> None:
     assert _template_texts(more) == _template_texts(first)
 
 
+def shared_job(ps: int = 2) -> JobFile:
+    """The digits with eight shares."""
+    job = digits().with_counts({"ps": ps})
+    return job.model_copy(update={"settings": job.settings.model_copy(update={"ps_shares": 8})})
+
+
+def _set(objects: list[Json]) -> Json:
+    return next(each for each in objects if each["kind"] == "StatefulSet")
+
+
+def test_ps_stay_as_many_as_scale_has_made_them_until_the_file_says_another_number() -> None:
+    first = manifests(shared_job())
+    live = {**_set(first), "spec": {**_set(first)["spec"], "replicas": 4}}  # by `scale`
+    again = documents_to_apply(shared_job(), None, live_ps=live)
+    assert _set(again)["spec"]["replicas"] == 4
+    more = documents_to_apply(shared_job(3), None, live_ps=live)
+    assert _set(more)["spec"]["replicas"] == 3
+    for objects in (again, more):
+        assert _template_texts(objects) == _template_texts(first), "no pod is started again"
+
+
+def test_one_ps_after_the_other_is_evicted_where_they_hand_over_what_they_have() -> None:
+    [budget] = [each for each in manifests(shared_job()) if each["kind"] == "PodDisruptionBudget"]
+    assert budget["spec"]["maxUnavailable"] == 1
+    labels = _set(manifests(shared_job()))["spec"]["template"]["metadata"]["labels"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert not [each for each in manifests(digits()) if each["kind"] == "PodDisruptionBudget"]
+
+
+def test_fewer_shares_than_ps_are_refused_in_a_job_file() -> None:
+    text = "name: few\nprogram: train.py\nroles: {ps: {count: 3}}\nsettings: {ps_shares: 2}\n"
+    with pytest.raises(ConfigurationError, match="2 shares leave a ps without one: this has 3 ps"):
+        parse_job(text, "few.yaml")
+
+
 def _counts(objects: list[Json]) -> int:
     spec = next(e for e in objects if e["metadata"]["name"] == "digits-worker")["spec"]
     assert spec["completions"] == spec["parallelism"]
