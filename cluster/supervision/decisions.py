@@ -182,7 +182,8 @@ class Supervision:
             wanted = code in FOLLOWED or (rule.after_kill and code == -signal.SIGKILL)
         else:
             is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
-            wanted = is_lost and not (verdict.job_ends or self._chief.has_ended)
+            goes_on = not (verdict.job_ends or self._chief.has_ended)
+            wanted = is_lost and (goes_on or task == self._policy.chief)  # which ends the job else
         is_allowed = rule.most is None or self._runs[task].attempt < rule.most
         return rule if wanted and is_allowed else None
 

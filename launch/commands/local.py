@@ -64,6 +64,13 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
     help="Of the standalone cluster; 0: any free one.",
 )
 @click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How often a chief that was killed is started again; the ps keep the variables meanwhile.",
+)
+@click.option(
     "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
 )
 @settings_options(
@@ -94,6 +101,7 @@ def local_command(
     coordinator: bool,
     standalone: bool,
     port: int,
+    restarts: int,
     plain: bool,
     **flags: Any,
 ) -> None:
@@ -112,7 +120,9 @@ def local_command(
 
     if job_file is not None:
         counts = _said_counts(workers, ps, chief, evaluator)
-        _run_job_file(job_file, script, counts, flags, dry_run=dry_run, plain=plain)
+        _run_job_file(
+            job_file, script, counts, flags, dry_run=dry_run, plain=plain, restarts=restarts
+        )
     if script is None:
         raise ConfigurationError("what shall run? Give SCRIPT, or --job and a job file")
     if dry_run:
@@ -131,10 +141,11 @@ def local_command(
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)
     cluster = LocalRoles(workers, ps, chief, evaluator, coordinator)
+    cluster.check_restarts(restarts)
     display = choose_display(cluster.tasks(), plain=plain)
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
     try:
-        job = LocalJob(cluster, program, arguments, settings, display, resume)
+        job = LocalJob(cluster, program, arguments, settings, display, resume, restarts=restarts)
         with job.signals():
             result = job.run()
     finally:
@@ -178,6 +189,7 @@ def _run_job_file(
     *,
     dry_run: bool,
     plain: bool,
+    restarts: int,
 ) -> NoReturn:
     """Run a job file, and exit as it does."""
     from ..job.reading import read_job
@@ -194,7 +206,7 @@ def _run_job_file(
     program = local_program(job, folder)
     settings = _for_a_desk(local_settings(job, flags), program)
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
-    launcher = LocalLauncher(folder, settings, plain=plain, resume=resume)
+    launcher = LocalLauncher(folder, settings, plain=plain, resume=resume, restarts=restarts)
     code, text = launch(launcher, job, dry_run=dry_run)
     echo(text, nl=False)
     sys.exit(code)

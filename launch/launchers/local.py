@@ -66,15 +66,23 @@ class LocalLauncher:
         settings: Settings of every task, made by :func:`local_settings`; ``model_dir`` is set.
         plain: Lines instead of a progress bar.
         resume: The command that would go on with this job, for people.
+        restarts: How often a lost chief is started again.
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, *, plain: bool = True, resume: str = ""
+        self,
+        folder: Path,
+        settings: Settings,
+        *,
+        plain: bool = True,
+        resume: str = "",
+        restarts: int = 0,
     ) -> None:
         self._folder = folder
         self._settings = settings
         self._plain = plain
         self._resume = resume
+        self._restarts = restarts
 
     def render(self, job: JobFile) -> str:
         """A line per process: its task, its variables and what it runs."""
@@ -107,6 +115,7 @@ class LocalLauncher:
 
         program = local_program(job, self._folder)
         cluster = local_cluster(job)
+        cluster.check_restarts(self._restarts)
         display = choose_display(cluster.tasks(), plain=self._plain)
         try:
             local = LocalJob(
@@ -117,6 +126,7 @@ class LocalLauncher:
                 display,
                 self._resume,
                 role_extras(job),
+                restarts=self._restarts,
             )
             with local.signals():
                 result = local.run()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...cluster.resolvers.tf_config import write_tf_config
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...core.errors import ConfigurationError
 from ...core.task import TaskId
 from ...net.free_ports import free_ports
 from ...worker.process.program import Program
@@ -40,6 +41,19 @@ class LocalRoles:
     def chief_task(self) -> TaskId:
         """The chief, or worker 0 in its place."""
         return TaskId(CHIEF, 0) if self.chief else TaskId(WORKER, 0)
+
+    def check_restarts(self, restarts: int) -> None:
+        """Whether a lost chief can be started again.
+
+        Raises:
+            ConfigurationError: It cannot.
+        """
+        if restarts and not (self.chief and self.ps):
+            raise ConfigurationError(
+                f"--restarts {restarts} starts a lost chief again, which goes on with what the ps "
+                f"have: it needs a chief and a ps; this has {int(self.chief)} chief and {self.ps} "
+                "ps"
+            )
 
     def choose_addresses(self) -> dict[TaskId, str]:
         """An address of this machine for every task that serves.

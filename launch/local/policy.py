@@ -1,5 +1,7 @@
 """How ``windlass local`` supervises its tasks: a job that is stopped ends within five seconds."""
 
+from dataclasses import replace
+
 from ...cluster.roles import PS
 from ...cluster.supervision.policy import (
     ALL_ROLES,
@@ -15,8 +17,8 @@ from .cluster import LocalRoles
 
 _CHIEF_IS_LATE_S = 3.5  # beyond the time in which a chief leaves
 
-# Another ps goes on with what it had, and copies it to the new process.
-_LOST_PS = Restarts(first_wait_s=0.2, longest_wait_s=10.0)
+# A ps: another one goes on with what it had, and copies it to the new process.
+_LOST_TASK = Restarts(first_wait_s=0.2, longest_wait_s=10.0)
 
 # First the chief saves, then the ps end, then SIGKILL.
 _STOP = (
@@ -26,15 +28,20 @@ _STOP = (
 )
 
 
-def local_policy(cluster: LocalRoles, settings: Settings) -> Policy:
+def local_policy(cluster: LocalRoles, settings: Settings, restarts: int = 0) -> Policy:
     """The policy for a job on this machine.
 
     Args:
         cluster: The tasks.
         settings: Settings of every task. They say how long tasks may take to leave, and how long
             they may hang.
+        restarts: How often a lost chief is started again. The ps have the variables, and the model
+            directory what it decided.
     """
     grace_s = settings.leave_grace_s
+    started_again = {PS: _LOST_TASK} if settings.shares_move else {}
+    if restarts:
+        started_again[cluster.chief_task.type] = replace(_LOST_TASK, most=restarts)
     return Policy(
         cluster.chief_task,
         cluster.synchronous,
@@ -45,7 +52,7 @@ def local_policy(cluster: LocalRoles, settings: Settings) -> Policy:
             Cause.FAILED: _STOP,
             Cause.REQUESTED: _STOP,
         },
-        restarts={PS: _LOST_PS} if settings.shares_move else {},
+        restarts=started_again,
         hang_s=settings.lease_s + grace_s,
         shares_move=settings.shares_move,
     )

@@ -74,6 +74,7 @@ class LocalJob:
         display: Where output and progress go.
         resume: The command that would go on with this job, for people; empty: it is not shown.
         of_roles: What tasks of a role get beside that, by role.
+        restarts: How often a lost chief is started again.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class LocalJob:
         display: "Display",
         resume: str = "",
         of_roles: Mapping[str, RoleExtras] | None = None,
+        *,
+        restarts: int = 0,
     ) -> None:
         self._cluster = cluster
         self._program = program
@@ -95,7 +98,7 @@ class LocalJob:
         self._of_roles = dict(of_roles or {})
         self._news = new_line_queue()
         self._runs = {task: TaskRun() for task in cluster.tasks()}
-        self._supervision = Supervision(self._runs, local_policy(cluster, settings))
+        self._supervision = Supervision(self._runs, local_policy(cluster, settings, restarts))
         self._executor = Executor[TaskId](_OUTPUT_S, failed=nobody_waits)
         self._processes: dict[TaskId, TaskProcess] = {}
         self._requests: deque[StopRequested] = deque()

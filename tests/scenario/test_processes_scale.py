@@ -1,4 +1,4 @@
-"""``windlass scale``: the ps of a ``windlass local`` become more and fewer while it counts."""
+"""Jobs of ``windlass local`` whose ps become more and fewer, or whose chief is lost."""
 
 import re
 import subprocess
@@ -60,3 +60,37 @@ def test_a_local_job_has_more_ps_and_fewer_when_it_is_asked_to(
     for line in ("1 → 3 ps", "3 → 1 ps", "1 → 2 ps"):
         assert line in text
     assert text.count("leaves: other ps have what it had") == 2
+
+
+KILLED_ONCE = """
+import os, pathlib, signal
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.ParameterServerStrategy()
+with strategy.scope():
+    count = wl.Variable(np.zeros(1, np.int64), name="count")
+first = not pathlib.Path("killed").exists()
+for _ in range(5):
+    count.assign_add([1])
+if first:
+    pathlib.Path("killed").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+print("counted to", int(count.read_value()[0]))
+"""
+
+
+@pytest.mark.scenario
+def test_a_chief_that_is_lost_is_started_again_and_goes_on_with_what_the_ps_have(
+    start_cli: StartCli, tmp_path: Path
+) -> None:
+    (tmp_path / "killed_once.py").write_text(KILLED_ONCE)
+    for restarts, code in (("1", 0), ("0", 137)):
+        (tmp_path / "killed").unlink(missing_ok=True)
+        process, output = start_cli(
+            "local", "--plain", "--workers", "0", "--restarts", restarts, "killed_once.py"
+        )
+        assert process.wait(scaled(60)) == code, output.read_text()
+        text = output.read_text()
+        assert ("chief:0 was lost; starting it again" in text) is (code == 0)
+        assert ("counted to 10" in text) is (code == 0)

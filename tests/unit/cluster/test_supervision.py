@@ -19,6 +19,7 @@ from windlass.cluster.supervision.events import (
 )
 from windlass.cluster.supervision.exits import End
 from windlass.cluster.supervision.policy import Policy
+from windlass.core.errors import ConfigurationError
 from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
@@ -258,6 +259,28 @@ def test_nothing_is_started_again_in_a_job_that_is_ending() -> None:
     job = Job(STANDALONE)
     job.end(CHIEF, 0)
     assert job.end(W0, -9) == []
+
+
+def test_a_lost_chief_of_a_local_job_is_started_again_as_often_as_was_asked_for() -> None:
+    job = Job(local_policy(LocalRoles(2, 2), Settings(), restarts=1))
+    assert job.end(CHIEF, -9) == []
+    assert job.at(1) == [StartAgain(CHIEF, 1)]
+    assert job.end(CHIEF, -9)[0] == Fails(End(CHIEF, -9))
+
+
+@pytest.mark.parametrize("code", [1, FOLLOWED, DRAINED])
+def test_a_chief_that_would_fail_again_or_only_followed_ends_the_job(code: int) -> None:
+    job = Job(local_policy(LocalRoles(2, 2), Settings(), restarts=1))
+    assert job.end(CHIEF, code)[0] == Fails(End(CHIEF, code))
+
+
+@pytest.mark.parametrize("roles", [LocalRoles(2, 0), LocalRoles(2, 1, chief=False)])
+def test_a_chief_without_ps_or_a_worker_in_its_place_is_not_started_again(
+    roles: LocalRoles,
+) -> None:
+    with pytest.raises(ConfigurationError, match="it needs a chief and a ps"):
+        roles.check_restarts(1)
+    roles.check_restarts(0)
 
 
 def test_a_lost_worker_of_a_synchronous_job_ends_it_and_is_not_started_again() -> None:

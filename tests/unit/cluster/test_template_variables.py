@@ -54,6 +54,14 @@ def test_a_worker_beyond_those_counted_is_one_more_and_knows_the_others() -> Non
     assert task_of(JOB_COMPLETION_INDEX="0").spec.task_indices("worker") == [0, 1]
 
 
+def test_a_ps_beyond_those_counted_comes_too_if_shares_move() -> None:
+    pod = {"WINDLASS_ROLE": "ps", "JOB_COMPLETION_INDEX": ""}
+    ps = task_of("mnist-ps-3", **pod, WINDLASS_PS_SHARES="8")
+    assert ps.address == "mnist-ps-3.mnist-tasks.train.svc:2222"
+    assert ps.chief_address == "mnist-chief-0.mnist-tasks.train.svc:2222"
+    assert ps.spec.task_indices("ps") == [0, 1, 3]
+
+
 def test_nobody_joins_a_ring_or_the_ps_uncounted() -> None:
     with pytest.raises(ConfigurationError, match=r"task\.index 7 is out of range"):
         task_of(WINDLASS_REPLICAS="worker=2", JOB_COMPLETION_INDEX="7")
