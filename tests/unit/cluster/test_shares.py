@@ -487,6 +487,7 @@ def make_move(shares: Shares, number: int, to: TaskId) -> None:
     [alone] = told(shares.reported(to, led))
     assert isinstance(alone, Lead)
     shares.obeyed(alone)
+    shares.reported(to, PsReport(1, shares=(leads(number, alone.epoch),)))
 
 
 def test_a_ps_that_comes_is_given_as_many_shares_as_the_others() -> None:
