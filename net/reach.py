@@ -73,7 +73,7 @@ def reach(
         first = _open_tunnel(dialer, deadline, "")
     reached = first
     if settings.shared_memory:
-        better, failure = _upgrade_to_unix(dialer, reached[1])
+        better, failure = _upgrade_to_unix(dialer, reached[1], deadline)
         offered = bool(reached[1].unix_sockets)
         findings = replace(findings, unix_offered=offered, unix_failure=failure)
         if better is not None:
@@ -153,13 +153,17 @@ def report_choice(peer: str, choice: ConnectionChoice) -> None:
         log.debug("%s is reached over %s", peer, choice.description)
 
 
-def _upgrade_to_unix(dialer: Dialer, welcome: session_pb2.Welcome) -> tuple[_Greeted | None, str]:
+def _upgrade_to_unix(
+    dialer: Dialer, welcome: session_pb2.Welcome, deadline: float
+) -> tuple[_Greeted | None, str]:
     """A connection over one of the peer's Unix sockets; otherwise the reason why not."""
     failure = ""
     for name in welcome.unix_sockets:
         try:
             connection = dialer.unix(name)
-            answer = dialer.greet(connection, _UPGRADE_TIMEOUT_S, welcome.unix_ticket)
+            answer = dialer.greet(
+                connection, min(_UPGRADE_TIMEOUT_S, _left(deadline)), welcome.unix_ticket
+            )
             if answer.instance == welcome.instance:
                 return (connection, answer), ""
             connection.close()

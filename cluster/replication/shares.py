@@ -31,7 +31,6 @@ from .replica import ReplicaRole
 from .reports import PsReport, ShareState
 
 _COPIES_OF_A_MOVE = 3  # that may break off before it is given up
-_COPIES_OF_A_LEAVER = 3  # likewise, before a ps that was asked to leave is let go
 
 
 class Shares:
@@ -73,7 +72,6 @@ class Shares:
         self._led: dict[int, int] = {}  # the epoch in which a share's leader is known to lead
         self.move: Move | None = None
         self._copies_of_move = 0
-        self._copies_of_leavers: Counter[int] = Counter()  # begun, by share, while a replica leaves
 
     # -- events --------------------------------------------------------------------------------
 
@@ -276,38 +274,48 @@ class Shares:
 
     # -- what is to be done without an event ---------------------------------------------------
 
-    def hand_over(self) -> list[Reconfiguration]:
+    def hand_over(
+        self,
+        stays: Callable[[TaskId], bool] = lambda task: True,  # noqa: ARG005
+    ) -> list[Reconfiguration]:
         """Let those that were asked to leave go where another ps has what they have, carry on with
         a move, and leave out what there are too many of.
+
+        Args:
+            stays: Whether a ps that was asked to leave can still wait until a third one has a copy.
         """
         decided = [
             each
             for now in list(self.configurations.values())
-            for each in self._without_draining(now)
+            for each in self._without_draining(now, stays)
         ]
         decided += [
             each for now in list(self.configurations.values()) for each in self._without_extra(now)
         ]
         return [*decided, *self._moved()]
 
-    def _without_draining(self, now: Configuration) -> Iterable[Reconfiguration]:
+    def _without_draining(
+        self, now: Configuration, stays: Callable[[TaskId], bool]
+    ) -> Iterable[Reconfiguration]:
         staying = [task for task in now.replicas if task in self._alive - self._draining]
-        if len(staying) == len(now.replicas):
-            self._copies_of_leavers.pop(now.share, None)
         if not staying:
             return
         if now.leader in self._draining:
             yield self._keep(handed_over(now, staying[0]))
-        elif self._led.get(now.share) == now.epoch and not self._replaces_first(now, staying):
+        elif self._led.get(now.share) == now.epoch and not self._replaces_first(
+            now, staying, stays
+        ):
             for task in now.followers:
                 if task in self._draining:
                     yield from self._leave_out(self.configurations[now.share], task)
 
-    def _replaces_first(self, now: Configuration, staying: Sequence[TaskId]) -> bool:
-        """Whether a follower that is to leave stays until another ps has a copy in its place."""
+    def _replaces_first(
+        self, now: Configuration, staying: Sequence[TaskId], stays: Callable[[TaskId], bool]
+    ) -> bool:
+        """Whether followers that are to leave stay until another ps has a copy in their place."""
         others = self._alive - self._draining - {*now.replicas}
-        may_copy = self._copies_of_leavers[now.share] <= _COPIES_OF_A_LEAVER
-        return len(staying) < self._replicas and bool(others) and may_copy
+        leavers = self._draining.intersection(now.followers)
+        return len(staying) < self._replicas and bool(others) and all(map(stays, leavers))
 
     def _without_extra(self, now: Configuration) -> Iterable[Reconfiguration]:
         """Leave out followers beyond those that are wanted: of a move that has failed."""
@@ -344,7 +352,6 @@ class Shares:
                     if moves_to is not None and self._has_failed_too_often(moves_to, now.leader):
                         continue
                     self._copying[now.share] = order.follower
-                    self._copies_of_leavers[now.share] += len(staying) < len(now.replicas)
                     begun.append(order)
         return begun
 

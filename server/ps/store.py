@@ -377,12 +377,16 @@ class Store:
             self.records.send(follower, self._copied_log())
 
     def attach_even(self, follower: Follower) -> None:
-        """As :meth:`attach`, for a follower that has exactly what is here."""
+        """As :meth:`attach`, for a follower that has exactly what is here.
+
+        Its marks may be ahead: of a closure's run that has begun there, and pushed nothing.
+        """
         numbers = {block.number for block in self.table.targets()}
         with self.table.publishing(), self._log_lock:
             follower.blocks |= numbers
             follower.claimed |= numbers
             self.records.attach(follower)
+            self.records.send(follower, self._copied_log())
 
     def copy_log(self) -> LogCopied:
         """Which pushes are complete."""

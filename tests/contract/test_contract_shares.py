@@ -18,6 +18,7 @@ from windlass.cluster.replication.reports import FollowerState, ShareLeader
 from windlass.core.errors import FencedError, MovedError, PeerLostError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.server.ps.store import Store
 
 PS = [TaskId("ps", 0), TaskId("ps", 1)]
@@ -150,6 +151,8 @@ def test_a_leader_that_hands_over_follows_without_a_copy_and_leads_again(
         copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
         controls[0].lead_share(FIRST, Lead(0, 2, PS[0], (PS[1],)), timeout_s=5)
         for epoch, (old, new) in enumerate([(0, 1), (1, 0), (0, 1)], 3):
+            # A run of a closure begins there, and its push does not come.
+            store_of(servers[old])._closures.is_new(ClosureRun(3, lane=0, turn=epoch), 1)
             order = GiveUpShare(0, epoch, PS[old], keeps=True)
             assert controls[old].give_up_share(FIRST, order, timeout_s=5) == [PS[new]]
             lead = Lead(0, epoch, PS[new], (PS[old],), leader_ended=True, former=PS[old])
@@ -162,6 +165,7 @@ def test_a_leader_that_hands_over_follows_without_a_copy_and_leads_again(
             [follower] = followers_of(controls[new])
             assert (follower.task, follower.has_joined, follower.is_lost) == (PS[old], True, False)
             assert digest_of(store_of(servers[0])) == digest_of(store_of(servers[1]))
+            assert store_of(servers[0]).copy_log() == store_of(servers[1]).copy_log()
         assert worker.value(vector())[0] == 3
         assert worker.sequence == 7
 

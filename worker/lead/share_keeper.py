@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 _ORDER_S = 2.0
 _WRITE_AGAIN_S = 0.75
 _TURN_S = 0.1
+_LEAVER_STAYS_S = 8.0  # a ps waits for longer by default: leave_grace_s, drain_grace_s and lease_s
 _FIRST_COPY_AGAIN_S, _COPY_AGAIN_S = 0.2, 10.0
 
 _ASKED = PsReport(0)
@@ -103,6 +104,7 @@ class ShareKeeper:
         self._backoffs: dict[int, Backoff] = {}
         self._copy_again: dict[int, float] = {}
         self._meter = WorkMeter() if rebalances else None
+        self._leaving_since: dict[TaskId, float] = {}  # by the clock of time.monotonic
         self._move_began = 0.0  # by the clock of time.monotonic
         self._thread = new_thread("shares", self._run, failed=self._failed)
         self._watches = [self._watch(control, was_led=self._resumes) for control in controls]
@@ -280,7 +282,7 @@ class ShareKeeper:
             before = dict(self._shares.configurations)
             has_left = report is None and self._shares.may_leave(task)
             decided = self._decided(task, report)
-            decided += self._shares.hand_over()
+            decided += self._shares.hand_over(self._stays)
             orders, give_ups = lead_orders(decided), other_orders(decided)
             lost = sorted(self._shares.lost)
             has_changed = any(each.write is not None for each in decided)
@@ -308,9 +310,15 @@ class ShareKeeper:
         if report is _ASKED:
             return []
         if report is None:
+            self._leaving_since.pop(task, None)
             return self._shares.gone(task)
         self._check_known(task, report)
         return self._shares.reported(task, report)
+
+    def _stays(self, task: TaskId) -> bool:
+        """Whether a ps that was asked to leave can wait: it leaves without an answer otherwise."""
+        since = self._leaving_since.setdefault(task, time.monotonic())
+        return time.monotonic() - since < _LEAVER_STAYS_S
 
     def _is_written(self) -> bool:
         """Write down what was decided, however long that takes; False: the job is over."""

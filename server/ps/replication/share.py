@@ -70,6 +70,7 @@ class ReplicatedShare:
         self._changed = changed
         self._beside = beside
         self._lock = threading.Lock()
+        self._obeying = threading.Lock()  # orders are obeyed one after the other
         self._position = 0
         self._break_link: Callable[[], None] = lambda: None
         self._joined: frozenset[TaskId] = frozenset()
@@ -105,23 +106,27 @@ class ReplicatedShare:
         Raises:
             FencedError: This ps may not: it has heard of a later epoch, or has not everything.
         """
-        self._outlast_grant(order)
-        store, former = self.store, self._former(order, open_former)
+        with self._obeying:
+            self._outlast_grant(order)
+            self._lead(order, self._former(order, open_former))
+
+    def _lead(self, order: Lead, former: Follower | None) -> None:
         with self._lock:
             after = replica.ordered(self.replica, order)
-            if former is not None and (after is None or self.store is not store):
+            if former is not None and not (after and replica.goes_on_with(self.replica, order)):
                 former.link.close()
                 former = None
             if after is None:
                 raise self._fenced(f"cannot lead share {self.number} in epoch {order.epoch}")
             if after is self.replica:
                 return
-            records = self.store.records
+            store, records = self.store, self.store.records
             if former is not None:  # before a report says that this ps leads
                 store.attach_even(former)
                 self._joined = frozenset([former.task])
-            if self.replica.role is ReplicaRole.FOLLOWING:
-                store.bases.clear()  # what a leader has sent was not noted
+            if self.replica.role is ReplicaRole.FOLLOWING:  # what its leader has sent was not noted
+                store.bases.clear()
+                store.cuts.abandon("this ps has followed meanwhile")
             self._even_with = frozenset()
             self.replica = after
             self._break_link()
@@ -179,6 +184,10 @@ class ReplicatedShare:
         Raises:
             FencedError: It has heard of that epoch, or of a later one: the order came late.
         """
+        with self._obeying:
+            return self._give_up_in_order(order)
+
+    def _give_up_in_order(self, order: GiveUpShare) -> frozenset[TaskId]:
         with self._lock:
             if self._given_up(order) is self.replica:
                 return self._even_with

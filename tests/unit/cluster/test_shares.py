@@ -1,5 +1,6 @@
 """The chief's decisions about all shares, when a ps reports, is lost, or is to leave."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -319,6 +320,8 @@ def test_a_ps_that_is_to_leave_follows_until_another_one_has_a_copy() -> None:
     shares.hand_over()
     led = PsReport(1, shares=(leads(0, 3, joined(0)), leads(1, 2, joined(2))))
     assert shares.reported(PS[1], led) == []
+    in_haste = deepcopy(shares)
+    assert told(in_haste.hand_over(lambda task: False)) == [Lead(0, 4, PS[1])]
     assert shares.hand_over() == []
     assert CopyTo(0, 3, PS[1], PS[2]) in shares.copies()
     led = PsReport(1, shares=(leads(0, 3, joined(0), joined(2)), leads(1, 2, joined(2))))
