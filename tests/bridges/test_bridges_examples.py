@@ -128,3 +128,19 @@ def test_a_larger_example_reaches_what_it_promises(
     assert found, output
     assert least <= float(found[-1]) <= most, output
     assert list((tmp_path / "logs").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_a_dlrm_learns_from_its_tables(framework: str, tmp_path: Path) -> None:
+    """The best number of the visits alone reaches an AUC of 0.6."""
+    pytest.importorskip(framework)
+    code, output, errors = processes.run(
+        [sys.executable, ROOT / "examples" / f"dlrm_{framework}.py", "--steps", "100"],
+        timeout_s=scaled(90),
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert code == 0, output + errors
+    found = re.findall(r"AUC ([\d.]+)$", output, flags=re.MULTILINE)
+    assert found, output
+    assert float(found[-1]) >= 0.63
