@@ -8,11 +8,13 @@ both alike.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks.cases import LEARNING_RATE
+from benchmarks.cases import LEARNING_RATE, SPARSE
+from benchmarks.compare import PEERS, ratio, run_script
 from benchmarks.running import connected, parameter_servers
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload, Write
@@ -30,6 +32,7 @@ BATCH, WIDTH, ROWS, FEATURES = 106_496, 16, 1_000_000, 26
 RULE = Adagrad(learning_rate=LEARNING_RATE["adagrad"])
 _INITIALIZER = Initializer("ones")
 _STEPS, _WARM_UP = 40, 5
+_PEER_TIMEOUT_S = 240.0
 _ROWS_MADE = 30  # steps until a growing table has 95 % of its rows
 Ids = dict[str, Array]
 
@@ -68,8 +71,13 @@ def push(session: ParameterSession, ids: Ids, gradient: Array) -> None:
     session.step(PushPayload({}, writes=writes), step_increment=1)
 
 
-def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> None:
-    """Medians of a step, by kind and number of tables, over each transport."""
+def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> dict[str, float]:
+    """Medians of a step, by kind and number of tables, over each transport.
+
+    Returns:
+        A lookup and a push with one table, by kind and transport (``"dense, shm"``). Unit: seconds.
+    """
+    steps = {}
     for transport in transports:
         for grows in (False, True):
             with (
@@ -78,6 +86,7 @@ def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> None:
             ):
                 lookup, update, both, of_many = _medians(one, many, grows=grows)
             name = f"{'growing' if grows else 'dense'}, {transport}"
+            steps[name] = both
             speeds = ", ".join(f"{BATCH / each / 1e6:.0f}" for each in (lookup, update))
             table.add_row(
                 f"{name}: lookup, push, both",
@@ -85,6 +94,29 @@ def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> None:
             )
             table.add_row("  pull, push", f"{speeds} M rows/s")
             table.add_row(f"  {FEATURES} tables with as many ids", f"{of_many / both:.2f} x one")
+    return steps
+
+
+def beside_tensorflow(table: Table, steps: dict[str, float], python: Path) -> None:
+    """TensorFlow's step on the dense table, and its ratio to each of ours.
+
+    It has no table that grows: ours stand beside its dense one.
+
+    Args:
+        table: Where the rows go.
+        steps: What :func:`times` returns.
+        python: Interpreter of an environment that has TensorFlow.
+    """
+    command = [str(python), "-m", PEERS["tensorflow"], "--cases", SPARSE.id]
+    outcome = run_script(command, timeout_s=_PEER_TIMEOUT_S)
+    if outcome.failure:
+        table.add_row("TensorFlow", f"no figures: {outcome.failure}")
+        return
+    results = {each["case"]: each["median_ms"] for each in outcome.document["results"]}
+    theirs = results[SPARSE.id]
+    table.add_row(f"{outcome.document['system']}, dense: both", f"{theirs:.1f} ms")
+    for name, both in steps.items():
+        table.add_row(f"  to {name}", ratio(theirs, both * 1e3))
 
 
 def _medians(

@@ -3,6 +3,7 @@
     python -m benchmarks.embeddings                # the table; a minute
     python -m benchmarks.embeddings --keys 5e7     # grow to 50 million keys; 5 GB
     python -m benchmarks.embeddings --check        # compares every step with NumPy, times none
+    python -m benchmarks.embeddings --steps --peers-python .venv-peers/bin/python  # and TensorFlow
 
 Times are those of one core, as this thread's processor time, so other processes distort them less;
 beside them stands the wall time of the slowest batch while growing. Those of steps are wall times.
@@ -14,6 +15,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -244,6 +246,8 @@ def main() -> None:
     )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--keys", type=float, default=1e7, help="the index grows to so many")
+    parser.add_argument("--steps", action="store_true", help="only the steps of two ps")
+    parser.add_argument("--peers-python", type=Path, help="a python that has TensorFlow")
     arguments = parser.parse_args()
     for rule in RULES:
         # So that no batch is timed while NumPy stands in.
@@ -254,8 +258,16 @@ def main() -> None:
     if not 1 <= arguments.keys <= _MAX_KEYS:
         parser.error(f"--keys is {arguments.keys:g}; it must be in [1, {_MAX_KEYS}]")
     table = Table("", "")
-    embedding_steps.times(table)
+    loads = [os.getloadavg()[0]]
+    medians = embedding_steps.times(table)
+    loads.append(os.getloadavg()[0])
+    if arguments.peers_python:
+        embedding_steps.beside_tensorflow(table, medians, arguments.peers_python)
+        loads.append(os.getloadavg()[0])
     Console().print(table)
+    print(f"load before and after: {', '.join(f'{load:.1f}' for load in loads)}")
+    if arguments.steps:
+        return
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, no second thread
     table = Table("one core", "")
     load = os.getloadavg()[0]
