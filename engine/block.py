@@ -19,7 +19,6 @@ from ..core.wire.steps import Operation
 from .arena import Arena, Memory, zeros
 from .library import library
 from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart
-from .row_changes import RowChanges
 from .rules import apply_formula, hyperparameters
 from .update_kernel import UpdateKernel
 
@@ -42,9 +41,6 @@ class Block(PushTarget):
         shards: Shards in order, all of one dtype.
         arena: Where the memory is taken from; None: the heap.
         number: Number of the block among those of its store.
-
-    Attributes:
-        changes: Notes which rows of its one shard pushes change; None: nobody asks.
     """
 
     def __init__(
@@ -61,7 +57,6 @@ class Block(PushTarget):
         self.memory = (arena or Arena()).allocate(self.offsets[-1], self.dtype)
         self.value: Array = self.memory.values
         self.slots: dict[str, Array] = {}
-        self.base_changes: RowChanges | None = None
 
     @property
     def value_bytes(self) -> int:
@@ -70,9 +65,8 @@ class Block(PushTarget):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of all slots, and of what is noted about changes."""
-        noted = self.base_changes.num_bytes if self.base_changes is not None else 0
-        return sum(slot.nbytes for slot in self.slots.values()) + noted
+        """Bytes of all slots."""
+        return sum(slot.nbytes for slot in self.slots.values())
 
     def location(self, entry: int) -> MemoryLocation | None:
         """Where an entry's values are in shared memory; None: they are not."""
@@ -95,6 +89,8 @@ class Block(PushTarget):
         for slot, start in rule.slot_start().items():
             self.add_slot(slot)
             self.view(entry, slot)[...] = start
+        if entry in self.changes:
+            self.changes[entry].note(None)
 
     def add_slot(self, slot: str) -> None:
         """Have a slot array, of zeros if it is new."""
@@ -139,18 +135,14 @@ class Block(PushTarget):
                 self.assign(part.where, part.gradient)
             else:
                 self.combine(part.where, part.gradient, part.operation, part.decay)
-            if self.base_changes is not None:
-                self.base_changes.note(self, part)
-        if self.changes:
-            self._note_changes(parts)
+            if self.changes:
+                self._note_changes(part)
         self.mark_applied(info)
 
-    def _note_changes(self, parts: Sequence[UpdatePart]) -> None:
-        for part in parts:
-            rows = part.gradient.rows
-            for entry in range(part.where.first, part.where.last):
-                if (changes := self.changes.get(entry)) is not None:
-                    changes.note(slice(None) if rows is None else rows)
+    def _note_changes(self, part: UpdatePart) -> None:
+        for entry in range(part.where.first, part.where.last):
+            if entry in self.changes:
+                self.changes[entry].note_version(int(self.versions[entry]), part.gradient.rows)
 
     def places(self, entry: int) -> int:
         """Number of rows of an entry."""
@@ -158,7 +150,9 @@ class Block(PushTarget):
 
     def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
         """Numbers of rows of the variable that changed."""
-        return self.changes[entry].since(since, start, stop) + self.shards[entry].row_offset
+        changes = self.changes[entry]
+        changes.note_version(int(self.versions[entry]))  # changed by another way than a push
+        return changes.since(since, start, stop) + self.shards[entry].row_offset
 
     def assign(self, where: Range, gradient: Gradient) -> None:
         """Overwrite a range, or rows of its shard."""

@@ -7,7 +7,7 @@ other in one memory; ``keyed/block.py`` has one part of a table whose rows are f
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from ..core.task import Incarnation, TaskId
 from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
 from ..core.wire.memory import MemoryLocation
 from ..core.wire.steps import Operation
-from .changed_rows import ChangedRows
+from .row_changes import RowChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class PushTarget(ABC):
         updates: int64, per shard: how often its update rule was applied.
         applied: Task → (generation, sequence) of the last push whose effect is in the values.
         closures: The same for pushes of closures.
-        changes: By entry: which of its rows changed; empty as long as no reader follows any.
+        changes: By entry: which of its rows changed, as long as that is followed.
     """
 
     def __init__(self, shards: Sequence[ShardDefinition], number: int = 0) -> None:
@@ -109,7 +109,7 @@ class PushTarget(ABC):
         self.initialized = np.zeros(len(shards), np.bool_)
         self.applied: dict[TaskId, tuple[int, int]] = {}
         self.closures = ClosureMarks()
-        self.changes: dict[int, ChangedRows] = {}
+        self.changes: dict[int, RowChanges] = {}
 
     @property
     @abstractmethod
@@ -124,28 +124,32 @@ class PushTarget(ABC):
     @property
     def most_bytes(self) -> int:
         """Bytes that values and slots may come to have, as they are defined now, and bytes of what
-        readers follow.
+        is noted about changes.
         """
         return self.value_bytes + self.slot_bytes + self.followed_bytes
 
     @property
     def followed_bytes(self) -> int:
-        """Bytes that readers cost who follow rows."""
+        """Most bytes of what is noted about changes of rows."""
         return sum(each.num_bytes for each in list(self.changes.values()))
 
-    def follow(self, entry: int) -> ChangedRows:
-        """Note from now on which rows of an entry change."""
-        if entry not in self.changes:
+    def follow(self, entry: int, holder: Hashable) -> RowChanges:
+        """Note which rows of an entry change, at least until this holder needs it no more."""
+        if entry not in self.changes or self.changes[entry].is_full:
             self.changes[entry] = self.make_changes(entry)
+        self.changes[entry].holders.add(holder)
         return self.changes[entry]
 
-    def make_changes(self, entry: int) -> ChangedRows:
-        """What would note the changes of an entry's rows."""
-        return ChangedRows(self.shards[entry].rows, removes=False)
+    def make_changes(self, entry: int) -> RowChanges:
+        """What would note the changes of an entry's rows from now on."""
+        version = int(self.versions[entry])
+        return RowChanges(self.shards[entry].rows, removes=False, version=version)
 
-    def unfollow(self) -> None:
-        """Note no changes any more."""
-        self.changes.clear()
+    def unfollow(self, holder: Hashable) -> None:
+        """This holder needs no changes any more; what nothing else needs is forgotten."""
+        for changes in self.changes.values():
+            changes.holders.discard(holder)
+        self.changes = {entry: each for entry, each in self.changes.items() if each.holders}
 
     @abstractmethod
     def places(self, entry: int) -> int:
@@ -156,7 +160,7 @@ class PushTarget(ABC):
         """Keys of rows that changed, of rows that are there; of an array, their numbers.
 
         Args:
-            entry: Has to be followed.
+            entry: The entry, which is followed.
             since: Position from which on; 0: all rows.
             start: First place that is looked at.
             stop: After the last one.

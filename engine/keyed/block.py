@@ -1,6 +1,6 @@
 """One part of a growing table on a ps: rows by key, in the pushes that change arrays, too."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,8 +10,8 @@ from ...core.arrays.dtypes import Array
 from ...core.report import TableCounters
 from ...core.rules.definitions import ShardDefinition
 from ...core.wire.memory import MemoryLocation
-from ..changed_rows import ChangedRows
 from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
+from ..row_changes import RowChanges
 from .definition import TableCounts, definition_of
 from .row_rules import warm_up
 from .row_store import LAST_STEP
@@ -69,7 +69,7 @@ class KeyedBlock(RowsByKey):
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that the table may come to have, and of what readers follow."""
+        """Bytes that the table may come to have, and of what is noted about changes."""
         return self.shards[0].num_bytes + self.followed_bytes
 
     def location(self, entry: int) -> MemoryLocation | None:  # noqa: ARG002 - the interface's
@@ -112,21 +112,21 @@ class KeyedBlock(RowsByKey):
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""
         self.table = KeyedTable(self.table.definition)
-        self.unfollow()
+        self.changes = {}
 
-    def follow(self, entry: int) -> ChangedRows:
-        """Note from now on which rows change."""
-        self.table.changes = super().follow(entry)
+    def follow(self, entry: int, holder: Hashable) -> RowChanges:
+        """Note which rows change or go, at least until this holder needs it no more."""
+        self.table.changes = super().follow(entry, holder)
         return self.table.changes
 
-    def make_changes(self, entry: int) -> ChangedRows:
-        """What would note the changes of rows, and which go."""
-        return ChangedRows(self.shards[entry].rows)
+    def make_changes(self, entry: int) -> RowChanges:
+        """What would note the changes of rows, and which go, from now on."""
+        return RowChanges(self.shards[entry].rows)
 
-    def unfollow(self) -> None:
-        """Note no changes any more."""
-        super().unfollow()
-        self.table.changes = None
+    def unfollow(self, holder: Hashable) -> None:
+        """This holder needs no changes any more; what nothing else needs is forgotten."""
+        super().unfollow(holder)
+        self.table.changes = self.changes.get(0)
 
     def places(self, entry: int) -> int:  # noqa: ARG002 - the interface's
         """Number of places that were ever used."""

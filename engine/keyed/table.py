@@ -17,8 +17,8 @@ from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError, ShapeMismatchError
 from .. import rows as row_functions
-from ..changed_rows import ChangedRows
 from ..library import KEYED_KERNELS, library
+from ..row_changes import RowChanges
 from ..rows import gather_rows, sum_duplicates
 from .admission import admitter
 from .clipping import clipped
@@ -47,8 +47,7 @@ class KeyedTable:
     Attributes:
         counts: What happened so far.
         step: The largest step of its pushes.
-        removals: Which rows went, for who copies what changed.
-        changes: Which rows changed; None: no reader follows any.
+        changes: Which rows changed, as long as that is followed.
 
     Raises:
         ConfigurationError: The rule, the initializer or the admission does not fit a growing table.
@@ -64,22 +63,22 @@ class KeyedTable:
         self._store = RowStore(name, definition.max_rows, definition.dim, definition.dtype, slots)
         self._index = KeyIndex(name, definition.max_rows)
         self._updater = RowUpdater(name, rule)
-        self.removals = Removals(name, definition.max_rows)
+        self._removals = Removals(name, definition.max_rows)
         self._next_check = 0
         # Of a push: fresh memory costs more than the work in it.
         self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
         self._recent = RecentRows(self._memory)
         self.counts = TableCounts()
         self.step = 0
-        self.changes: ChangedRows | None = None
+        self.changes: RowChanges | None = None
 
     def __len__(self) -> int:
         return len(self._store)
 
     @property
     def num_bytes(self) -> int:
-        """Memory of rows and index, and of what is remembered of rows that went."""
-        return self._store.num_bytes + self._index.num_bytes + self.removals.num_bytes
+        """Memory of rows and index."""
+        return self._store.num_bytes + self._index.num_bytes
 
     def read(self, keys: Array, out: Array | None = None) -> Array:
         """The rows of keys; makes none.
@@ -230,7 +229,7 @@ class KeyedTable:
 
         Rows that changed before, at the same step, come along again.
         """
-        self.removals.begin(self.step)
+        self._removals.begin(self.step)
         return self.step
 
     def removed_since(self, mark: int) -> Array:
@@ -241,15 +240,14 @@ class KeyedTable:
         Raises:
             LimitExceededError: The mark is older than what is remembered; copy the whole table.
         """
-        return self.removals.since(mark)
+        return self._removals.since(mark)
 
     def load(self, tile: Tile) -> None:
         """Write rows as they were copied; a key that has a row gets the tile's.
 
         In a full table they make room for themselves, if it evicts.
 
-        They keep the steps of their last pushes, so they are no change since a mark, and pins of
-        removals end.
+        They keep the steps of their last pushes, so they are no change since a mark.
 
         Raises:
             ShapeMismatchError: The rows do not fit. Nothing was changed.
@@ -268,7 +266,6 @@ class KeyedTable:
                 f"{store.max_rows}; raise max_rows",
                 table=name,
             )
-        self.removals.drop_pins()
         rows[new] = self._insert(keys[new])
         store.values[rows] = tile.values
         for slot, memory in store.slots.items():
@@ -395,7 +392,7 @@ class KeyedTable:
             return
         self._recent.forget()
         keys = self._store.keys[rows]
-        self.removals.note(keys, self.step)
+        self._removals.note(keys, self.step)
         if self.changes is not None:
             self.changes.note_removed(keys)
         self._index.remove(keys)

@@ -5,19 +5,18 @@ A delta of another one, or by a ps that has come to lead since, is written whole
 is never guessed.
 """
 
+import logging
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ...engine.block import Block
+from ...core.errors import LimitExceededError
 from ...engine.push_target import PushTarget, RowsByKey
 from ...engine.row_changes import RowChanges
+from .shard_table import ShardTable
 from .tensor_plan import COPY_BYTES
 
-if TYPE_CHECKING:
-    from ...engine.keyed.block import KeyedBlock
+log = logging.getLogger(__name__)
 
 _LEAST_BYTES = COPY_BYTES
 """Arrays of fewer bytes, slots included, are always written whole."""
@@ -42,45 +41,50 @@ WHOLE = SaveOrder()
 
 
 @dataclass(frozen=True, slots=True)
-class TableMark:
-    """A moment of a part of a table.
+class Mark:
+    """A moment of a large array, or of a part of a table.
 
     Attributes:
-        step: The table's step: rows of later pushes, and some of this step, changed after it.
-        pin: Position among the removed keys.
+        changes: What notes its changes.
+        position: What changed at this position or later changed after the moment.
     """
 
-    step: int
-    pin: int
+    changes: RowChanges
+    position: int
+
+    def is_known(self, block: PushTarget) -> bool:
+        """Whether all changes since the moment are known. The caller locks the block."""
+        return block.changes.get(0) is self.changes and self.changes.knows(self.position)
 
 
-Mark = RowChanges | TableMark
 Marks = WeakKeyDictionary[PushTarget, Mark]
 
 
 class Bases:
-    """The moment of a store's last whole checkpoint for deltas. Thread-safe."""
+    """The moment of a store's last whole checkpoint for deltas. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        table: The store's shards.
+    """
+
+    def __init__(self, table: ShardTable) -> None:
+        self._table = table
         self._lock = threading.Lock()
         self._checkpoint = ""  # empty: it is being written
         self._cut = 0
         self._marks: Marks = WeakKeyDictionary()
 
-    def begin(self, blocks: Iterable[PushTarget], cut: int = 0) -> None:
+    def begin(self, cut: int = 0) -> None:
         """Note from now on what changes; earlier moments are forgotten. Takes the blocks' locks.
 
         Args:
-            blocks: Blocks and parts of tables.
             cut: Number of the cut whose moment it is; 0: of none.
         """
-        self.clear()
         with self._lock:
-            self._cut = cut
-            for block in blocks:
-                with block.lock:
-                    mark = _mark(block)
-                if mark is not None:
+            self._checkpoint, self._cut = "", cut
+            self._marks = WeakKeyDictionary()
+            for block in self._table.targets():
+                if (mark := self._mark(block)) is not None:
                     self._marks[block] = mark
 
     def commit(self, checkpoint: str, cut: int = 0) -> None:
@@ -97,31 +101,24 @@ class Bases:
     def clear(self) -> None:
         """Note nothing any more."""
         with self._lock:
-            marks, self._marks, self._checkpoint = self._marks, WeakKeyDictionary(), ""
-            for block, mark in marks.items():
-                with block.lock:
-                    if isinstance(mark, TableMark):
-                        _table_of(block).table.removals.unpin(mark.pin)
-                    elif isinstance(block, Block):
-                        block.base_changes = None
+            self._marks, self._checkpoint = WeakKeyDictionary(), ""
+            self._table.unfollow(self)
+
+    def _mark(self, block: PushTarget) -> Mark | None:
+        """The moment of now, from which on changes are noted; None: the block is written whole."""
+        if not _is_large(block):
+            return None
+        try:
+            changes = self._table.follow(block, 0, self)
+        except LimitExceededError as error:
+            log.warning("all of %s goes into deltas: %s", block.shards[0].label, error.message)
+            return None
+        with block.lock:
+            return Mark(changes, changes.advance())
 
 
-def _mark(block: PushTarget) -> Mark | None:
-    """Begin to note what changes of a block; None: it is written whole."""
+def _is_large(block: PushTarget) -> bool:
     if isinstance(block, RowsByKey):
-        table = _table_of(block).table
-        return TableMark(table.step, table.removals.pin())
-    if not isinstance(block, Block) or len(block.shards) > 1 or block.shards[0].rows < 2:
-        return None
-    if block.value_bytes + block.slot_bytes <= _LEAST_BYTES:
-        return None
-    block.base_changes = RowChanges(block)
-    return block.base_changes
-
-
-def _table_of(block: PushTarget) -> "KeyedBlock":
-    from ...engine.keyed.block import KeyedBlock  # a ps without tables never loads it
-
-    if not isinstance(block, KeyedBlock):
-        raise TypeError(f"{block.shards[0].label!r} is no part of a table")
-    return block
+        return True
+    is_array_of_rows = len(block.shards) == 1 and block.shards[0].rows > 1
+    return is_array_of_rows and block.value_bytes + block.slot_bytes > _LEAST_BYTES

@@ -91,7 +91,7 @@ class MemoryLimits:
             self._check(used + more, self.max_ps_bytes, "max_ps_bytes", label, who)
 
     def check_followed(self, num_bytes: int, name: str, blocks: Iterable[PushTarget]) -> None:
-        """Check that what notes the changes of a variable's rows for readers fits.
+        """Check that what notes which rows of a variable change fits.
 
         Raises:
             LimitExceededError: It does not.
@@ -99,9 +99,9 @@ class MemoryLimits:
         used = self._beside() + sum(block.most_bytes for block in blocks)
         if used + num_bytes > self.max_ps_bytes:
             raise LimitExceededError(
-                f"{self._task} would hold {used + num_bytes} bytes if a reader followed the rows "
-                f"of {name!r}, and max_ps_bytes is {self.max_ps_bytes}; let readers look rows up "
-                "without keeping them, or raise WINDLASS_MAX_PS_BYTES on the ps",
+                f"{self._task} would hold {used + num_bytes} bytes if it noted which rows of "
+                f"{name!r} change, and max_ps_bytes is {self.max_ps_bytes}; raise "
+                "WINDLASS_MAX_PS_BYTES on the ps, or let readers look rows up without keeping them",
                 task=self._task,
                 variable=name,
                 limit="max_ps_bytes",

@@ -18,8 +18,6 @@ from ...core.errors import LimitExceededError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position
-from ...engine.changed_rows import ChangedRows
-from ...engine.push_target import PushTarget
 from .layout import Layout
 from .shard_table import ShardTable
 
@@ -88,13 +86,7 @@ class Readers:
                 # By identity: two readers that want nothing are equal.
                 self._wanted = [each for each in self._wanted if each is not wanted]
                 if not self._wanted:
-                    self._unfollow()
-
-    def _unfollow(self) -> None:
-        for target in self._store.table.targets():
-            if target.changes:
-                with target.lock:
-                    target.unfollow()
+                    self._store.table.unfollow(self)
 
     # -- changed rows --------------------------------------------------------------------------
 
@@ -106,7 +98,7 @@ class Readers:
             LimitExceededError: There is no memory left to note changes in.
         """
         target, entry = self._store.table.target_of((request.variable, request.part))
-        changes = self._followed(target, entry)
+        changes = self._store.table.follow(target, entry, self)
         position, cursor, now = request.position, request.cursor, Position(changes.log)
         with target.lock:
             if position.log != changes.log or not changes.knows(position.since):
@@ -135,16 +127,6 @@ class Readers:
                 cursor = _GONE if has_gone else 0
                 break
         return FollowAnswer(now, cursor), np.concatenate(parts)
-
-    def _followed(self, target: PushTarget, entry: int) -> ChangedRows:
-        changes = target.changes.get(entry)
-        if changes is not None and not changes.is_full:
-            return changes
-        self._store.table.check_follow(target, entry)
-        with target.lock:
-            if changes is not None and target.changes.get(entry) is changes:
-                target.unfollow()
-            return target.follow(entry)
 
     # -- rows of one moment --------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ...core.arrays.dtypes import Array
 from ...core.checkpoint.delta import ROWS, changed_slot
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...engine.block import Block
-from ...engine.row_changes import RowChanges
+from .bases import Mark
 from .cut.image import BlockImage, CutImage, KeptPiece
 from .tensor_plan import LOCKED_BYTES, PAUSE_S, PartPiece, PlannedTensor, memory_of
 
@@ -76,18 +76,16 @@ class RowsDelta:
         return copies
 
 
-def changed_rows(
-    image: BlockImage, changes: RowChanges, cut: CutImage | None = None
-) -> RowsDelta | None:
+def changed_rows(image: BlockImage, mark: Mark, cut: CutImage | None = None) -> RowsDelta | None:
     """What changed of an array since a moment; None: too much, or it is not known.
 
     Args:
         image: Its block, planned at the moment that is saved; nothing of it is read.
-        changes: What was noted since the moment of the whole checkpoint.
+        mark: The moment of the whole checkpoint.
         cut: What the image is a part of, if that is of one moment.
     """
     block = image.block
-    if block.base_changes is not changes or len(image.pieces) < 2:
+    if len(image.pieces) < 2:
         return None
     changed: list[Array] = []
     shard = block.shards[0]
@@ -95,10 +93,10 @@ def changed_rows(
         tensor = piece.tensors[0]
         start = tensor.row_offset - shard.row_offset
         with block.lock:
-            if block.rules[0] is not changes.rule:  # its slots are new
+            if not mark.is_known(block):
                 return None
-            rows = changes.between(block, start, start + tensor.rows)
-        changed.append(rows - start)
+            rows = block.changed_keys(0, mark.position, start, start + tensor.rows)
+        changed.append(rows - tensor.row_offset)
     if sum(rows.size for rows in changed) > shard.rows * _MOST_CHANGED:
         return None
     return RowsDelta(image, changed, cut)

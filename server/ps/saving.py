@@ -22,8 +22,7 @@ from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
-from ...engine.row_changes import RowChanges
-from .bases import WHOLE, Marks, SaveOrder, TableMark
+from .bases import WHOLE, Marks, SaveOrder
 from .cut.image import BlockImage, CutImage, copies_of_tables
 from .piece_copies import PieceCopies
 from .store import Store
@@ -142,7 +141,7 @@ def _plan(store: Store, most: int, image: CutImage | None, order: SaveOrder) -> 
     """Plan before writing: a slot that is bound later waits for the next checkpoint."""
     if image is None:
         if order.may_be_base:
-            store.bases.begin([*store.table.blocks(), *store.table.tables()])
+            store.bases.begin()
         blocks = [BlockImage(block, most) for block in store.table.blocks()]
         tables = copies_of_tables(store.table.tables(), most)
     else:
@@ -160,17 +159,17 @@ def _plan(store: Store, most: int, image: CutImage | None, order: SaveOrder) -> 
 
 
 def _changed_rows(image: BlockImage, known: Marks, cut: CutImage | None) -> "RowsDelta | None":
-    changes = known.get(image.block)
-    if not isinstance(changes, RowChanges):
+    mark = known.get(image.block)
+    if mark is None:
         return None
     from .row_deltas import changed_rows  # most jobs write no deltas
 
-    return changed_rows(image, changes, cut)
+    return changed_rows(image, mark, cut)
 
 
 def _changed_keys(table: "TableCopy", known: Marks) -> "TableDelta | None":
     mark = known.get(table.block)
-    if not isinstance(mark, TableMark):
+    if mark is None:
         return None
     from .table_deltas import delta_of  # a ps without tables never loads it
 

@@ -1,7 +1,7 @@
 """The shards of one ps: which are defined, and where each one is in memory."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -30,6 +30,7 @@ from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...engine.push_target import PushTarget, RowsByKey
+from ...engine.row_changes import RowChanges
 from ...net.shared_memory import SharedSegment, unavailable
 from .claims import Claims
 from .first_values import Held, initialize, restored_slots
@@ -464,15 +465,25 @@ class ShardTable:
             held = self._find(key)
             return held.block, held.entry
 
-    def check_follow(self, target: PushTarget, entry: int) -> None:
-        """Check that there is memory to note which rows of an entry change.
+    def follow(self, target: PushTarget, entry: int, holder: Hashable) -> RowChanges:
+        """Note which rows of an entry change, at least until this holder needs it no more.
 
         Raises:
-            LimitExceededError: There is not.
+            LimitExceededError: There is no memory to note them in.
         """
-        num_bytes = target.make_changes(entry).num_bytes  # untouched, so it takes none yet
-        name = target.shards[entry].variable.name
-        self._limits.check_followed(num_bytes, name, self.targets())
+        if entry not in target.changes:
+            num_bytes = target.make_changes(entry).num_bytes  # untouched, so it takes none yet
+            name = target.shards[entry].variable.name
+            self._limits.check_followed(num_bytes, name, self.targets())
+        with target.lock:
+            return target.follow(entry, holder)
+
+    def unfollow(self, holder: Hashable) -> None:
+        """This holder needs no changes any more; what nothing else needs is forgotten."""
+        for target in self.targets():
+            if target.changes:
+                with target.lock:
+                    target.unfollow(holder)
 
     def _find(self, key: ShardKey) -> Held:
         held = self._held.get(key)

@@ -119,7 +119,7 @@ class Store:
         self.records = RecordStream(settings.request_timeout_s)
         self.table = ShardTable(task, settings, self.raise_global_step, self.records, beside)
         self.cuts = ShareCuts(self._take_image, self._last_push)
-        self.bases = Bases()
+        self.bases = Bases(self.table)
         self.readers = Readers(self)
         self._beside = beside
         self._log_lock = threading.Lock()
@@ -356,7 +356,7 @@ class Store:
         with self._tally.lock:
             pushes = self._tally.pushes
         if moment.may_be_base:
-            self.bases.begin([*self.table.blocks(), *self.table.tables()], moment.number)
+            self.bases.begin(moment.number)
         return CutImage(
             self.task,
             replace(moment, global_step=self.global_step, pushes=pushes),

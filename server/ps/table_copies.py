@@ -46,7 +46,7 @@ class TableCopy:
         state: Their arrays.
         version: Version of the part at that moment.
         applied: Marks of pushes at that moment.
-        removed: Number of keys that had lost their rows until that moment.
+        moment: Position of the changes at that moment, if they are noted; else 0.
         shard: Definition of the part.
         used: Places that had been used.
         row_bytes: Bytes of a row.
@@ -64,7 +64,8 @@ class TableCopy:
             columns = block.table.columns
             self.version = self.updates = int(block.versions[0])
             self.applied = dict(block.applied)
-            self.removed = block.table.removals.position
+            changes = block.table.changes
+            self.moment = changes.advance() if changes is not None else 0
         self._kept: dict[int, list[Array]] = {}  # by the first place
         self._most_kept = most_kept
         self._next = 0  # places before it are read

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.arrays.dtypes import Array
 from ...core.checkpoint.delta import REMOVED, superseded
 from ...engine.keyed.row_store import FREE
-from .bases import TableMark
+from .bases import Mark
 from .table_copies import TableCopy, spec_of
 from .tensor_plan import LOCKED_BYTES, PAUSE_S, PartPiece
 
@@ -84,7 +84,7 @@ class TableDelta:
         return copies
 
 
-def delta_of(copy: TableCopy, mark: TableMark) -> TableDelta | None:
+def delta_of(copy: TableCopy, mark: Mark) -> TableDelta | None:
     """What changed of a part of a table since a moment; None: too much, or it is not known.
 
     Args:
@@ -96,8 +96,7 @@ def delta_of(copy: TableCopy, mark: TableMark) -> TableDelta | None:
         return _listed(copy, mark)
     with copy.block.lock:
         is_kept = copy.is_kept
-        until = copy.removed if is_kept else None
-        removed = copy.block.table.removals.after(mark.pin, until)
+        removed = _removed(copy, mark, copy.moment if is_kept else None)
         taken = None if is_kept else _taken(copy, mark)
     if is_kept:  # nobody changes it any more
         taken = _taken(copy, mark)
@@ -108,16 +107,19 @@ def delta_of(copy: TableCopy, mark: TableMark) -> TableDelta | None:
     return TableDelta(copy, taken, superseded(removed))
 
 
-def _taken(copy: TableCopy, mark: TableMark) -> dict[str, Array] | None:
-    """The columns of rows that changed, as they were planned; None: too many."""
+def _taken(copy: TableCopy, mark: Mark) -> dict[str, Array] | None:
+    """The columns of rows that changed, as they were planned; None: too many.
+
+    Of rows that a push has kept, some may have changed only since then.
+    """
     columns = copy.planned_columns()
-    rows = _changed(columns["last"], mark)
+    rows = _changed(columns["last"], mark, 0)
     if rows.size > _most(copy):
         return None
     return {name: column[rows] for name, column in columns.items()}
 
 
-def _listed(copy: TableCopy, mark: TableMark) -> TableDelta | None:
+def _listed(copy: TableCopy, mark: Mark) -> TableDelta | None:
     """List changed places without the lock: a row that a push changes now may be there or not."""
     block, left = copy.block, _most(copy)
     with block.lock:
@@ -125,22 +127,33 @@ def _listed(copy: TableCopy, mark: TableMark) -> TableDelta | None:
     places, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start in range(0, copy.used, _LISTED_AT_ONCE):
         stop = min(start + _LISTED_AT_ONCE, copy.used)
-        changed = _changed(columns["last"][start:stop], mark) + start
+        changed = _changed(columns["last"], mark, start, stop)
         keys.append(columns["keys"][changed])
         places.append(changed)
         left -= changed.size
         if left < 0:
             return None
     with block.lock:  # after the list: a row that went before its place was read is among these
-        removed = block.table.removals.after(mark.pin)
+        removed = _removed(copy, mark)
     if removed is None:
         return None
     rows = {"places": np.concatenate(places), "keys": np.concatenate(keys)}
     return TableDelta(copy, rows, superseded(removed))
 
 
-def _changed(last: Array, mark: TableMark) -> Array:
-    changed = np.flatnonzero(last >= mark.step)
+def _removed(copy: TableCopy, mark: Mark, before: int | None = None) -> list[Array] | None:
+    """Keys that lost their rows since a moment, before a position or until now; None: not known.
+
+    The caller locks the block.
+    """
+    if not mark.is_known(copy.block) or copy.moment < mark.position:
+        return None
+    return mark.changes.removed_parts(mark.position, before)
+
+
+def _changed(last: Array, mark: Mark, start: int, stop: int | None = None) -> Array:
+    """Places in ``[start, stop)`` that changed and have a row, by the steps of all places."""
+    changed = mark.changes.since(mark.position, start, last.size if stop is None else stop)
     return np.asarray(changed[last[changed] != FREE])
 
 

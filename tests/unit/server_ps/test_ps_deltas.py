@@ -24,11 +24,12 @@ from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.tables import Sightings
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.followed_rows import FollowRequest, Position
 from windlass.distribute.local_ps import LocalPs
 from windlass.engine.block import Block
 from windlass.engine.keyed.block import KeyedBlock
 from windlass.launch.commands.checkpoint import verify_command
-from windlass.server.ps.bases import SaveOrder, TableMark
+from windlass.server.ps.bases import Mark, SaveOrder
 from windlass.server.ps.cut.image import Moment
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
@@ -53,9 +54,14 @@ class Cluster:
     """Some ps, and a worker."""
 
     def __init__(
-        self, num_ps: int, *definitions: VariableDefinition, restore_from: Path | str = ""
+        self,
+        num_ps: int,
+        *definitions: VariableDefinition,
+        restore_from: Path | str = "",
+        max_ps_bytes: int = 1 << 30,
     ) -> None:
-        self.stores = [Store(TaskId("ps", index), Settings()) for index in range(num_ps)]
+        settings = Settings(max_ps_bytes=max_ps_bytes)
+        self.stores = [Store(TaskId("ps", index), settings) for index in range(num_ps)]
         peers = [LocalPs(store.task, WHO, store.settings, store) for store in self.stores]
         self.session = ParameterSession(peers, WHO, Settings())
         self.session.connect()
@@ -69,10 +75,10 @@ class Cluster:
         if D in definitions:
             self.session.bind(["d"], Adagrad(learning_rate=0.1))
 
-    def push(self, keys: Array, seed: int, name: str = "t") -> None:
+    def push(self, keys: Array, seed: int, name: str = "t", *, counts: bool = True) -> None:
         values = np.random.default_rng(seed).standard_normal((keys.size, DIM)).astype(F32)
         payload = gradients(**{name: (keys, values)})
-        self.session.step(payload, step_increment=1)
+        self.session.step(payload, step_increment=int(counts))
 
     def save(self, model_dir: Path, kind: str, *, cut: bool = False) -> Path:
         """Save a checkpoint; of a cut, after which rows change and go."""
@@ -174,7 +180,8 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     cluster = trained(1, T)
     [block] = cluster.tables()
     table_ = block.table
-    mark = TableMark(table_.step, table_.removals.pin())
+    changes = block.follow(0, "deltas")
+    mark = Mark(changes, changes.advance())
     base = {int(key) for tile in table_.tiles() for key in tile.keys}
     cluster.push(np.arange(-200, -150), 20)
     delta = delta_of(TableCopy(block, 512, most_kept=0), mark)
@@ -191,10 +198,10 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     for each in columns.values():
         loaded.load(loaded.tile(each))
         listed |= set(each["keys"].tolist())
-    assert listed == set(range(-200, -150)) | set(KEYS[:50].tolist())  # these at the mark's step
+    assert listed == set(range(-200, -150))
     stayed = np.arange(-180, -150)
     np.testing.assert_array_equal(loaded.read(stayed), table_.read(stayed))
-    assert len(loaded) == stayed.size + 50
+    assert len(loaded) == stayed.size
     assert base & set(range(-200, -180))
 
 
@@ -275,12 +282,70 @@ def test_nothing_is_noted_without_deltas(tmp_path: Path) -> None:
     cluster = Cluster(1, D, table())
     cluster.save(tmp_path, "whole")
     [array], [keyed] = cluster.arrays(), cluster.tables()
-    with_notes = array.slot_bytes
+    assert array.followed_bytes == 4 * ROWS
+    assert keyed.followed_bytes > 0
     save_shards(cluster.stores[0], str(tmp_path / "ckpt-0000000003"))
-    assert array.slot_bytes == with_notes - ROWS
-    cluster.push(np.arange(9), 1)
-    keyed.table.evict(np.arange(9))
-    assert keyed.table.removals.num_bytes == 0
+    assert array.followed_bytes == keyed.followed_bytes == 0
+    assert keyed.table.changes is None
+
+
+def test_a_program_that_counts_no_steps_has_deltas_of_what_changed(tmp_path: Path) -> None:
+    before = Cluster(1, T)
+    before.push(KEYS, 1, counts=False)
+    whole = before.save(tmp_path, "whole")
+    before.push(np.arange(20), 2, counts=False)
+    delta = before.save(tmp_path, "delta")
+    assert size_of(delta) < 0.05 * size_of(whole)
+    assert Cluster(1, T, restore_from=delta).digests() == before.digests()
+
+
+def test_a_reader_and_deltas_each_have_a_moment_of_their_own(tmp_path: Path) -> None:
+    before = trained(1, T)
+    [store], [keyed] = before.stores, before.tables()
+    with store.readers.session(TaskId("reader", 0)):
+        first, _ = store.readers.changed(FollowRequest("t", 0, Position()))
+        whole = before.save(tmp_path, "whole")
+        before.push(np.arange(20), 8)
+        second, keys = store.readers.changed(FollowRequest("t", 0, first.position))
+        assert sorted(keys.tolist()) == list(range(20))
+        before.push(np.arange(30, 40), 9)
+        delta = before.save(tmp_path, "delta")
+        assert size_of(delta) < 0.05 * size_of(whole)
+        assert Cluster(1, T, restore_from=delta).digests() == before.digests()
+        store.bases.clear()
+        _, keys = store.readers.changed(FollowRequest("t", 0, second.position))
+        assert sorted(keys.tolist()) == list(range(30, 40))
+        before.save(tmp_path, "whole")
+    before.push(np.arange(50, 60), 10)
+    delta = before.save(tmp_path, "delta")
+    assert manifest_of(delta).base is not None, "the reader has left, not who writes deltas"
+    assert Cluster(1, T, restore_from=delta).digests() == before.digests()
+    store.bases.clear()
+    assert keyed.followed_bytes == 0
+
+
+def test_a_table_that_lost_more_keys_than_are_remembered_is_whole(tmp_path: Path) -> None:
+    before = Cluster(1, T)
+    before.push(np.arange(5000), 1)
+    before.save(tmp_path, "whole")
+    before.tables()[0].table.evict(np.arange(4500))
+    before.push(np.arange(4990, 5000), 2)
+    delta = before.save(tmp_path, "delta")
+    assert manifest_of(delta).base is None
+    assert Cluster(1, T, restore_from=delta).digests() == before.digests()
+
+
+def test_without_memory_for_what_changed_all_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Cluster(1, T, max_ps_bytes=Cluster(1, T).tables()[0].most_bytes + 100)
+    before.push(KEYS, 1)
+    before.save(tmp_path, "whole")
+    assert "'t' change, and max_ps_bytes is" in caplog.text
+    before.push(np.arange(20), 2)
+    delta = before.save(tmp_path, "delta")
+    assert manifest_of(delta).base is None
+    assert Cluster(1, T, restore_from=delta).digests() == before.digests()
 
 
 def test_a_ps_that_does_not_know_the_whole_one_writes_all(tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 
 from windlass.core.arrays.dtypes import Array
-from windlass.engine.changed_rows import ChangedRows
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.initializers import Initializer
+from windlass.engine.block import Block
+from windlass.engine.row_changes import RowChanges
 
 
-def changed(changes: ChangedRows, since: int, rows: int = 10) -> list[int]:
+def changed(changes: RowChanges, since: int, rows: int = 10) -> list[int]:
     found: list[int] = changes.since(since, 0, rows).tolist()
     return found
 
 
-def gone(changes: ChangedRows, since: int) -> list[int]:
+def gone(changes: RowChanges, since: int) -> list[int]:
     found: list[int] = changes.removed_since(since, 0, 1 << 30).tolist()
     return found
 
@@ -22,13 +25,13 @@ def keys(*some: int) -> Array:
 
 
 def test_a_position_has_the_changes_of_after_its_question() -> None:
-    changes = ChangedRows(10)
+    changes = RowChanges(10)
     changes.note(keys(1, 2))
     first = changes.advance()
     changes.note(keys(2, 7))
     changes.note_removed(keys(-4))
     second = changes.advance()
-    changes.note(slice(8, 10))
+    changes.note(keys(8, 9))
     assert changed(changes, first) == [2, 7, 8, 9]
     assert changed(changes, second) == [8, 9]
     assert changed(changes, 0) == list(range(10))
@@ -37,7 +40,7 @@ def test_a_position_has_the_changes_of_after_its_question() -> None:
 
 
 def test_removed_keys_are_read_in_pieces() -> None:
-    changes = ChangedRows(10)
+    changes = RowChanges(10)
     position = changes.advance()
     for start in range(0, 90, 30):
         changes.note_removed(np.arange(start, start + 30))
@@ -48,7 +51,7 @@ def test_removed_keys_are_read_in_pieces() -> None:
 
 
 def test_a_position_of_before_the_log_of_removed_keys_is_unknown() -> None:
-    changes = ChangedRows(10)
+    changes = RowChanges(10)
     first = changes.advance()
     changes.note_removed(np.arange(4000))
     second = changes.advance()
@@ -61,7 +64,7 @@ def test_a_position_of_before_the_log_of_removed_keys_is_unknown() -> None:
 
 
 def test_a_batch_beyond_the_log_makes_all_before_unknown() -> None:
-    changes = ChangedRows(10)
+    changes = RowChanges(10)
     first = changes.advance()
     changes.note_removed(np.arange(5000))
     assert not changes.knows(first)
@@ -70,9 +73,53 @@ def test_a_batch_beyond_the_log_makes_all_before_unknown() -> None:
 
 @pytest.mark.parametrize("rows", [1, 1 << 20])
 def test_its_memory_is_what_was_counted(rows: int) -> None:
-    changes = ChangedRows(rows)
+    changes = RowChanges(rows)
     for start in range(20):
         changes.note_removed(np.arange(start * 10_000, (start + 1) * 10_000))
     held = sum(each.nbytes for _, each in changes._removed) + 4 * rows
     assert held <= changes.num_bytes
-    assert ChangedRows(rows, removes=False).num_bytes == 4 * rows
+    assert RowChanges(rows, removes=False).num_bytes == 4 * rows
+
+
+def test_a_change_of_all_rows_is_one_for_each_of_them() -> None:
+    changes = RowChanges(10)
+    first = changes.advance()
+    changes.note(None)
+    second = changes.advance()
+    changes.note(keys(4))
+    assert changed(changes, first) == list(range(10))
+    assert changes.since(first, 8, 20).tolist() == [8, 9]
+    assert changed(changes, second) == [4]
+
+
+def test_versions_that_were_not_noted_are_changes_of_all_rows() -> None:
+    changes = RowChanges(10, removes=False, version=7)
+    first = changes.advance()
+    changes.note_version(8, keys(3))
+    changes.note_version(8)
+    assert changed(changes, first) == [3]
+    second = changes.advance()
+    changes.note_version(10, keys(5))
+    assert changed(changes, second) == list(range(10))
+
+
+def test_keys_that_went_before_a_position_are_apart() -> None:
+    changes = RowChanges(10)
+    first = changes.advance()
+    changes.note_removed(keys(1))
+    second = changes.advance()
+    changes.note_removed(keys(2))
+    assert [each.tolist() for each in changes.removed_parts(first, second)] == [[1]]
+    assert [each.tolist() for each in changes.removed_parts(first)] == [[1], [2]]
+
+
+def test_several_holders_ask_since_moments_of_their_own() -> None:
+    definition = VariableDefinition("w", (10, 1), np.dtype(np.float32), Initializer("zeros"))
+    block = Block([ShardDefinition(definition)])
+    one, other = block.follow(0, "one"), block.follow(0, "other")
+    assert one is other
+    block.unfollow("one")
+    assert block.changes == {0: other}
+    assert block.followed_bytes == 40
+    block.unfollow("other")
+    assert block.followed_bytes == 0
