@@ -1,8 +1,12 @@
 """What a reader asks about rows that changed, and what a ps answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...proto.v1 import session_pb2
+from ..arrays.dtypes import Array
 from ..errors import WindlassError
 from . import error_table
 from .bounds import MAX_NAME_BYTES, check_count, check_text
@@ -61,6 +65,22 @@ class FollowAnswer:
     unknown: bool = False
     payload_bytes: int = 0
     error: WindlassError | None = None
+
+
+def within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:
+    """Which keys are in one of some ranges, if there are any ranges.
+
+    Args:
+        keys: int64, shape ``(n,)``.
+        ranges: (first, last), ``last`` included.
+
+    Returns:
+        bool, shape ``(n,)``.
+    """
+    inside: Array = np.full(keys.size, not ranges)
+    for first, last in ranges:
+        inside |= (keys >= first) & (keys <= last)
+    return inside
 
 
 def request_to_wire(request: FollowRequest) -> session_pb2.FollowRows:

@@ -20,7 +20,7 @@ from ...core.settings import load_settings, quiet_grpc
 from ...net.auth.own_job import with_own_job
 from .config import DEFAULT_CACHE_BYTES, FeatureConfig
 from .feature_bags import FeatureBags, by_name
-from .followed_rows import FollowedTable
+from .followed_tables import FollowedTable
 from .reader_arguments import Keys, check_table, checked_keys, chief_of_cluster
 from .row_cache import CachedLookup, rows_of
 

@@ -11,7 +11,7 @@ from ...core.arrays.dtypes import Array, as_dtype
 from ...core.errors import ConfigurationError
 from ...core.rules.definitions import VariableDefinition
 from .config import TableConfig
-from .followed_rows import ranges_of
+from .followed_tables import ranges_of
 
 LookedUp = Literal["looked_up"]
 Keys = LookedUp | Sequence[tuple[int, int]] | Array

@@ -41,7 +41,7 @@ WHOLE = SaveOrder()
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class BaseMark:
     """A moment of a large array, or of a part of a table.
 
     Attributes:
@@ -57,7 +57,7 @@ class Mark:
         return block.changes.get(0) is self.changes and self.changes.knows(self.position)
 
 
-Marks = WeakKeyDictionary[PushTarget, Mark]
+BaseMarks = WeakKeyDictionary[PushTarget, BaseMark]
 
 
 class Bases:
@@ -72,7 +72,7 @@ class Bases:
         self._lock = threading.Lock()
         self._checkpoint = ""  # empty: it is being written
         self._cut = 0
-        self._marks: Marks = WeakKeyDictionary()
+        self._marks: BaseMarks = WeakKeyDictionary()
 
     def begin(self, cut: int = 0) -> None:
         """Note from now on what changes; earlier moments are forgotten. Takes the blocks' locks.
@@ -92,7 +92,7 @@ class Bases:
         with self._lock:
             self._checkpoint = checkpoint if cut == self._cut else ""
 
-    def of(self, checkpoint: str) -> Marks:
+    def of(self, checkpoint: str) -> BaseMarks:
         """The moment of a checkpoint by block; nothing if it is another one or not known."""
         with self._lock:
             known = checkpoint and checkpoint == self._checkpoint
@@ -104,7 +104,7 @@ class Bases:
             self._marks, self._checkpoint = WeakKeyDictionary(), ""
             self._table.unfollow(self)
 
-    def _mark(self, block: PushTarget) -> Mark | None:
+    def _mark(self, block: PushTarget) -> BaseMark | None:
         """The moment of now, from which on changes are noted; None: the block is written whole."""
         if not _is_large(block):
             return None
@@ -114,7 +114,7 @@ class Bases:
             log.warning("all of %s goes into deltas: %s", block.shards[0].label, error.message)
             return None
         with block.lock:
-            return Mark(changes, changes.advance())
+            return BaseMark(changes, changes.advance())
 
 
 def _is_large(block: PushTarget) -> bool:

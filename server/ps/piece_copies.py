@@ -1,6 +1,5 @@
 """Copies of pieces of blocks, a part of a MiB under the lock at a time, for who writes them."""
 
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,7 +8,8 @@ from ...core.arrays.dtypes import Array
 from ...engine.block import Block
 from ...net.memory_pool import temporary_buffer
 from .cut.image import BlockImage, CutImage, KeptPiece
-from .tensor_plan import LOCKED_BYTES, PAUSE_S, PlannedTensor, memory_of
+from .locked_copies import copy_in_parts
+from .tensor_plan import PlannedTensor, memory_of
 
 
 class PieceCopies:
@@ -77,15 +77,14 @@ class PieceCopies:
         """Copy rows of one shard, some at a moment, each with its slots."""
         rows = group[0].rows
         row_bytes = [view.size // max(1, rows) for view in views]
-        step = max(1, LOCKED_BYTES // max(1, sum(row_bytes)))
         sources = [memory_of(block, tensor).view(np.uint8) for tensor in group]
-        for first in range(0, rows, step):
-            if first:
-                time.sleep(PAUSE_S)
-            with block.lock:
-                for source, view, size in zip(sources, views, row_bytes, strict=True):
-                    part = slice(first * size, (first + step) * size)
-                    np.copyto(view[part], source[part])
+
+        def copy(part: slice) -> None:
+            for source, view, size in zip(sources, views, row_bytes, strict=True):
+                elements = slice(part.start * size, part.stop * size)
+                np.copyto(view[elements], source[elements])
+
+        copy_in_parts(block.lock, rows, sum(row_bytes), copy)
 
     def _piecewise(self, block: Block, tensor: PlannedTensor) -> Iterator[memoryview]:
         """Copy a row that does not fit, some of it at a time."""

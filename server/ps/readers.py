@@ -17,7 +17,7 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position
+from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position, within
 from .layout import Layout
 from .shard_table import ShardTable
 
@@ -110,7 +110,7 @@ class Readers:
                 start = cursor - _GONE
                 keys = changes.removed_since(position.since, start, _ENOUGH_KEYS)
                 following = cursor + keys.size if keys.size == _ENOUGH_KEYS else 0
-                return FollowAnswer(now, following), _within(keys, request.ranges)
+                return FollowAnswer(now, following), keys[within(keys, request.ranges)]
             cursor = min(cursor, target.places(entry))
         parts, found, most = [_NO_KEYS], 0, cursor + _MOST_PLACES
         while cursor < most and found < _ENOUGH_KEYS:
@@ -121,7 +121,7 @@ class Readers:
                 cursor += _PLACES
                 is_last = cursor >= target.places(entry)
                 has_gone = changes.removed_since(position.since, 0, 1).size > 0
-            parts.append(_within(keys, request.ranges))
+            parts.append(keys[within(keys, request.ranges)])
             found += parts[-1].size
             if is_last:
                 cursor = _GONE if has_gone else 0
@@ -160,12 +160,3 @@ class Readers:
         if not named:
             return []
         return self._store.read(named[-1].layout, named[-1].rows)
-
-
-def _within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:
-    if not ranges:
-        return keys
-    wanted = np.zeros(keys.size, np.bool_)
-    for first, last in ranges:
-        wanted |= (keys >= first) & (keys <= last)
-    return keys[wanted]

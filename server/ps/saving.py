@@ -22,7 +22,7 @@ from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
-from .bases import WHOLE, Marks, SaveOrder
+from .bases import WHOLE, BaseMarks, SaveOrder
 from .cut.image import BlockImage, CutImage, copies_of_tables
 from .piece_copies import PieceCopies
 from .store import Store
@@ -35,7 +35,7 @@ from .tensor_plan import (
 )
 
 if TYPE_CHECKING:
-    from .row_deltas import RowsDelta
+    from .array_deltas import ArrayDelta
     from .table_copies import TableCopy
     from .table_deltas import TableDelta
 
@@ -118,7 +118,7 @@ class _SavePlan:
     """What is written: blocks as they are, then parts of tables and what changed of blocks."""
 
     blocks: list[BlockImage]
-    parts: "list[TableCopy | TableDelta | RowsDelta]"
+    parts: "list[TableCopy | TableDelta | ArrayDelta]"
 
     def __post_init__(self) -> None:
         taken = {"__metadata__"}  # reserved by safetensors
@@ -158,22 +158,22 @@ def _plan(store: Store, most: int, image: CutImage | None, order: SaveOrder) -> 
     )
 
 
-def _changed_rows(image: BlockImage, known: Marks, cut: CutImage | None) -> "RowsDelta | None":
+def _changed_rows(image: BlockImage, known: BaseMarks, cut: CutImage | None) -> "ArrayDelta | None":
     mark = known.get(image.block)
     if mark is None:
         return None
-    from .row_deltas import changed_rows  # most jobs write no deltas
+    from .array_deltas import delta_of_array  # most jobs write no deltas
 
-    return changed_rows(image, mark, cut)
+    return delta_of_array(image, mark, cut)
 
 
-def _changed_keys(table: "TableCopy", known: Marks) -> "TableDelta | None":
+def _changed_keys(table: "TableCopy", known: BaseMarks) -> "TableDelta | None":
     mark = known.get(table.block)
     if mark is None:
         return None
-    from .table_deltas import delta_of  # a ps without tables never loads it
+    from .table_deltas import delta_of_table  # a ps without tables never loads it
 
-    return delta_of(table, mark)
+    return delta_of_table(table, mark)
 
 
 class _Written:
@@ -204,7 +204,7 @@ class _Written:
         ]
 
     def add_part(
-        self, number: int, part: "TableCopy | TableDelta | RowsDelta", writer: TensorFileWriter
+        self, number: int, part: "TableCopy | TableDelta | ArrayDelta", writer: TensorFileWriter
     ) -> None:
         """Write a part of a table, or what changed of one or of an array."""
         self.applied[number] = part.applied

@@ -598,9 +598,10 @@ class ShardTable:
             return list(self._blocks)
 
     def bytes_in_use(self) -> int:
-        """Bytes of all values and slots, growing tables included."""
+        """Bytes of all values and slots, growing tables included, and of what notes changes."""
         with self._definitions:
-            return sum(block.value_bytes + block.slot_bytes for block in self._blocks)
+            blocks = list(self._blocks)
+        return sum(each.value_bytes + each.slot_bytes + each.followed_bytes for each in blocks)
 
     def blocks(self) -> list[Block]:
         """Every block of arrays, in the order of creation."""

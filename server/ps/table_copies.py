@@ -7,7 +7,6 @@ in a place beyond those that were used at the beginning comes with the next chec
 copied some at a time under the table's lock, each row with its slots.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
@@ -24,7 +23,8 @@ from ...engine.keyed.row_store import SLOT
 from ...engine.keyed.tiles import Tile
 from ...engine.push_target import PushTarget, UpdatePart
 from .first_values import another_kind
-from .tensor_plan import LOCKED_BYTES, PAUSE_S, PartPiece
+from .locked_copies import copy_in_parts
+from .tensor_plan import PartPiece
 
 _MOST_KEPT_BYTES = 64 << 20
 """A larger table is not kept for a cut: a push would stand while all of it is copied."""
@@ -139,17 +139,15 @@ class TableCopy:
             yield start, min(start + self.step, self.used)
 
     def _copied(self, start: int, stop: int) -> list[Array]:
-        step = max(1, LOCKED_BYTES // self.row_bytes)
         with self.block.lock:
             columns = self.block.table.columns
         copies = [np.empty_like(column[start:stop]) for column in columns.values()]
-        for first in range(start, stop, step):
-            if first > start:
-                time.sleep(PAUSE_S)
-            last = min(first + step, stop)
-            with self.block.lock:
-                for copy, column in zip(copies, columns.values(), strict=True):
-                    copy[first - start : last - start] = column[first:last]
+
+        def copy_places(part: slice) -> None:
+            for copy, column in zip(copies, columns.values(), strict=True):
+                copy[part] = column[start:stop][part]
+
+        copy_in_parts(self.block.lock, stop - start, self.row_bytes, copy_places)
         return copies
 
 

@@ -7,7 +7,6 @@ that have lost their rows since the whole checkpoint are an array beside them. O
 keeps at one moment the rows are taken at once.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -15,9 +14,10 @@ import numpy as np
 from ...core.arrays.dtypes import Array
 from ...core.checkpoint.delta import REMOVED, superseded
 from ...engine.keyed.row_store import FREE
-from .bases import Mark
+from .bases import BaseMark
+from .locked_copies import copy_in_parts
 from .table_copies import TableCopy, spec_of
-from .tensor_plan import LOCKED_BYTES, PAUSE_S, PartPiece
+from .tensor_plan import PartPiece
 
 _MOST_CHANGED = 0.25
 """Part of all places: of more the whole table is written, and no longer list is kept."""
@@ -25,7 +25,7 @@ _LISTED_AT_ONCE = 1 << 20  # places whose steps are compared at a time
 
 
 class TableDelta:
-    """What changed of a part of a table. Make one with :func:`delta_of`.
+    """What changed of a part of a table. Make one with :func:`delta_of_table`.
 
     Args:
         copy: The whole part, planned at the moment that is saved. Its rows are not read.
@@ -71,20 +71,18 @@ class TableDelta:
             name: np.empty((places.size, *column.shape[1:]), column.dtype)
             for name, column in columns.items()
         }
-        step = max(1, LOCKED_BYTES // self._copy.row_bytes)
-        for first in range(0, places.size, step):
-            part = slice(first, first + step)
-            if first:
-                time.sleep(PAUSE_S)
-            with self.block.lock:
-                for name, column in columns.items():
-                    copies[name][part] = column[places[part]]
+
+        def copy_places(part: slice) -> None:
+            for name, column in columns.items():
+                copies[name][part] = column[places[part]]
+
+        copy_in_parts(self.block.lock, places.size, self._copy.row_bytes, copy_places)
         copies["last"][copies["keys"] != listed["keys"]] = FREE
         copies["keys"] = listed["keys"]
         return copies
 
 
-def delta_of(copy: TableCopy, mark: Mark) -> TableDelta | None:
+def delta_of_table(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
     """What changed of a part of a table since a moment; None: too much, or it is not known.
 
     Args:
@@ -107,7 +105,7 @@ def delta_of(copy: TableCopy, mark: Mark) -> TableDelta | None:
     return TableDelta(copy, taken, superseded(removed))
 
 
-def _taken(copy: TableCopy, mark: Mark) -> dict[str, Array] | None:
+def _taken(copy: TableCopy, mark: BaseMark) -> dict[str, Array] | None:
     """The columns of rows that changed, as they were planned; None: too many.
 
     Of rows that a push has kept, some may have changed only since then.
@@ -119,7 +117,7 @@ def _taken(copy: TableCopy, mark: Mark) -> dict[str, Array] | None:
     return {name: column[rows] for name, column in columns.items()}
 
 
-def _listed(copy: TableCopy, mark: Mark) -> TableDelta | None:
+def _listed(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
     """List changed places without the lock: a row that a push changes now may be there or not."""
     block, left = copy.block, _most(copy)
     with block.lock:
@@ -141,7 +139,7 @@ def _listed(copy: TableCopy, mark: Mark) -> TableDelta | None:
     return TableDelta(copy, rows, superseded(removed))
 
 
-def _removed(copy: TableCopy, mark: Mark, before: int | None = None) -> list[Array] | None:
+def _removed(copy: TableCopy, mark: BaseMark, before: int | None = None) -> list[Array] | None:
     """Keys that lost their rows since a moment, before a position or until now; None: not known.
 
     The caller locks the block.
@@ -151,7 +149,7 @@ def _removed(copy: TableCopy, mark: Mark, before: int | None = None) -> list[Arr
     return mark.changes.removed_parts(mark.position, before)
 
 
-def _changed(last: Array, mark: Mark, start: int, stop: int | None = None) -> Array:
+def _changed(last: Array, mark: BaseMark, start: int, stop: int | None = None) -> Array:
     """Places in ``[start, stop)`` that changed and have a row, by the steps of all places."""
     changed = mark.changes.since(mark.position, start, last.size if stop is None else stop)
     return np.asarray(changed[last[changed] != FREE])

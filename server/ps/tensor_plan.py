@@ -13,10 +13,6 @@ _MAX_COPY_BYTES = 32 * 1024 * 1024
 _RANGES = 4096  # of one ps, about: from 16 GiB on they grow, so that manifests stay small
 
 
-LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
-PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
-
-
 @dataclass(frozen=True, slots=True)
 class PartPiece:
     """One array of a file, of a part of a table or of what changed of an array.

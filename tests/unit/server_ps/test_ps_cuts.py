@@ -311,7 +311,7 @@ def test_a_piece_that_changes_while_it_is_copied_is_that_of_the_cut(
         for amount in pushes:
             job.add(0, "large", amount)
 
-    monkeypatch.setattr("windlass.server.ps.piece_copies.time.sleep", sleep)
+    monkeypatch.setattr("windlass.server.ps.locked_copies.time.sleep", sleep)
     saved = job.saved(tmp_path)
     assert all((values == 0).all() for values in saved.values())
     assert job.value("large")[0, 0] == 1

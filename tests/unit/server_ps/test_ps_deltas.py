@@ -29,12 +29,12 @@ from windlass.distribute.local_ps import LocalPs
 from windlass.engine.block import Block
 from windlass.engine.keyed.block import KeyedBlock
 from windlass.launch.commands.checkpoint import verify_command
-from windlass.server.ps.bases import Mark, SaveOrder
+from windlass.server.ps.bases import BaseMark, SaveOrder
 from windlass.server.ps.cut.image import Moment
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
 from windlass.server.ps.table_copies import TableCopy
-from windlass.server.ps.table_deltas import delta_of
+from windlass.server.ps.table_deltas import delta_of_table
 from windlass.training.table_export import export_table
 
 WHO = Incarnation(TaskId("worker", 0), 1)
@@ -181,10 +181,10 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     [block] = cluster.tables()
     table_ = block.table
     changes = block.follow(0, "deltas")
-    mark = Mark(changes, changes.advance())
+    mark = BaseMark(changes, changes.advance())
     base = {int(key) for tile in table_.tiles() for key in tile.keys}
     cluster.push(np.arange(-200, -150), 20)
-    delta = delta_of(TableCopy(block, 512, most_kept=0), mark)
+    delta = delta_of_table(TableCopy(block, 512, most_kept=0), mark)
     assert delta is not None
     table_.evict(np.arange(-200, -180))
     cluster.push(np.array([5000, 5001]), 21)  # in their places

@@ -25,7 +25,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.engine.push_target import StepInfo
 from windlass.net.memory_pool import temporary_buffer
-from windlass.server.ps import piece_copies, saving, tensor_plan
+from windlass.server.ps import locked_copies, piece_copies, saving, tensor_plan
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 
@@ -359,7 +359,7 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(
     locked_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push that arrives meanwhile is in some of the rows, in each with value and slots."""
-    monkeypatch.setattr(piece_copies, "LOCKED_BYTES", locked_bytes)
+    monkeypatch.setattr(locked_copies, "LOCKED_BYTES", locked_bytes)
     rows, pushes = 4000, 200
     w = VariableDefinition("w", (rows, 2), F32, ZEROS)
     cluster = Cluster(1, [w])

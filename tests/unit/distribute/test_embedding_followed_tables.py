@@ -8,7 +8,7 @@ from helpers.tables import DIM, F32, table
 from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.definitions import ShardDefinition
 from windlass.core.wire.followed_rows import FollowAnswer, FollowRequest, Position
-from windlass.distribute.embedding.followed_rows import FollowedTable, ranges_of
+from windlass.distribute.embedding.followed_tables import FollowedTable, ranges_of
 
 KEYS = np.arange(6)
 

@@ -5,7 +5,6 @@ when they are written. Of a cut they are of its moment, as all rows of a range a
 push changes some of them; more rows than changed until that moment may be listed.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,16 +13,17 @@ from ...core.arrays.dtypes import Array
 from ...core.checkpoint.delta import ROWS, changed_slot
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...engine.block import Block
-from .bases import Mark
+from .bases import BaseMark
 from .cut.image import BlockImage, CutImage, KeptPiece
-from .tensor_plan import LOCKED_BYTES, PAUSE_S, PartPiece, PlannedTensor, memory_of
+from .locked_copies import copy_in_parts
+from .tensor_plan import PartPiece, PlannedTensor, memory_of
 
 _MOST_CHANGED = 0.5
 """Part of all rows: of more the whole array is written, which is faster read."""
 
 
-class RowsDelta:
-    """What changed of an array that is alone in its block. Make one with :func:`changed_rows`.
+class ArrayDelta:
+    """What changed of an array that is alone in its block. Make one with :func:`delta_of_array`.
 
     Args:
         image: The block, planned at the moment that is saved.
@@ -61,14 +61,13 @@ class RowsDelta:
         """Rows of the tensors of a piece, which is read then."""
         block = self.image.block
         copies = [np.empty(_shape(each, rows.size), each.spec.dtype) for each in piece.tensors]
-        step = max(1, LOCKED_BYTES * piece.tensors[0].rows // max(1, piece.num_bytes))
-        for first in range(0, rows.size, step):
-            if first:
-                time.sleep(PAUSE_S)
-            with block.lock:
-                for number, copy in enumerate(copies):
-                    part = slice(first, first + step)
-                    copy[part] = _memory(block, piece, number)[rows[part]]
+
+        def copy_rows(part: slice) -> None:
+            for number, copy in enumerate(copies):
+                copy[part] = _memory(block, piece, number)[rows[part]]
+
+        row_bytes = piece.num_bytes // max(1, piece.tensors[0].rows)
+        copy_in_parts(block.lock, rows.size, row_bytes, copy_rows)
         with block.lock:
             was_kept, piece.kept, piece.is_read = piece.kept is not None, None, True
         if self._cut is not None:
@@ -76,7 +75,9 @@ class RowsDelta:
         return copies
 
 
-def changed_rows(image: BlockImage, mark: Mark, cut: CutImage | None = None) -> RowsDelta | None:
+def delta_of_array(
+    image: BlockImage, mark: BaseMark, cut: CutImage | None = None
+) -> ArrayDelta | None:
     """What changed of an array since a moment; None: too much, or it is not known.
 
     Args:
@@ -99,7 +100,7 @@ def changed_rows(image: BlockImage, mark: Mark, cut: CutImage | None = None) -> 
         changed.append(rows - tensor.row_offset)
     if sum(rows.size for rows in changed) > shard.rows * _MOST_CHANGED:
         return None
-    return RowsDelta(image, changed, cut)
+    return ArrayDelta(image, changed, cut)
 
 
 def _pieces(tensors: Sequence[PlannedTensor], rows: Array) -> Iterator[PartPiece]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array, DType
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
-from ...core.wire.followed_rows import MAX_RANGES, FollowAnswer, FollowRequest, Position
+from ...core.wire.followed_rows import MAX_RANGES, FollowAnswer, FollowRequest, Position, within
 from ...engine.keyed.hashing import ps_of_keys
 from .row_cache import CachedLookup, RowCache, rows_of
 
@@ -153,10 +153,7 @@ class FollowedTable:
         if self._list is not None:
             at = np.minimum(np.searchsorted(self._list, keys), self._list.size - 1)
             return np.asarray(self._list[at] == keys)
-        wanted: Array = np.full(keys.size, not self._ranges)
-        for first, last in self._ranges:
-            wanted |= (keys >= first) & (keys <= last)
-        return wanted
+        return within(keys, self._ranges)
 
     def follow(self) -> None:
         """One round: have every change that the ps have made until now.
