@@ -101,4 +101,4 @@ def test_the_loss_of_all_replicas_ends_the_job_and_says_so(tmp_path: Path) -> No
         assert job.running["chief:0"].wait(scaled(60)) == ExitCode.PEER_LOST
         assert "was lost, and with it the last replica of share" in job.said("chief:0")
     finally:
-        job.kill()
+        job.stop()

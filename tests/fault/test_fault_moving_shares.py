@@ -56,4 +56,4 @@ def test_the_loss_of_a_ps_without_followers_ends_the_job_and_says_so(tmp_path: P
             "chief:0"
         )
     finally:
-        job.kill()
+        job.stop()

@@ -18,66 +18,32 @@ from windlass.core.task import TaskId
 from windlass.net.free_ports import free_ports
 
 from .clusters import HandStarted, tf_configs
+from .histories import check_histories, read_history
+from .links import Links
 from .waiting import scaled, wait_until
 
-# Each task counts its own steps on all ps, until the test says that it is enough. A chief that is
-# to be killed counts nothing: nobody would know whether its last step was answered.
-PROGRAM = """
-import json, os, pathlib, sys, time
-import numpy as np
-import windlass as wl
-
-config = json.loads(os.environ["TF_CONFIG"])
-task, ps = config["task"], COUNTS
-slot = 0 if task["type"] == "chief" else task["index"] + 1
-counts_steps = slot or "--chief-counts" in sys.argv
-strategy = wl.distribute.ParameterServerStrategy()
-with strategy.scope():
-    counts = [wl.Variable(np.zeros(3, np.int64), name=f"count{i}") for i in range(ps)]
-    table = wl.Variable(np.zeros((20_000, 32), np.float32), name="table")
-one = np.eye(3, dtype=np.int64)[slot]
-ones = np.ones(table.shape, np.float32)
-
-def step():
-    for count in counts:
-        count.assign_add(one)
-    table.assign_add(ones)
-
-def say(steps):
-    pathlib.Path(f"new-{slot}").write_text(str(steps))
-    os.replace(f"new-{slot}", f"steps-{slot}")
-
-steps = 0
-say(steps)
-while not pathlib.Path("enough").exists():
-    if not counts_steps:
-        time.sleep(0.05)
-        continue
-    strategy.run(step)
-    steps += 1
-    say(steps)
-    seen = [int(count.read_value()[slot]) for count in counts]
-    assert seen == [steps] * ps, (seen, steps)
-say(f"{steps} in all")
-if slot == 0:
-    while not all(pathlib.Path(f"steps-{i}").read_text().endswith("all") for i in range(3)):
-        time.sleep(0.05)
-    found = [count.read_value().tolist() for count in counts]
-    print(json.dumps({"counts": found, "table": table.read_value()[[0, -1], 0].tolist()}))
-"""
+_HELPERS = Path(__file__).resolve().parent
 
 
 class CountingJob(HandStarted):
-    """A chief, two workers and some ps, between which shares move.
+    """A chief, some workers and some ps, between which shares move; see
+    :mod:`helpers.counting_program`.
 
     Args:
         folder: Where they run.
         ps: Number of ps.
-        chief_counts: The chief counts its steps, too.
+        workers: Number of workers.
+        chief_counts: The chief counts its steps, too. One that is to be killed does not.
         rows: Rows of the large variable, each of 128 bytes.
+        pause_s: Time between two steps of a task. Unit: seconds.
         rebalances: The chief moves shares by itself.
         replicas: How many ps have each share.
         shares: Number of shares; 0: one for each ps.
+        linked: All that tasks send to each other goes over :attr:`links`; they share no memory.
+        environment: Variables of all processes.
+
+    Attributes:
+        links: The network between the tasks; None: they are not ``linked``.
     """
 
     def __init__(
@@ -85,28 +51,56 @@ class CountingJob(HandStarted):
         folder: Path,
         ps: int = 2,
         *,
+        workers: int = 2,
         chief_counts: bool = True,
         rows: int = 20_000,
+        pause_s: float = 0.0,
         rebalances: bool = False,
         replicas: int = 2,
         shares: int = 0,
+        linked: bool = False,
+        **environment: str,
     ) -> None:
         self.folder = folder
-        self.configs = tf_configs(chief=1, worker=2, ps=ps)
+        self.num_workers = workers
+        self.configs = tf_configs(chief=1, worker=workers, ps=ps)
         self.environment = {
             "WINDLASS_PS_REPLICAS": str(replicas),
             "WINDLASS_PS_SHARES": str(shares),
             "WINDLASS_MODEL_DIR": str(folder / "model"),
             "WINDLASS_REBALANCE": str(int(rebalances)),
+            **environment,
         }
         self._has_followers = replicas > 1
         self._shares = shares or ps
-        program = PROGRAM.replace("20_000", str(rows)).replace("COUNTS", str(self._shares))
-        (folder / "program.py").write_text(program)
-        arguments = ["--chief-counts"] if chief_counts else []
-        self.command = ["windlass", "run", "program.py", "--", *arguments]
-        self._counting = range(0 if chief_counts else 1, 3)
+        self.links: Links | None = None
+        if linked:
+            self._put_proxies()
+        words = ["--rows", str(rows), "--workers", str(workers), "--pause-s", str(pause_s)]
+        words += ["--counts", str(self._shares)]
+        words += ["--chief-counts"] if chief_counts else []
+        program = str(_HELPERS / "counting_program.py")
+        task = str(_HELPERS / "counting_task.py")
+        self.command = ["python", "-u", task, "run", program, "--", *words]
+        self._counting = range(0 if chief_counts else 1, workers + 1)
+        self._client: ChiefClient | None = None
         super().__init__(self.command, self.configs, folder, **self.environment)
+
+    def _put_proxies(self) -> None:
+        """Let the tasks know each other by addresses at which proxies listen."""
+        addresses = {}
+        for task, config in self.configs.items():
+            role, index = task.split(":")
+            host, port = json.loads(config)["cluster"][role][int(index)].split(":")
+            addresses[task] = ("127.0.0.2", int(port)), (host, int(port))
+            self.configs[task] = config.replace(host, "127.0.0.2")
+        self.environment |= {"WINDLASS_HOST": host, "WINDLASS_SHARED_MEMORY": "false"}
+        self.links = Links(addresses, lambda: {t: p.pid for t, p in self.running.items()})
+
+    @property
+    def ps(self) -> list[str]:
+        """All ps."""
+        return [task for task in self.configs if task.startswith("ps")]
 
     def until_said(self, *words: str) -> None:
         """Wait until the chief has said each of these, in this order."""
@@ -121,19 +115,26 @@ class CountingJob(HandStarted):
 
         wait_until(has_said, 60, " … ".join(words))
 
+    # -- steps ---------------------------------------------------------------------------------
+
     def steps(self) -> list[int]:
         """How many steps each task has made."""
-        files = [self.folder / f"steps-{slot}" for slot in range(3)]
-        return [int(file.read_text().split()[0]) if file.exists() else 0 for file in files]
+        return [int(each.split()[0]) if each else 0 for each in self._progress()]
 
-    def go_on(self) -> None:
+    def _progress(self) -> list[str]:
+        files = [self.folder / f"steps-{slot}" for slot in range(self.num_workers + 1)]
+        return [file.read_text() if file.exists() else "" for file in files]
+
+    def go_on(self, steps: int = 5) -> None:
         """Wait until each task has made some more steps."""
         before = self.steps()
         wait_until(
-            lambda: all(self.steps()[slot] >= before[slot] + 5 for slot in self._counting),
+            lambda: all(self.steps()[slot] >= before[slot] + steps for slot in self._counting),
             30,
             "steps of all tasks",
         )
+
+    # -- the chief -----------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
@@ -142,12 +143,19 @@ class CountingJob(HandStarted):
 
     @contextmanager
     def chief(self) -> Iterator[ChiefClient]:
-        """Calls to the chief."""
-        chief = ChiefClient(self.address, Settings(), Principal("driver"))
+        """Calls to the chief; after a failure they go over another connection."""
+        if self._client is None:
+            self._client = ChiefClient(self.address, Settings(), Principal("driver"))
         try:
-            yield chief
-        finally:
-            chief.close()
+            yield self._client
+        except WindlassError:
+            self._close_client()
+            raise
+
+    def _close_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def shares(self) -> tuple[ShareLeader, ...]:
         """Who leads and follows, as the chief says; nothing if it does not answer."""
@@ -190,7 +198,9 @@ class CountingJob(HandStarted):
         again = HandStarted(
             self.command, {task: self.configs[task]}, self.folder, **self.environment
         )
-        (self.folder / f"before-{task.replace(':', '-')}.txt").write_text(said)
+        before = self.folder / f"before-{task.replace(':', '-')}.txt"
+        with before.open("a") as file:
+            file.write(said)
         self.running[task] = again.running[task]
 
     def start_more(self, *indices: int) -> None:
@@ -213,24 +223,66 @@ class CountingJob(HandStarted):
             code = self.running[task].wait(scaled(15))
             assert code == 0, self.said("chief:0") + self.said(task)
 
-    def kill(self) -> None:
-        """End all processes."""
-        for process in self.running.values():
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGCONT)
-                process.kill()
-            process.wait(10)
+    # -- the end -------------------------------------------------------------------------------
+
+    def stop_counting(self) -> None:
+        """Let all tasks make no more steps, and wait until they have said how many they made."""
+        (self.folder / "enough").touch()
+        wait_until(
+            lambda: all(each.endswith("all") for each in self._progress()), 60, "the last steps"
+        )
+
+    def digests(self) -> dict[int, dict[str, tuple[str, int, str]]]:
+        """What each ps says of each share that it has: role, epoch and digest, by share and ps."""
+        file = self.folder / "digests-wanted"
+        number = str(int(file.read_text()) + 1 if file.exists() else 1)
+        file.with_suffix(".new").write_text(number)
+        file.with_suffix(".new").replace(file)
+        answers = {ps: self.folder / f"digests-{number}-{ps[3:]}" for ps in self.ps}
+        wait_until(lambda: all(each.exists() for each in answers.values()), 30, "digests")
+        found: dict[int, dict[str, tuple[str, int, str]]] = {}
+        for ps, answer in answers.items():
+            for share, digest in json.loads(answer.read_text()).items():
+                found.setdefault(int(share), {})[ps] = tuple(digest)
+        return found
+
+    def check_digests(self) -> None:
+        """Check that leader and follower of each share hold the same, once all steps were made."""
+        self.until_whole()
+        found = self.digests()
+        for share in self.shares():
+            has = found[share.share]
+            kept = {task.short: has.get(task.short) for task in (share.leader, *share.followers)}
+            assert None not in kept.values(), kept
+            assert len({each[2] for each in kept.values() if each is not None}) == 1, kept
 
     def end(self) -> None:
-        """Let the program end, and check every count."""
-        (self.folder / "enough").touch()
+        """Let the program end, and check every count and every read."""
+        for each in ("enough", "over"):
+            (self.folder / each).touch()
         ended = self.wait()
         assert {task: each.code for task, each in ended.items()} == dict.fromkeys(ended, 0), (
             "\n".join(f"{task}: {each.text[-3000:]}" for task, each in ended.items())
         )
         [line] = [line for line in ended["chief:0"].text.splitlines() if line[:1] == "{"]
-        steps = self.steps()
-        assert json.loads(line) == {"counts": [steps] * self._shares, "table": [sum(steps)] * 2}
+        found = json.loads(line)
+        files = [self.folder / f"history-{slot}" for slot in range(self.num_workers + 1)]
+        histories = [read_history(file, slot) for slot, file in enumerate(files)]
+        check_histories(histories, found["counts"])
+        least = sum(each.acknowledged for each in histories)
+        most = sum(len(each.pushes) for each in histories)
+        assert all(least <= each <= most for each in found["table"]), (found, least, most)
+
+    def stop(self) -> None:
+        """End what still runs."""
+        self._close_client()
+        for process in self.running.values():
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+        if self.links is not None:
+            self.links.close()
 
 
 @contextmanager
@@ -242,4 +294,4 @@ def counting_job(folder: Path, ps: int = 2, **options: Any) -> Iterator[Counting
         yield job
         job.end()
     finally:
-        job.kill()
+        job.stop()

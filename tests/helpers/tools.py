@@ -109,6 +109,10 @@ NEEDS = {
         script="mount --bind /etc/hosts /etc/hosts && hostname test",
         hint=_AS_ROOT,
     ),
+    "a file system of its own": _isolated(
+        "--map-root-user", "--mount", script="mount -t tmpfs -o size=1m none /mnt",
+        hint="run as root, or where user namespaces are allowed",
+    ),
     "a network namespace": _isolated("--net", script="true", hint=_AS_ROOT),
     "a bridged network": _isolated(
         "--net", "--mount",

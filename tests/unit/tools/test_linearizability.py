@@ -1,5 +1,6 @@
 """The checker of histories: what is wrong is told, what is right is not."""
 
+from collections.abc import Hashable
 from itertools import combinations, permutations
 from typing import Any
 
@@ -13,9 +14,9 @@ ZERO = (0, 0)
 
 
 def op(
-    client: str, kind: str, value: object, called: float, answered: float | None = None
+    client: str, kind: str, value: Hashable, called: float, answered: float | None = None
 ) -> Operation:
-    return Operation(client, kind, value, called, answered)  # type: ignore[arg-type]
+    return Operation(client, kind, value, called, answered)
 
 
 def add(client: int, called: float, answered: float | None = None) -> Operation:
@@ -76,10 +77,10 @@ def test_a_register_shows_the_last_value_written() -> None:
 
 
 def test_a_long_history_takes_as_long_as_it_is() -> None:
-    history, done = [], [0, 0, 0]
+    history: list[Operation] = []
+    done = [0, 0, 0]
     for step in range(3000):
-        for client in range(3):
-            history.append(op(f"w{client}", "add", client, step, step + 0.9))
+        history += [op(f"w{client}", "add", client, step, step + 0.9) for client in range(3)]
         done = [each + 1 for each in done]
         history.append(op("w0", "read", tuple(done), step + 0.95, step + 0.97))
     assert impossible_answer(history, (0, 0, 0), counters) is None

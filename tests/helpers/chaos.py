@@ -1,0 +1,332 @@
+"""Faults drawn at random, that happen to a counting job one after the other, or beside each other.
+
+At most one replica of a share is lost at a time: what two at once do is said in docs/replicas.md.
+So a fault that a replica may be lost by waits until every share has a follower. Others happen
+beside it: they slow the job down, or hold up one worker, or end one.
+"""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from windlass.cluster.replication.reports import ShareLeader
+from windlass.core.errors import WindlassError
+from windlass.core.task import TaskId
+
+from .counting_job import CountingJob
+from .small_disk import SmallDisk
+from .waiting import scaled, wait_until
+
+_CHIEF = "chief:0"
+_BESIDE = 0.4  # part of the losses that something else happens beside
+Pair = tuple[str, str]
+
+
+class Chaos:
+    """Faults of one job.
+
+    Args:
+        job: The job; it has ``links`` if faults are to happen to them.
+        seed: Says what happens.
+        disk: Holds the model directory, and is full from time to time; None: it is not.
+
+    Attributes:
+        done: What has happened, in words.
+    """
+
+    def __init__(self, job: CountingJob, seed: int, disk: SmallDisk | None = None) -> None:
+        self._job = job
+        self._draw = random.Random(seed)
+        self._disk = disk
+        self._beside: list[threading.Timer] = []
+        self.done: list[str] = []
+
+    def happen(self, faults: int) -> None:
+        """Let so many faults happen; when it returns, all is well again."""
+        while len(self.done) < faults:
+            self._job.until_whole()
+            self._job.go_on()
+            if self._draw.random() < _BESIDE:
+                self._draw.choice(self._disturbances())()
+            self._draw.choice(self._losses())()
+            for each in self._beside:
+                each.join()
+            self._beside.clear()
+        self._job.until_whole()
+        self._job.go_on()
+
+    def _losses(self) -> list[Callable[[], None]]:
+        losses = [self.kill, self.kill, self.leave, self.freeze, self.move, self.move_and_kill]
+        losses += [self.kill_chief, self.kill_chief_and_ps, self.freeze_chief]
+        if self._job.links is not None:
+            losses += [
+                self.cut_off,
+                self.part_from_chief,
+                self.part_from_ps,
+                self.part_from_all_but_workers,
+            ]
+            losses += [self.cut_connections, self.hold_briefly]
+        return losses
+
+    def _disturbances(self) -> list[Callable[[], None]]:
+        found = [self.kill_worker, self.freeze_worker, self.begin_move]
+        if self._job.links is not None:
+            found += [self.delay, self.part_worker, self.cut_worker]
+        return found + ([self.fill_disk, self.fill_disk] if self._disk is not None else [])
+
+    # -- who -----------------------------------------------------------------------------------
+
+    def _say(self, *words: str) -> None:
+        self.done.append(" ".join(words))
+
+    def _ps(self) -> str:
+        """A ps that has a share; one that was just started has none yet."""
+        return self._draw.choice(
+            sorted({task for each in self._job.shares() for task in replicas(each)})
+        )
+
+    def _worker(self) -> str:
+        return f"worker:{self._draw.randrange(self._job.num_workers)}"
+
+    def _later(self, end: Callable[[], object], at_most_s: float) -> None:
+        timer = threading.Timer(self._draw.uniform(0.1, at_most_s), end)
+        timer.start()
+        self._beside.append(timer)
+
+    def _epochs(self, of: Callable[[ShareLeader], bool]) -> dict[int, int]:
+        return {each.share: each.epoch for each in self._job.shares() if of(each)}
+
+    def _until_decided(self, before: dict[int, int], what: str) -> None:
+        """Wait until the chief has decided about shares anew."""
+
+        def is_decided() -> bool:
+            now = self._epochs(lambda share: True)
+            return all(now.get(share, 0) > epoch for share, epoch in before.items())
+
+        wait_until(is_decided, 30, f"another epoch {what}")
+
+    def _until_left_out(self, task: str) -> None:
+        """Wait until the chief has given a ps up."""
+
+        def is_left_out() -> bool:
+            shares = self._job.shares()
+            return len(shares) == len(self._job.ps) and all(task not in replicas(s) for s in shares)
+
+        wait_until(is_left_out, 30, f"{task} to be given up")
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def _end(self, *tasks: str) -> None:
+        before = self._epochs(lambda share: bool(set(tasks) & replicas(share)))
+        for task in tasks:
+            self._job.running[task].kill()
+        for task in tasks:
+            self._job.start_again(task)
+        self._until_decided(before, f"without {tasks}")
+
+    def kill(self) -> None:
+        """A ps ends without a word, and another one begins."""
+        task = self._ps()
+        self._say("kill", task)
+        self._end(task)
+
+    def kill_chief(self) -> None:
+        """The same of the chief."""
+        self._say("kill", _CHIEF)
+        self._end(_CHIEF)
+
+    def kill_chief_and_ps(self) -> None:
+        """Both at once."""
+        task = self._ps()
+        self._say("kill", _CHIEF, "and", task)
+        self._end(_CHIEF, task)
+
+    def kill_worker(self) -> None:
+        """A worker ends without a word, and another one begins."""
+        task = self._worker()
+        self._say("kill", task)
+        self._job.running[task].kill()
+        self._job.start_again(task)
+
+    def leave(self) -> None:
+        """A ps is asked to leave."""
+        task = self._ps()
+        self._say("leave", task)
+        self._job.running[task].terminate()
+        assert self._job.running[task].wait(scaled(30)) == 0, self._job.said(task)
+        self._job.start_again(task)
+
+    def freeze(self) -> None:
+        """A ps stands still until the chief has given it up."""
+        task = self._ps()
+        self._say("freeze", task)
+        self._signal(task, signal.SIGSTOP)
+        self._until_left_out(task)
+        self._signal(task, signal.SIGCONT)
+
+    def freeze_chief(self) -> None:
+        """The chief stands still."""
+        self._say("freeze", _CHIEF)
+        self._signal(_CHIEF, signal.SIGSTOP)
+        threading.Event().wait(self._draw.uniform(0.5, 5))
+        self._signal(_CHIEF, signal.SIGCONT)
+
+    def freeze_worker(self) -> None:
+        """A worker stands still for a while."""
+        task = self._worker()
+        self._say("freeze", task)
+        self._signal(task, signal.SIGSTOP)
+        self._later(lambda: self._signal(task, signal.SIGCONT), 3)
+
+    def _signal(self, task: str, number: int) -> None:
+        os.kill(self._job.running[task].pid, number)
+
+    # -- moves ---------------------------------------------------------------------------------
+
+    def _a_move(self) -> tuple[ShareLeader, TaskId]:
+        shares = self._job.shares()
+        share = self._draw.choice(shares)
+        serving = {task for each in shares for task in (each.leader, *each.followers)}
+        return share, self._draw.choice(sorted(serving - {share.leader}))
+
+    def move(self) -> None:
+        """A share moves to another ps."""
+        share, to = self._a_move()
+        self._say(f"move {share.share} to {to.short}")
+        assert self._job.move(share.share, to).reason == ""
+
+    def begin_move(self) -> None:
+        """A share begins to move, which what comes next may prevent."""
+        share, to = self._a_move()
+        self._say(f"begin to move {share.share} to {to.short}")
+        with suppress(WindlassError), self._job.chief() as chief:
+            chief.move_share(share.share, to, timeout_s=10)
+
+    def move_and_kill(self) -> None:
+        """A share begins to move, and the ps that it moves from ends without a word.
+
+        Not the one that it moves to: right after the handover it is alone with the share.
+        """
+        share, to = self._a_move()
+        self._say(f"move {share.share} to {to.short} and kill {share.leader.short}")
+        with suppress(WindlassError), self._job.chief() as chief:
+            chief.move_share(share.share, to, timeout_s=10)
+        self._end(share.leader.short)
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def _hold(self, pairs: Iterable[Pair]) -> list[Pair]:
+        assert self._job.links is not None
+        held = list(pairs)
+        for pair in held:
+            self._job.links.hold(*pair)
+        return held
+
+    def _heal(self, pairs: Iterable[Pair], *, loses: bool = False) -> None:
+        assert self._job.links is not None
+        self._job.links.heal(pairs, loses=loses)
+
+    def _ways(self, one: str, other: str) -> list[Pair]:
+        """Both directions between two tasks, or one of them."""
+        return self._draw.choice([[(one, other)], [(other, one)], [(one, other), (other, one)]])
+
+    def _part(self, what: str, pairs: Iterable[Pair], until: Callable[[], None]) -> None:
+        loses = self._draw.random() < 0.5
+        held = list(pairs)
+        self._say(what, f"{held if len(held) < 3 else ''}", "loses" if loses else "late")
+        self._hold(held)
+        until()
+        self._heal(held, loses=loses)
+
+    def cut_off(self) -> None:
+        """A ps hears of nobody, and nobody of it."""
+        task = self._ps()
+        pairs = [pair for each in self._job.configs if each != task for pair in both(task, each)]
+        self._part(f"cut off {task}", pairs, lambda: self._until_left_out(task))
+
+    def part_from_all_but_workers(self) -> None:
+        """A ps serves workers that reach it, without chief and followers."""
+        task = self._ps()
+        others = [each for each in self._job.configs if each != task and not each.startswith("w")]
+        pairs = [pair for each in others for pair in both(task, each)]
+        self._part(f"part {task} from chief and ps", pairs, lambda: self._until_left_out(task))
+
+    def part_from_chief(self) -> None:
+        """The chief does not hear a ps, or the ps the chief."""
+        task = self._ps()
+        pairs = self._ways(_CHIEF, task)
+        self._part("part", pairs, lambda: self._until_left_out(task))
+
+    def part_from_ps(self) -> None:
+        """Leader and follower of a share do not hear each other, or one of them not the other."""
+        share = self._draw.choice(self._job.shares())
+        one, other = share.leader.short, share.followers[0].short
+        before = self._epochs(lambda each: replicas(each) == {one, other})
+        self._part(
+            "part",
+            self._ways(one, other),
+            lambda: self._until_decided(before, f"of {one}, {other}"),
+        )
+
+    def hold_briefly(self) -> None:
+        """Nothing goes from one task to another for a moment, after which it may be given up."""
+        one, other = self._draw.sample(sorted(self._job.configs), 2)
+        seconds = self._draw.uniform(0.05, 1.5)
+        self._part(f"hold for {seconds:.1f} s", self._ways(one, other),
+                   lambda: (threading.Event().wait(seconds), None)[1])  # fmt: skip
+
+    def cut_connections(self) -> None:
+        """Connections break."""
+        one, other = self._draw.sample(sorted(self._job.configs), 2)
+        self._say(f"cut {one} from {other}")
+        assert self._job.links is not None
+        self._job.links.cut(one, other)
+
+    def delay(self) -> None:
+        """What two tasks send to each other is late for a while."""
+        one, other = self._draw.sample(sorted(self._job.configs), 2)
+        seconds = self._draw.uniform(0.002, 0.1)
+        self._say(f"delay {one} and {other} by {seconds:.3f} s")
+        assert self._job.links is not None
+        for pair in both(one, other):
+            self._job.links.delay(*pair, seconds)
+        self._later(lambda: self._heal(both(one, other)), 3)
+
+    def part_worker(self) -> None:
+        """A worker and a task do not hear each other for a while, or one of them not the other."""
+        worker = self._worker()
+        pairs = self._ways(worker, self._draw.choice([_CHIEF, *self._job.ps]))
+        loses = self._draw.random() < 0.5
+        self._say(f"part {pairs}", "loses" if loses else "late")
+        self._hold(pairs)
+        self._later(lambda: self._heal(pairs, loses=loses), 4)
+
+    def cut_worker(self) -> None:
+        """All connections of a worker break."""
+        worker = self._worker()
+        self._say(f"cut {worker} from all")
+        assert self._job.links is not None
+        for each in self._job.configs:
+            self._job.links.cut(worker, each)
+
+    # -- disk ----------------------------------------------------------------------------------
+
+    def fill_disk(self) -> None:
+        """Nothing can be written to the model directory for a while."""
+        assert self._disk is not None
+        self._say("disk full")
+        self._disk.fill()
+        self._later(self._disk.free, 4)
+
+
+def replicas(share: ShareLeader) -> set[str]:
+    """The ps that have a share."""
+    return {task.short for task in (share.leader, *share.followers)}
+
+
+def both(one: str, other: str) -> list[Pair]:
+    """Both directions between two tasks."""
+    return [(one, other), (other, one)]

@@ -1,0 +1,51 @@
+"""``windlass …`` as a process that also says what its stores hold, for :mod:`helpers.counting_job`.
+
+Each time the file ``digests-wanted`` has another number, the process writes, in a file of its own,
+role, epoch and digest of each share that it has whole.
+"""
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # not the folder of helpers: they have names
+
+from helpers.digests import digest_of  # noqa: E402
+from windlass.launch.cli import main  # noqa: E402
+from windlass.server.ps.replication.share import ReplicatedShare  # noqa: E402
+
+_POLL_S = 0.05
+WANTED = Path("digests-wanted")
+
+
+def digests() -> dict[int, tuple[str, int, str]]:
+    """Role, epoch and digest by share."""
+    shares = [each for each in gc.get_objects() if isinstance(each, ReplicatedShare)]
+    return {
+        each.number: (str(each.replica.role), each.replica.epoch, digest_of(each.store))
+        for each in shares
+        if each.replica.is_whole
+    }
+
+
+def _answer(index: int) -> None:
+    answered = ""
+    while True:
+        wanted = WANTED.read_text() if WANTED.exists() else ""
+        if wanted != answered:
+            new = Path(f"{index}.new-digests")
+            new.write_text(json.dumps(digests()))
+            new.replace(f"digests-{wanted}-{index}")
+            answered = wanted
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    task = json.loads(os.environ["TF_CONFIG"])["task"]
+    if task["type"] == "ps":
+        threading.Thread(target=_answer, args=(task["index"],), daemon=True).start()
+    main()
