@@ -62,6 +62,17 @@ def is_listening(address: str, timeout_s: float) -> bool:
     return True
 
 
+def is_refused(address: str, timeout_s: float) -> bool:
+    """Whether the machine of ``host:port`` says that nothing listens there. Nothing is sent."""
+    try:
+        _connect(address, timeout_s).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _connect(address: str, timeout_s: float) -> socket.socket:
     routed = connect_routed(address, timeout_s)
     if routed is not None:

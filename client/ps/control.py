@@ -20,6 +20,7 @@ from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire
 from ...net.channel import Watch, invoke, open_channel
+from ...net.tcp import is_refused
 from ...proto.v1 import ps_pb2, ps_pb2_grpc
 
 
@@ -421,6 +422,10 @@ class PsControl:
         )
         states = tuple(_state_from_wire(each) for each in response.shares)
         return response.changes, PsReport(response.ps_generation, response.draining, states)
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Whether the ps's machine says that no process listens at its address any more."""
+        return is_refused(self.address, timeout_s)
 
     def end_watch(self) -> None:
         """End :meth:`watch_shares`, before :meth:`close`; returns when no call is under way."""

@@ -147,14 +147,20 @@ class Shares:
             elif not follower.has_joined and follower.task not in now.replicas:
                 self._copying[now.share] = follower.task
 
-    def gone(self, task: TaskId) -> list[Reconfiguration]:
-        """A ps is lost, or suspected to be: it leads and follows nothing any more."""
+    def gone(self, task: TaskId, *, is_suspected: bool = False) -> list[Reconfiguration]:
+        """A ps is lost, or suspected to be: it leads and follows nothing any more.
+
+        Args:
+            task: The ps.
+            is_suspected: It does not answer, and may be there still: as the last replica of a share
+                it is counted on. It may be the chief that is cut off, and from all ps.
+        """
         for tasks in (self._alive, self._draining, self._newcomers):
             tasks.discard(task)
         return [
             decided
             for now in list(self.configurations.values())
-            if task in now.replicas
+            if task in now.replicas and not (is_suspected and now.replicas == (task,))
             for decided in self._leave_out(now, task)
         ]
 

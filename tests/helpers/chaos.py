@@ -68,7 +68,7 @@ class Chaos:
                 self.part_from_ps,
                 self.part_from_all_but_workers,
             ]
-            losses += [self.cut_connections, self.hold_briefly]
+            losses += [self.cut_connections, self.hold_briefly, self.part_chief]
         return losses
 
     def _disturbances(self) -> list[Callable[[], None]]:
@@ -171,7 +171,7 @@ class Chaos:
         """The chief stands still."""
         self._say("freeze", _CHIEF)
         self._signal(_CHIEF, signal.SIGSTOP)
-        threading.Event().wait(self._draw.uniform(0.5, 5))
+        _pause(self._draw.uniform(0.5, 5))
         self._signal(_CHIEF, signal.SIGCONT)
 
     def freeze_worker(self) -> None:
@@ -254,6 +254,12 @@ class Chaos:
         pairs = [pair for each in others for pair in both(task, each)]
         self._part(f"part {task} from chief and ps", pairs, lambda: self._until_left_out(task))
 
+    def part_chief(self) -> None:
+        """The chief hears of no ps, and no ps of the chief."""
+        pairs = [pair for each in self._job.ps for pair in both(_CHIEF, each)]
+        seconds = self._draw.uniform(0.5, 6)
+        self._part(f"part {_CHIEF} from all ps for {seconds:.1f} s", pairs, lambda: _pause(seconds))
+
     def part_from_chief(self) -> None:
         """The chief does not hear a ps, or the ps the chief."""
         task = self._ps()
@@ -275,8 +281,7 @@ class Chaos:
         """Nothing goes from one task to another for a moment, after which it may be given up."""
         one, other = self._draw.sample(sorted(self._job.configs), 2)
         seconds = self._draw.uniform(0.05, 1.5)
-        self._part(f"hold for {seconds:.1f} s", self._ways(one, other),
-                   lambda: (threading.Event().wait(seconds), None)[1])  # fmt: skip
+        self._part(f"hold for {seconds:.1f} s", self._ways(one, other), lambda: _pause(seconds))
 
     def cut_connections(self) -> None:
         """Connections break."""
@@ -325,6 +330,10 @@ class Chaos:
 def replicas(share: ShareLeader) -> set[str]:
     """The ps that have a share."""
     return {task.short for task in (share.leader, *share.followers)}
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
 
 
 def both(one: str, other: str) -> list[Pair]:

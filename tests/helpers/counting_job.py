@@ -181,15 +181,22 @@ class CountingJob(HandStarted):
         return move
 
     def until_whole(self) -> None:
-        """Wait until every share is led, and has as many followers as are wanted."""
-        wait_until(
-            lambda: (
-                len(shares := self.shares()) == self._shares
-                and all(bool(each.followers) is self._has_followers for each in shares)
-            ),
-            60,
-            "replicas of all shares",
-        )
+        """Wait until every share has its followers, and no decision waits to be obeyed."""
+
+        def is_whole() -> bool:
+            shares = self.shares()
+            decided = {each.share: each.epoch for each in shares} == self._epochs_written()
+            followed = all(bool(each.followers) is self._has_followers for each in shares)
+            return decided and followed and len(shares) == self._shares
+
+        wait_until(is_whole, 60, "replicas of all shares")
+
+    def _epochs_written(self) -> dict[int, int]:
+        """The chief's last decision about each share, which the ps may not have heard of yet."""
+        file = Path(self.environment["WINDLASS_MODEL_DIR"]) / "job.json"
+        if not file.exists():
+            return {}
+        return {each["share"]: each["epoch"] for each in json.loads(file.read_text())["shares"]}
 
     def start_again(self, task: str) -> None:
         """Start a task again, as a cluster manager does."""

@@ -225,6 +225,7 @@ class JobLeader:
             self._record if self._goes_on else None,
             spreads=self._settings.ps_shares > 0,
             rebalances=self._settings.rebalance,
+            lost_s=self._settings.lease_s + self._settings.reconnect_timeout_s,
         )
 
     def _join_ps(self, task: TaskId, address: str) -> None:

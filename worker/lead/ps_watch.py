@@ -19,10 +19,14 @@ _WATCH_S = 2.0
 _PROBE_S = 0.75
 _FIRST_ANSWER_S = 3.0
 _PAUSE_S = 0.1
+_PORT_S = 0.2  # for a machine to refuse a connection
 _REFUSED_S = 1.0
 
+SUSPECTED = PsReport(0)
+"""In place of a report: the ps does not answer, and may be there still."""
+
 Heard = Callable[[TaskId, PsReport | None], None]
-"""Takes a ps's report; None: the ps is lost, or suspected to be."""
+"""Takes a ps's report; None: the ps is lost."""
 
 
 class PsWatch:
@@ -31,9 +35,11 @@ class PsWatch:
     Args:
         control: Calls to the ps.
         who: The chief.
-        heard: Called with each report, and once when the ps is lost. From the thread.
+        heard: Called with each report, once when the ps is suspected, and once when it is lost: its
+            port is closed, or it was suspected for ``lost_s``. From the thread.
         closing: Set when nothing is to be asked any more.
-        was_led: A chief before has led it: so it is lost if it does not answer soon.
+        was_led: A chief before has led it: so it is suspected if it does not answer soon.
+        lost_s: How long it is suspected before it is lost. Unit: seconds.
         failed: Called if the thread ends by an exception.
     """
 
@@ -45,6 +51,7 @@ class PsWatch:
         closing: threading.Event,
         *,
         was_led: bool,
+        lost_s: float,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._control = control
@@ -52,6 +59,7 @@ class PsWatch:
         self._heard = heard
         self._closing = closing
         self._was_led = was_led
+        self._lost_s = lost_s
         self._thread = new_thread(f"watch-{control.task.short}", self._watch, failed=failed)
 
     def start(self) -> None:
@@ -66,7 +74,8 @@ class PsWatch:
     def _watch(self) -> None:
         control, seen, known = self._control, 0, False
         # A restarted chief knows it from the one before, and may reach it a moment later.
-        lost_at = time.monotonic() + _FIRST_ANSWER_S if self._was_led else math.inf
+        late_at = time.monotonic() + _FIRST_ANSWER_S if self._was_led else math.inf
+        lost_at = math.inf
         while not self._closing.is_set():
             try:
                 seen, report = control.watch_shares(
@@ -78,16 +87,24 @@ class PsWatch:
                 if seen:
                     log.warning("%s does not answer: %s", control.task, error)
                 seen = 0
-                if (known or time.monotonic() > lost_at) and not self._answers():
-                    known, lost_at = False, math.inf
+                if (known or time.monotonic() > late_at) and not self._answers():
+                    known, late_at = False, math.inf
+                    lost_at = time.monotonic() + self._lost_s
+                    self._heard(control.task, SUSPECTED)
+                if lost_at < math.inf and self._is_lost(lost_at):
+                    lost_at = math.inf
                     self._heard(control.task, None)
                 self._closing.wait(_PAUSE_S)
             except WindlassError as error:  # e.g. of another job: the lease says so, too
                 log.debug("%s", error)
                 self._closing.wait(_REFUSED_S)
             else:
-                known = True
+                known, lost_at = True, math.inf
                 self._heard(control.task, report)
+
+    def _is_lost(self, lost_at: float) -> bool:
+        """Whether a ps that is suspected is not there any more."""
+        return time.monotonic() > lost_at or self._control.has_ended(_PORT_S)
 
     def _answers(self) -> bool:
         """Whether a ps whose call broke off answers another one, soon."""

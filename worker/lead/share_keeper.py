@@ -39,7 +39,7 @@ from ...core.errors import (
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
-from .ps_watch import PsWatch
+from .ps_watch import SUSPECTED, PsWatch
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,8 @@ class ShareKeeper:
         record: What the chief before wrote down; None: nothing.
         spreads: A ps that comes is given as many shares as the others lead.
         rebalances: Shares are moved without being asked for, so that no ps has too much work.
+        lost_s: How long the last replica of a share may be silent before the job has lost it; a
+            process that is known to have ended is lost at once. Unit: seconds.
 
     Raises:
         ValueError: The record is about ps that the job has not.
@@ -88,6 +90,7 @@ class ShareKeeper:
         *,
         spreads: bool = False,
         rebalances: bool = False,
+        lost_s: float = 25.0,
     ) -> None:
         self._locked_job = locked_job
         self._who = who
@@ -106,6 +109,7 @@ class ShareKeeper:
         self._meter = WorkMeter() if rebalances else None
         self._leaving_since: dict[TaskId, float] = {}  # by the clock of time.monotonic
         self._move_began = 0.0  # by the clock of time.monotonic
+        self._lost_s = lost_s
         self._thread = new_thread("shares", self._run, failed=self._failed)
         self._watches = [self._watch(control, was_led=self._resumes) for control in controls]
 
@@ -126,6 +130,7 @@ class ShareKeeper:
             lambda task, report: self._events.put((task, report)),
             self._closing,
             was_led=was_led,
+            lost_s=self._lost_s,
             failed=self._failed,
         )
 
@@ -280,7 +285,8 @@ class ShareKeeper:
     def _decide(self, task: TaskId, report: PsReport | None) -> None:
         with self._lock:
             before = dict(self._shares.configurations)
-            has_left = report is None and self._shares.may_leave(task)
+            is_gone = report is None or report is SUSPECTED
+            has_left = is_gone and self._shares.may_leave(task)
             decided = self._decided(task, report)
             decided += self._shares.hand_over(self._stays)
             orders, give_ups = lead_orders(decided), other_orders(decided)
@@ -309,9 +315,9 @@ class ShareKeeper:
     def _decided(self, task: TaskId, report: PsReport | None) -> list[Reconfiguration]:
         if report is _ASKED:
             return []
-        if report is None:
+        if report is None or report is SUSPECTED:
             self._leaving_since.pop(task, None)
-            return self._shares.gone(task)
+            return self._shares.gone(task, is_suspected=report is SUSPECTED)
         self._check_known(task, report)
         return self._shares.reported(task, report)
 

@@ -153,6 +153,16 @@ def test_a_share_whose_replicas_are_all_lost_is_lost() -> None:
     assert shares.reported(PS[0], PsReport(2)) == [], "an empty one begins no share anew"
 
 
+def test_the_last_replica_is_counted_on_while_it_is_only_suspected() -> None:
+    shares = followed(2)
+    shares.gone(PS[0], is_suspected=True)
+    assert shares.gone(PS[1], is_suspected=True) == []
+    assert shares.lost == set()
+    assert {each.replicas for each in shares.configurations.values()} == {(PS[1],)}
+    assert shares.gone(PS[1]) == []
+    assert shares.lost == {0, 1}
+
+
 def test_a_ps_that_is_to_leave_goes_when_others_have_what_it_has() -> None:
     shares = followed(3)
     shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),)))

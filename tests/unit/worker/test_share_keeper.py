@@ -41,7 +41,7 @@ class FakePs:
         self.task, self.address = PS[index], f"ps{index}:1"
         self.reports: SimpleQueue[PsReport] = SimpleQueue()
         self._last: PsReport | None = None
-        self.is_lost = self.is_silent = False
+        self.is_lost = self.is_silent = self.is_listening = False
         self.even_with: list[TaskId] = []  # its answer to the order to give up
         self._told = told
 
@@ -53,6 +53,10 @@ class FakePs:
         if self._last is None:
             raise PeerLostError("it has not started")
         return seen + 1, self._last
+
+    def has_ended(self, timeout_s: float) -> bool:
+        assert timeout_s > 0
+        return self.is_lost and not self.is_listening
 
     def end_watch(self) -> None:
         self.is_lost = True
@@ -81,7 +85,9 @@ class FakePs:
 class Kept:
     """A keeper of two ps, and what it has written down and told."""
 
-    def __init__(self, record: JobRecord | None = None, *, rebalances: bool = False) -> None:
+    def __init__(
+        self, record: JobRecord | None = None, *, rebalances: bool = False, lost_s: float = 25.0
+    ) -> None:
         self.told: list[object] = []
         self.ps = [FakePs(index, self.told) for index in range(2)]
         self.job = Job([(task, "") for task in (CHIEF, *PS)], chief=CHIEF, lease_s=10, now=0)
@@ -91,7 +97,15 @@ class Kept:
         who = Incarnation(CHIEF, 1)
         controls = cast(list[PsControl], self.ps)
         self.keeper = ShareKeeper(
-            self.locked_job, who, controls, 2, 2, self.write, record, rebalances=rebalances
+            self.locked_job,
+            who,
+            controls,
+            2,
+            2,
+            self.write,
+            record,
+            rebalances=rebalances,
+            lost_s=lost_s,
         )
 
     def write(self) -> None:
@@ -106,8 +120,10 @@ class Kept:
 
 
 @contextmanager
-def kept(record: JobRecord | None = None, *, rebalances: bool = False) -> Iterator[Kept]:
-    job = Kept(record, rebalances=rebalances)
+def kept(
+    record: JobRecord | None = None, *, rebalances: bool = False, lost_s: float = 25.0
+) -> Iterator[Kept]:
+    job = Kept(record, rebalances=rebalances, lost_s=lost_s)
     job.keeper.start()
     try:
         yield job
@@ -158,6 +174,36 @@ def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
         wait_until(lambda: job.job.phase is Phase.FAILED, 10)
         assert "the last replica of share" in job.job.reason
         assert not job.keeper.has_all
+
+
+def test_the_last_replica_is_waited_for_unless_its_process_has_ended() -> None:
+    """A chief that hears of no ps may be cut off itself."""
+    record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 2, 1, (0,))), processes={0: 1, 1: 1})
+    with kept(record) as job:
+        for index, ps in enumerate(job.ps):
+            ps.reports.put(leads(index, 2, FollowerState(PS[1 - index], has_joined=True)))
+            wait_until(ps.reports.empty, 10)
+        for ps in job.ps:
+            ps.is_listening = ps.is_lost = True
+        wait_until(lambda: {each.epoch for each in job.keeper.records()[0]} == {3}, 10)
+        for ps in job.ps:
+            ps.is_lost = False
+        wait_until(lambda: job.locked_job.leaders.now()[0].epoch == 3, 10)
+        assert job.job.phase is not Phase.FAILED
+        assert job.keeper.has_all
+        for ps in job.ps:
+            ps.is_listening, ps.is_lost = False, True
+        wait_until(lambda: job.job.phase is Phase.FAILED, 10)
+
+
+def test_the_last_replica_is_lost_once_it_was_silent_for_long() -> None:
+    record = JobRecord(shares=written((0, 2, 0, ()), (1, 2, 0, ())), processes={0: 1, 1: 1})
+    with kept(record, lost_s=0.2) as job:
+        job.ps[0].reports.put(leads(0, 2))
+        wait_until(job.ps[0].reports.empty, 10)
+        job.ps[0].is_listening = job.ps[0].is_lost = True
+        wait_until(lambda: job.job.phase is Phase.FAILED, 10)
+        assert "the last replica of share" in job.job.reason
 
 
 @pytest.mark.parametrize(("answers", "is_even"), [(True, True), (True, False), (False, True)])
