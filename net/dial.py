@@ -151,17 +151,18 @@ class Dialer:
             ProtocolMismatchError: It speaks another protocol.
         """
         try:
-            self.send_hello(connection, timeout_s, unix_ticket)
-            return self.read_welcome(connection, timeout_s)
+            shown = self.send_hello(connection, timeout_s, unix_ticket)
+            return self.read_welcome(connection, timeout_s, shown)
         except BaseException:
             connection.cancel()
             connection.close()
             raise
 
-    def send_hello(
-        self, connection: Connection, timeout_s: float, unix_ticket: bytes = b""
-    ) -> None:
+    def send_hello(self, connection: Connection, timeout_s: float, unix_ticket: bytes = b"") -> str:
         """Send the greeting.
+
+        Returns:
+            How this caller has shown who it is, for :meth:`read_welcome`.
 
         Raises:
             OSError: The connection is broken.
@@ -170,9 +171,18 @@ class Dialer:
         self.hello.authorization = self._credentials.authorization(self._operation)
         self.hello.unix_ticket = unix_ticket
         connection.send([session_pb2.ClientMessage(hello=self.hello).SerializeToString()])
+        return self.hello.authorization
 
-    def read_welcome(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
+    def read_welcome(
+        self, connection: Connection, timeout_s: float, shown: str
+    ) -> session_pb2.Welcome:
         """Read the answer to the greeting. After a timeout the call may be repeated.
+
+        Args:
+            connection: The greeting was sent on it.
+            timeout_s: Unit: seconds.
+            shown: What :meth:`send_hello` returned for this connection: the answer must prove the
+                same key for that greeting, and another may have been sent elsewhere since.
 
         Raises:
             TimeoutError: None came.
@@ -197,9 +207,7 @@ class Dialer:
             raise ConnectionError("the answer to the greeting is no Welcome")
         theirs = codec.versions_from_wire(welcome.versions)
         check_protocol(own_versions(), theirs, peer=self._peer)
-        self._credentials.check_answer(
-            self._operation, self.hello.authorization, welcome.authorization
-        )
+        self._credentials.check_answer(self._operation, shown, welcome.authorization)
         connection.deadline = NEVER
         if welcome.max_message_bytes:
             connection.stream.limit_messages(welcome.max_message_bytes)

@@ -101,15 +101,15 @@ def _greet_port(dialer: Dialer, findings: Findings, deadline: float) -> tuple[_G
     )
     timeout_s = _left(deadline) / 2
     try:
-        dialer.send_hello(connection, timeout_s)
-        return (connection, dialer.read_welcome(connection, timeout_s)), findings
+        shown = dialer.send_hello(connection, timeout_s)
+        return (connection, dialer.read_welcome(connection, timeout_s, shown)), findings
     except TimeoutError:
         # A mesh that waits for HTTP/2, or a busy peer, which takes as long with both.
         failure = f"its port did not greet within {timeout_s:.1f} s"
         try:
             tunnel = _open_tunnel(dialer, deadline, failure)
             try:
-                late = connection, dialer.read_welcome(connection, _LATE_S)
+                late = connection, dialer.read_welcome(connection, _LATE_S, shown)
             except OSError:
                 connection.cancel()
                 connection.close()

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from helpers.faulty_stream import Faults, FaultyStream
 from helpers.hosts import (
     PREFACE,
     SETTINGS,
@@ -26,8 +27,10 @@ from windlass.core.errors import (
     RefusedError,
     WindlassError,
 )
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
 from windlass.net.connection_choice import ConnectionKind
-from windlass.net.dial import receive_message
+from windlass.net.dial import Dialer, receive_message
 from windlass.net.reach import reach
 from windlass.proto.v1 import session_pb2
 
@@ -113,6 +116,23 @@ def test_nobody_at_the_port_is_a_lost_peer_soon(serve: Serve) -> None:
 
 
 # -- where only HTTP/2 passes ------------------------------------------------------------------
+
+
+def test_an_answer_that_is_late_is_checked_against_its_own_greeting(serve: Serve) -> None:
+    """A tunnel has been greeted meanwhile, with another proof of the key."""
+    settings = Settings(shared_memory=False)  # on loopback tasks prove a key
+    host = serve(settings, service="ps")
+
+    def come_late(stream: FaultyStream, number: int) -> None:
+        faults.streams[0].pass_again() if number else stream.drop("receive")
+
+    faults = Faults(plan=come_late)
+    address, who = f"127.0.0.1:{host.port}", Incarnation(TaskId("worker", 3), 1)
+    dialer = Dialer(address, "ps", hello("ps"), who, settings, faults.wrap)
+    found = reach(dialer, settings, 2, peer="ps")
+    with closing(found.connection):
+        assert found.choice.kind is ConnectionKind.TCP
+        assert echoes(found.connection)
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["closed", "silent"])

@@ -75,6 +75,10 @@ class FaultyStream:
         """Let bytes vanish from now on."""
         self._dropping, self._direction = True, direction
 
+    def pass_again(self) -> None:
+        """Let bytes through that have not vanished yet."""
+        self._dropping = False
+
     def fill(self) -> None:
         """Take nothing at once from now on, as if the receiver read too slowly."""
         self._full = True

@@ -54,14 +54,16 @@ def echo(greeting: Greeting) -> bool:
     return False
 
 
-def make_host(settings: Settings, task: TaskId = PS, **arguments: Any) -> TaskHost:
+def make_host(
+    settings: Settings, task: TaskId = PS, *, service: str = "echo", **arguments: Any
+) -> TaskHost:
     return TaskHost(
         task,
         threads=8,
         settings=settings,
         calls={},
         guard=Guard(task, settings),
-        sessions={"echo": echo},
+        sessions={service: echo},
         **{"max_sessions": 8, **arguments},
     )
 
