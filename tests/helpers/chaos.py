@@ -47,14 +47,20 @@ class Chaos:
     def happen(self, faults: int) -> None:
         """Let so many faults happen; when it returns, all is well again."""
         while len(self.done) < faults:
-            self._job.until_whole()
-            self._job.go_on()
+            chosen = [self._draw.choice(self._losses())]
             if self._draw.random() < _BESIDE:
-                self._draw.choice(self._disturbances())()
-            self._draw.choice(self._losses())()
-            for each in self._beside:
-                each.join()
-            self._beside.clear()
+                chosen.insert(0, self._draw.choice(self._disturbances()))
+            self.happen_together(*chosen)
+
+    def happen_together(self, *faults: Callable[[], None]) -> None:
+        """Let some faults happen, of which the last one may lose a replica, and end them."""
+        self._job.until_whole()
+        self._job.go_on()
+        for fault in faults:
+            fault()
+        for each in self._beside:
+            each.join()
+        self._beside.clear()
         self._job.until_whole()
         self._job.go_on()
 
@@ -68,7 +74,7 @@ class Chaos:
                 self.part_from_ps,
                 self.part_from_all_but_workers,
             ]
-            losses += [self.cut_connections, self.hold_briefly, self.part_chief]
+            losses += [self.cut_connections, self.hold_briefly, self.part_chief, self.split]
         return losses
 
     def _disturbances(self) -> list[Callable[[], None]]:
@@ -254,11 +260,27 @@ class Chaos:
         pairs = [pair for each in others for pair in both(task, each)]
         self._part(f"part {task} from chief and ps", pairs, lambda: self._until_left_out(task))
 
-    def part_chief(self) -> None:
-        """The chief hears of no ps, and no ps of the chief."""
+    def part_chief(self, seconds: float | None = None) -> None:
+        """The chief hears of no ps, and no ps of the chief; drawn for how long, if that is None."""
         pairs = [pair for each in self._job.ps for pair in both(_CHIEF, each)]
-        seconds = self._draw.uniform(0.5, 6)
+        seconds = seconds or self._draw.uniform(0.5, 6)
         self._part(f"part {_CHIEF} from all ps for {seconds:.1f} s", pairs, lambda: _pause(seconds))
+
+    def split(self) -> None:
+        """A ps and a worker are cut off together: what that worker reads there must not be old.
+
+        The last worker, which only reads, has no push that waits for an answer.
+        """
+        task = self._ps()
+        worker = self._draw.choice([self._worker(), f"worker:{self._job.num_workers - 1}"])
+        here = {task, worker}
+        pairs = [p for a in here for b in set(self._job.configs) - here for p in both(a, b)]
+
+        def until() -> None:
+            self._until_left_out(task)
+            _pause(self._draw.uniform(0, 1.5))
+
+        self._part(f"cut off {task} with {worker}", pairs, until)
 
     def part_from_chief(self) -> None:
         """The chief does not hear a ps, or the ps the chief."""

@@ -33,6 +33,7 @@ class CountingJob(HandStarted):
         folder: Where they run.
         ps: Number of ps.
         workers: Number of workers.
+        readers: How many of them, the last ones, only read.
         chief_counts: The chief counts its steps, too. One that is to be killed does not.
         rows: Rows of the large variable, each of 128 bytes.
         pause_s: Time between two steps of a task. Unit: seconds.
@@ -52,6 +53,7 @@ class CountingJob(HandStarted):
         ps: int = 2,
         *,
         workers: int = 2,
+        readers: int = 0,
         chief_counts: bool = True,
         rows: int = 20_000,
         pause_s: float = 0.0,
@@ -76,13 +78,13 @@ class CountingJob(HandStarted):
         self.links: Links | None = None
         if linked:
             self._put_proxies()
-        words = ["--rows", str(rows), "--workers", str(workers), "--pause-s", str(pause_s)]
-        words += ["--counts", str(self._shares)]
+        words = ["--rows", str(rows), "--pause-s", str(pause_s), "--counts", str(self._shares)]
+        words += ["--workers", str(workers), "--readers", str(readers)]
         words += ["--chief-counts"] if chief_counts else []
         program = str(_HELPERS / "counting_program.py")
         task = str(_HELPERS / "counting_task.py")
         self.command = ["python", "-u", task, "run", program, "--", *words]
-        self._counting = range(0 if chief_counts else 1, workers + 1)
+        self._counting = range(0 if chief_counts else 1, workers - readers + 1)
         self._client: ChiefClient | None = None
         super().__init__(self.command, self.configs, folder, **self.environment)
 

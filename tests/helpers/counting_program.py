@@ -1,7 +1,7 @@
-"""The program of :mod:`helpers.counting_job`: each task counts its own steps, and says what it saw.
+"""The program of :mod:`helpers.counting_job`: each task counts its own steps, and what it saw.
 
-Arguments: ``--chief-counts``, ``--rows N``, ``--workers N``, ``--counts N``: one for each share,
-``--pause-s N`` between two steps.
+Arguments: ``--chief-counts``, ``--rows N``, ``--workers N``, ``--readers N`` (the last workers,
+which make no steps), ``--counts N``: one for each share, ``--pause-s N`` between two steps.
 
 It writes ``history-<slot>``, one line per event: ``push`` and ``read i`` before a call, ``pushed``
 and ``value i […]`` after its answer, each with the time. A task that is started again goes on in
@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--chief-counts", action="store_true")
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--readers", type=int, default=0)
     parser.add_argument("--counts", type=int, required=True)
     parser.add_argument("--pause-s", type=float, default=0.0)
     options = parser.parse_args()
@@ -74,7 +75,8 @@ def main() -> None:
     with strategy.scope():
         counts = [wl.Variable(np.zeros(SLOTS, np.int64), name=f"count{i}") for i in range(ps)]
         table = wl.Variable(np.zeros((options.rows, 32), np.float32), name="table")
-    one = np.eye(SLOTS, dtype=np.int64)[slot]
+    counts_steps = slot <= options.workers - options.readers and (slot or options.chief_counts)
+    one = (np.arange(SLOTS) == slot).astype(np.int64)
     ones = np.ones(table.shape, np.float32)
 
     def step() -> None:
@@ -82,11 +84,12 @@ def main() -> None:
             count.assign_add(one)
         table.assign_add(ones)
 
-    recorder = Recorder(slot)
+    recorder, turn = Recorder(slot), 0
     while not Path("enough").exists():
-        if slot or options.chief_counts:
+        if counts_steps:
             recorder.push(lambda: strategy.run(step))
-        recorder.read(recorder.pushed % ps, counts[recorder.pushed % ps])
+        recorder.read(turn % ps, counts[turn % ps])
+        turn += 1
         time.sleep(options.pause_s if slot or options.chief_counts else 0.05)
     recorder.say(f"{recorder.pushed} in all")
     if slot == 0:
