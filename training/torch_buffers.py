@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..core.arrays.dtypes import Array
 from ..distribute.base.moved_average import MovedAverage
 from .torch_names import named_buffers
@@ -79,7 +81,8 @@ class Buffers:
                 counted = MovedAverage(before[layer.counter], after[layer.counter], 0.0)
                 seen, now = int(counted.before), int(counted.after)
                 batches = now - seen
-                if not (batches or self._in_sync):  # in sync all push the same
+                computed = batches or _differ(layer.averages, before, after)  # some do not count
+                if not (computed or self._in_sync):  # in sync all push the same
                     continue
                 found[layer.counter] = counted
             decay = decay_of(layer.momentum, batches, seen)
@@ -102,6 +105,12 @@ class Buffers:
 
     def _marks_now(self) -> dict[str, object]:
         return {name: _mark(name, tensor) for name, tensor in self._others.items()}
+
+
+def _differ(
+    names: tuple[str, ...], before: Mapping[str, Array], after: Mapping[str, Array]
+) -> bool:
+    return any(not np.array_equal(before[name], after[name]) for name in names)
 
 
 def decay_of(momentum: float | None, batches: int, seen: int) -> float:

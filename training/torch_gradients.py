@@ -82,7 +82,10 @@ class GradientsInSync:
 
     def _refuse_changes(self) -> None:
         for name, parameter in self._parameters.items():
-            if parameter.grad is not None and self._marks.get(name) != _mark_of(parameter.grad):
+            gradient = parameter.grad
+            if gradient is None or self._marks.get(name) == _mark_of(gradient):
+                continue
+            if gradient.any():  # zero_grad(set_to_none=False) leaves zeros, which have a mean
                 raise ConfigurationError(
                     f"the gradient of {name!r} is not as backward has left it: this program "
                     "changes gradients before step, as clipping does, and they are those of this "

@@ -23,7 +23,7 @@ from .torch_gradients import GradientsInSync
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
 from .torch_rules import TorchRules, has_stepped, take_scale_out
-from .torch_server_state import StateOnServers
+from .torch_server_state import StateOnServers, StepsOfState
 from .torch_state import StateCopy, TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 torch: Any = require("torch", "torch")
 
 __all__ = ["DistributedModule", "DistributedOptimizer"]
-
-_STEPS_OF_STATE = "windlass_steps"
-"""In a ``state_dict`` without a state: how many steps of its worker have made what the servers
-have."""
 
 
 class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -137,7 +133,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._own_state = self._own_values(kept) if kept is not None and self._keeps else None
         self._steps_unkept = 0  # made in place
         self._state_before: StateCopy | None = None  # during a step that may be refused
-        self._steps_of_state, self._resumed = 0, self.store.step > 0
+        self._steps_of_state = StepsOfState(self._kind, resumed=self.store.step > 0)
         self._copies = HostCopies()
         self._values: Mapping[str, Any] = {}
         self._stepped = Targets(self._parameters | self._buffers.averages)
@@ -239,7 +235,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 self._parameters,
                 share=1.0 if reduced else self._share_of_decay(),
             )
-            self._steps_of_state += self._rules.have_state
+            self._steps_of_state.made += self._rules.have_state
             if self._in_place.step(gradients):
                 return loss
         else:
@@ -423,8 +419,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         found: dict[str, Any] = self._optimizer.state_dict()
         if self.worker_reason is not None:
             return found
-        found |= {"state": {}}
-        return found | {_STEPS_OF_STATE: self._steps_of_state} if self._steps_of_state else found
+        return found | {"state": {}} | self._steps_of_state.entries()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take groups, and the state of an optimizer that runs on this worker.
@@ -447,14 +442,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 "begin the job with it by wl.training.torch.write_checkpoint, or keep the "
                 'optimizer on the worker with deltas="always"'
             )
-        wanted, made = state_dict.get(_STEPS_OF_STATE, 0), self._steps_of_state
-        if wanted != made and (made or not self._resumed):
-            raise ConfigurationError(
-                f"this state_dict has the groups of {self._kind} alone, since the servers had its "
-                f"state after {wanted} steps; they have that of {made} now, and loading it would "
-                'not bring it back. Keep the optimizer on the worker with deltas="always", '
-                "whose state_dict has its state, or resume the job from its checkpoints (model_dir)"
-            )
+        self._steps_of_state.require(state_dict)
 
 
 class DistributedModule(torch.nn.Module):  # type: ignore[misc]
@@ -510,6 +498,12 @@ def _check(optimizer: Any, strategy: Strategy) -> None:
                 raise ConfigurationError(
                     "a parameter has no shape yet: run one batch through the module before its "
                     "optimizer is wrapped"
+                )
+            if parameter.is_complex():
+                raise ConfigurationError(
+                    f"a parameter of shape {tuple(parameter.shape)} is of {parameter.dtype}, which "
+                    "no variable can be; make a parameter of torch.view_as_real(tensor), and take "
+                    "torch.view_as_complex(parameter) in the module"
                 )
 
 

@@ -161,4 +161,17 @@ def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Stra
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    return {
+        key: _as_it_is(value)
+        for key, value in group.items()
+        if key not in ("params", "param_names")
+    }
+
+
+def _as_it_is(setting: Any) -> Any:
+    """A setting that later changes in place leave alone: a rate may be a tensor."""
+    if isinstance(setting, torch.Tensor):
+        return setting.tolist()
+    if isinstance(setting, tuple):
+        return tuple(map(_as_it_is, setting))
+    return setting

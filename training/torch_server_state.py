@@ -1,8 +1,60 @@
-"""``optimizer.state`` of an optimizer of PyTorch whose state is on the servers."""
+"""What an optimizer of PyTorch shows of a state that is on the servers."""
 
+import uuid
+from collections.abc import Mapping
+from itertools import count
 from typing import Any, NoReturn
 
 from ..core.errors import ConfigurationError
+
+_STEPS = "windlass_steps"
+_OPTIMIZER = "windlass_optimizer"
+_PROCESS = uuid.uuid4().hex
+_numbers = count()
+
+
+class StepsOfState:
+    """What a ``state_dict`` has instead of the state: whose it was, and after how many steps.
+
+    Args:
+        kind: Kind of the optimizer, for messages.
+        resumed: Whether the servers may have a state of an earlier run.
+
+    Attributes:
+        made: Steps of this worker that have made what the servers have.
+    """
+
+    def __init__(self, kind: str, *, resumed: bool) -> None:
+        self._kind, self._resumed = kind, resumed
+        self._optimizer = f"{_PROCESS}/{next(_numbers)}"
+        self.made = 0
+
+    def entries(self) -> dict[str, Any]:
+        """What to put into a ``state_dict``; nothing as long as there is no state."""
+        return {_STEPS: self.made, _OPTIMIZER: self._optimizer} if self.made else {}
+
+    def require(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse a ``state_dict`` of another state than the one that the servers have.
+
+        That of an earlier process is taken where the servers may have its state from a checkpoint.
+
+        Args:
+            state_dict: What a program loads.
+
+        Raises:
+            ConfigurationError: It lacks the state of other steps, or of another optimizer.
+        """
+        wanted, of = state_dict.get(_STEPS, 0), str(state_dict.get(_OPTIMIZER, ""))
+        another = bool(wanted) and of != self._optimizer and of.startswith(_PROCESS)
+        if another or (wanted != self.made and (self.made or not self._resumed)):
+            whose = " of another optimizer" if another else ""
+            raise ConfigurationError(
+                f"this state_dict{whose} has the groups of {self._kind} alone, since the servers "
+                f"had its state after {wanted} steps; they have that of {self.made} now, and "
+                "loading it would not bring it back. Keep the optimizer on the worker with "
+                'deltas="always", whose state_dict has its state, or resume the job from its '
+                "checkpoints (model_dir)"
+            )
 
 
 class StateOnServers(dict[Any, Any]):

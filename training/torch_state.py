@@ -105,6 +105,9 @@ class StateCopy:
 
 
 def _after_a_step(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        # A copy would have torch call them, of the copied optimizer, too.
+        raise TypeError("it has not called torch.optim.Optimizer.__init__, so it cannot be copied")
     probe = copy.deepcopy(optimizer)
     probe.state.clear()
     names = {id(parameter): name for name, parameter in parameters.items()}

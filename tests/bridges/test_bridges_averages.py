@@ -276,6 +276,36 @@ def test_a_torch_job_of_one_has_the_averages_of_torch_alone() -> None:
         np.testing.assert_allclose(found[1][name], expected, rtol=1e-5, err_msg=name)
 
 
+def test_averages_of_a_layer_that_counts_no_batches_move() -> None:
+    """Instance norm has the counter of batch norm, and leaves it at 0."""
+    torch: Any = pytest.importorskip("torch")
+    batch = torch.from_numpy(batch_of(chief=True)).reshape(-1, 2, 2)
+
+    def train(wrap: Any) -> dict[str, Array]:
+        torch.manual_seed(0)
+        norm = torch.nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
+        optimizer = wrap(torch.optim.SGD(norm.parameters(), 0.01), norm)
+        for step in range(10):
+            norm.train(step != 7)
+            optimizer.zero_grad()
+            norm(batch + step).square().mean().backward()
+            optimizer.step()
+        return {name: value.numpy().copy() for name, value in norm.state_dict().items()}
+
+    def program() -> dict[str, Array]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        return train(
+            lambda optimizer, module: wl.training.torch.DistributedOptimizer(
+                optimizer, strategy, module=module
+            )
+        )
+
+    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+        (found,) = cluster.run(program).values()
+    for name, expected in train(lambda optimizer, _: optimizer).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, err_msg=name)
+
+
 def test_what_is_no_average_is_the_last_workers_and_is_not_mixed() -> None:
     torch: Any = pytest.importorskip("torch")
 

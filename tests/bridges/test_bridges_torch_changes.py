@@ -212,6 +212,97 @@ def test_a_state_that_servers_have_is_not_brought_back_in_silence() -> None:
     optimizer.load_state_dict(first)  # which has none
 
 
+def test_groups_of_another_optimizer_of_the_job_do_not_stand_for_its_moments() -> None:
+    """The job has made steps, as one that resumes has; but here its state is the first one's."""
+
+    def program() -> None:
+        strategy = wl.distribute.ParameterServerStrategy()
+        modules = [net(), net()]
+        first, second = (
+            wl.training.torch.DistributedOptimizer(
+                adam(module.parameters()), strategy, module=module, name=name
+            )
+            for name, module in zip("ab", modules, strict=True)
+        )
+        train(modules[0], first, 3)
+        later = wl.training.torch.DistributedOptimizer(
+            adam(net().parameters()), strategy, name="later"
+        )
+        for other in (second, later):
+            with pytest.raises(wl.errors.ConfigurationError, match="of another optimizer"):
+                other.load_state_dict(first.state_dict())
+
+    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+        cluster.run(program)
+
+
+def test_a_rate_that_is_a_tensor_may_be_changed_in_place() -> None:
+    found = []
+    for is_shared in (False, True):
+        rate, module = torch.tensor(0.1), net()
+        optimizer = torch.optim.SGD(module.parameters(), lr=rate)
+        if is_shared:
+            optimizer = wl.training.torch.DistributedOptimizer(
+                optimizer, wl.distribute.ParameterServerStrategy(), module=module
+            )
+        for _ in range(10):
+            train(module, optimizer, 1)
+            rate.mul_(0.8)
+        found.append(values(module))
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+class Lookahead:
+    """Around another optimizer, and of torch's class by its base alone, as some libraries' are."""
+
+    def __init__(self, inside: Any) -> None:
+        self.inside, self.steps = inside, 0
+        self.param_groups, self.defaults = inside.param_groups, inside.defaults
+        self.state = inside.state
+        self.slow = [p.detach().clone() for g in self.param_groups for p in g["params"]]
+
+    def step(self, closure: Any = None) -> None:
+        self.inside.step()
+        self.steps += 1
+        if self.steps % 3 == 0:
+            parameters = (p for group in self.param_groups for p in group["params"])
+            with torch.no_grad():
+                for slow, parameter in zip(self.slow, parameters, strict=True):
+                    slow.lerp_(parameter, 0.5)
+                    parameter.copy_(slow)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inside.zero_grad(set_to_none)
+
+
+def test_an_optimizer_around_another_that_is_not_made_as_torchs_trains_as_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kind = type("TorchLookahead", (Lookahead, torch.optim.Optimizer), {})
+    found = []
+    for is_shared in (False, True):
+        module = net()
+        optimizer = kind(torch.optim.SGD(module.parameters(), 0.1, momentum=0.9))
+        if is_shared:
+            optimizer = wl.training.torch.DistributedOptimizer(
+                optimizer, wl.distribute.ParameterServerStrategy(), module=module
+            )
+        train(module, optimizer, 10)
+        found.append(values(module))
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert "is not in the job's checkpoints" in caplog.text
+
+
+def test_complex_parameters_are_refused_before_the_first_step() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    with pytest.raises(wl.errors.ConfigurationError, match="view_as_real"):
+        wl.training.torch.DistributedOptimizer(
+            torch.optim.Adam([parameter]), wl.distribute.ParameterServerStrategy()
+        )
+
+
 def test_moments_that_servers_have_are_not_cleared_or_replaced_in_silence() -> None:
     def wrapped(make: Any = adam, **options: Any) -> tuple[Any, Any, Any]:
         module = net()

@@ -71,6 +71,14 @@ print("found", json.dumps(found))
 
 REFUSED = """
 train("scaler", synchronize=False, clip=False, steps=2)
+layers = torch.nn.ModuleList([torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)])
+optimizer = wl.training.torch.DistributedOptimizer(
+    torch.optim.SGD(layers.parameters(), 0.1), strategy, module=layers, name="in turn"
+)
+for layer in layers:  # the second time the first one has zeros, of no backward
+    optimizer.zero_grad(set_to_none=False)
+    layer(X[mine]).square().mean().backward()
+    optimizer.step()
 try:
     train("norm", synchronize=False, steps=1)
 except wl.errors.ConfigurationError as error:
