@@ -156,6 +156,16 @@ class TrainState:
             return self._tree.whole(on_device(list(self.store.pull(self._names).values())))
         return self._tree.whole(self._own())
 
+    @params.setter
+    def params(self, _: Any) -> None:
+        raise ConfigurationError(
+            "params of a TrainState cannot be assigned, since other workers train them, too. Make "
+            "what changes them a part of the optimizer: optax.chain(optimizer, "
+            "optax.stateless(lambda updates, params: jax.tree.map(lambda u, p: "
+            "change(p + u) - p, updates, params))); or give all workers other values by "
+            "state.store.assign(...) and read state.refresh()"
+        )
+
     @property
     def averages(self) -> Any:
         """The tree of averages, as ``params``; None if there is none."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays.dtypes import Array
+from ..core.errors import ConfigurationError
 from .extras import require
 from .jax_arrays import name_of, start_copies
 
@@ -122,6 +123,7 @@ class ParameterTree:
                 no gradient.
 
         Raises:
+            ConfigurationError: It is that of a function which is being traced.
             ValueError: It has an array that the program's tree has not.
             RuntimeError: A gradient was donated to a jitted function before.
         """
@@ -129,15 +131,21 @@ class ParameterTree:
         names = self._names_of.get(structure)
         if names is None:
             names = self._names_of[structure] = self._learn_names(gradients)
-        found = {}
-        for name, leaf in zip(names, leaves, strict=True):
-            if name is not None:
-                if getattr(leaf, "is_deleted", bool)():
-                    raise RuntimeError(
-                        f"the gradient of {name!r} was donated to a jitted function and is gone; "
-                        "call apply_gradients before, or do not donate gradients"
-                    )
-                found[name] = leaf
+        found = {name: leaf for name, leaf in zip(names, leaves, strict=True) if name is not None}
+        try:
+            gone = [n for n, leaf in found.items() if getattr(leaf, "is_deleted", bool)()]
+        except self._jax.errors.ConcretizationTypeError:
+            raise ConfigurationError(
+                "apply_gradients was called in a function that JAX is tracing (jit, scan, vmap), "
+                "and the exchange with the servers cannot be compiled into it: have the jitted "
+                "function take state.params and return the gradients, and call apply_gradients "
+                "with them outside of it"
+            ) from None
+        if gone:
+            raise RuntimeError(
+                f"the gradient of {gone[0]!r} was donated to a jitted function and is gone; "
+                "call apply_gradients before, or do not donate gradients"
+            )
         return found
 
     def with_gradients(self, gradients: Any, named: Mapping[str, Any]) -> Any:

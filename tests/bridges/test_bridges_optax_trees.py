@@ -443,3 +443,33 @@ def test_a_state_that_the_servers_have_cannot_be_assigned() -> None:
     assert state.opt_state is None
     with pytest.raises(ValueError, match="runs on the servers"):
         state.opt_state = ()
+
+
+def test_assigned_parameters_are_refused_by_what_the_optimizer_can_do_instead() -> None:
+    """As WGAN clips its weights after each step."""
+
+    def clip(tree: Any) -> Any:
+        return jax.tree.map(lambda value: jnp.clip(value, -0.2, 0.2), tree)
+
+    def clipped(updates: Any, values: Any) -> Any:
+        return jax.tree.map(lambda u, p: jnp.clip(p + u, -0.2, 0.2) - p, updates, values)
+
+    optimizer = optax.chain(optax.sgd(0.1), optax.stateless(clipped))
+    state = wl.training.jax.TrainState(params(), optimizer, wl.distribute.ParameterServerStrategy())
+    with pytest.raises(wl.errors.ConfigurationError, match=r"optax\.stateless"):
+        state.params = clip(state.params)
+    values = params()
+    for _ in range(10):
+        one_step(state, "")
+        _, gradients = loss_and_gradients(values, X, Y)
+        values = clip(jax.tree.map(lambda p, g: p - 0.1 * g, values, gradients))
+    for mine, theirs in zip(jax.tree.leaves(state.params), jax.tree.leaves(values), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+def test_a_step_in_a_jitted_function_says_to_take_it_out() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    for name, optimizer in (("servers", optax.sgd(0.1)), ("worker", optax.amsgrad(0.1))):
+        state = wl.training.jax.TrainState(params(), optimizer, strategy, name=name)
+        with pytest.raises(wl.errors.ConfigurationError, match="outside of it"):
+            jax.jit(lambda state=state: one_step(state, ""))()
