@@ -197,9 +197,23 @@ def test_a_frozen_layer_stays_and_trains_when_the_model_is_compiled_again(keras:
     model.compile(keras.optimizers.Adam(1e-3), "mse")
     curve(model)
     assert not np.array_equal(model.layers[0].kernel.numpy(), start)
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    with pytest.raises(wl.errors.ConfigurationError, match="another SGD than"):
-        model.fit(X, Y, verbose=0)
+
+
+def test_a_model_compiled_with_another_optimizer_goes_on_as_with_keras_alone(keras: Any) -> None:
+    """From the servers to this worker, and twice with the same kind, which begins anew."""
+    o = keras.optimizers
+    found: list[list[float]] = []
+    for is_shared in (False, True):
+        model = compiled(keras, o.Adam(1e-2))
+        if is_shared:
+            distributed(model)
+        losses = curve(model, 5)
+        for optimizer in (o.SGD(0.1, momentum=0.9), o.SGD(0.1, momentum=0.5), o.RMSprop(1e-3)):
+            model.compile(optimizer, "mse", metrics=["mae"])
+            losses += curve(model, 5)
+        found.append(losses)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+    assert "another optimizer" in str(wl.training.keras.shared_weights(model).worker_reason)
 
 
 def test_a_model_compiled_again_tells_that_servers_go_on_with_moments(
@@ -224,6 +238,22 @@ def test_a_model_compiled_again_tells_that_servers_go_on_with_moments(
         told = [each for each in every if "compiled again" in each]
         assert len(told) == bool(words)
         assert all(words in each and "clone_model" in each for each in told)
+        caplog.clear()
+
+
+def test_a_file_that_is_loaded_tells_that_servers_go_on_with_moments(
+    keras: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Keras writes an optimizer's state into files of weights."""
+    for optimizer, words in ((keras.optimizers.Adam(), "the moments that its Adam"), ("sgd", "")):
+        model = distributed(compiled(keras, optimizer), wl.distribute.ParameterServerStrategy())
+        model.fit(X, Y, verbose=0)
+        path = tmp_path / "net.weights.h5"
+        model.save_weights(path)
+        assert "has loaded" not in caplog.text
+        model.load_weights(path)
+        assert ("has loaded a file" in caplog.text) == bool(words)
+        assert words in caplog.text
         caplog.clear()
 
 

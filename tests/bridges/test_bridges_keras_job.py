@@ -320,13 +320,18 @@ def test_an_input_without_a_size_is_named_before_anything_is_shared(keras: Any) 
         keras.Sequential([keras.Input((None,)), keras.layers.Dense(1)])
 
 
-def test_a_layer_that_comes_after_the_model_was_distributed_is_named(keras: Any) -> None:
+def test_a_layer_that_comes_after_the_model_was_distributed_is_shared_by_compile(
+    keras: Any,
+) -> None:
     model = compiled(keras, wl.distribute.ParameterServerStrategy())
     model.fit(X, Y, verbose=0)
     model.add(keras.layers.Dense(1))
     model.compile("sgd", "mse", metrics=["mae"])
-    with pytest.raises(wl.errors.ConfigurationError, match="had not when it was distributed"):
-        model.fit(X, Y, verbose=0)
+    first = model.layers[-1].kernel.numpy()
+    model.fit(X, Y, verbose=0)
+    assert not np.array_equal(model.layers[-1].kernel.numpy(), first)
+    store = wl.training.keras.shared_weights(model).store
+    assert len(store.pull()) == len(model.weights)
 
 
 MISSING = """\

@@ -77,6 +77,7 @@ class DistributedMethods:
             (ATTRIBUTE, self),
             ("fit", self._fit),
             ("evaluate", self._evaluate),
+            ("load_weights", self._load_weights),
             ("make_train_function", self._make_train_function),
             ("make_test_function", self._make_test_function),
             ("make_predict_function", self._make_predict_function),
@@ -92,14 +93,7 @@ class DistributedMethods:
             self.loops = any(each is not self._model.optimizer for each in optimizers)
             if self.loops:
                 object.__setattr__(self._model.optimizer, COMPILED, False)
-            group = group_of(self._model) if self.loops else None
-            self.weights = SharedWeights(
-                self._model if group is None else group,
-                self.strategy,
-                **self.options,
-                placement=self._placement,
-                steps=None if group is None else group.steps,
-            )
+            self.weights = self._new_weights()
             if self.loops and framework_of_keras() == "jax":
                 for optimizer in optimizers:
                     if optimizer.built:  # while Keras' epochs run, variables have no values
@@ -110,6 +104,27 @@ class DistributedMethods:
                 parts = (self.options["name"], self._model.name, JOB_STATE, "metrics")
                 name = "/".join(filter(None, parts))
                 self._totals = OnServers(self.strategy, name, is_chief=self._is_chief)
+
+    def _new_weights(self) -> SharedWeights:
+        group = group_of(self._model) if self.loops else None
+        return SharedWeights(
+            self._model if group is None else group,
+            self.strategy,
+            **self.options,
+            placement=self._placement,
+            steps=None if group is None else group.steps,
+        )
+
+    def _share_again(self, before: SharedWeights) -> SharedWeights:
+        """Share the weights of a model that was compiled with an optimizer of another kind.
+
+        Its state begins anew, as with Keras alone, and is this worker's: the servers keep one state
+        of each weight.
+        """
+        before.refresh()
+        weights = self.weights = self._new_weights()
+        weights.steps = before.steps
+        return weights
 
     def _share(self) -> SharedWeights:
         self.share()
@@ -152,6 +167,12 @@ class DistributedMethods:
             given["x"] = as_input(given["x"], self.strategy, given.get("steps"))
         return evaluate(*bound.args, **bound.kwargs)
 
+    def _load_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Keras' ``load_weights``, whose file may have a state of the optimizer, too."""
+        type(self._model).load_weights(self._model, *args, **kwargs)
+        if self.weights is not None:
+            self.weights.tell_of_loaded_file()
+
     # -- what Keras calls --------------------------------------------------------------------
 
     def _make_train_function(self, force: bool = False) -> None:
@@ -164,6 +185,8 @@ class DistributedMethods:
             type(model).make_train_function(model, True)
             model.train_function = self._counting(model.train_function)
         else:
+            if not weights.can_take_optimizer():
+                weights = self._share_again(weights)
             weights.take_optimizer()
             weights.backend.make_train_function()
         model.train_function = self._stepping(model.train_function)

@@ -345,40 +345,51 @@ class SharedWeights:
         """Whether it is the weight of an embedding, which stands for the rows of a batch."""
         return id(variable) in self._gradient_ways
 
+    def can_take_optimizer(self) -> bool:
+        """Whether the optimizer that the model was compiled with last goes on with this state.
+
+        Its rate may be another number, if it is one. It must train no weight that is new.
+        """
+        known = {} if self.trainer is None else self.trainer.settings
+        return settings_of(self.model.optimizer) == known and all(
+            id(variable) in self._names for variable in self._trained()
+        )
+
     def take_optimizer(self) -> None:
         """Train with the optimizer that the model was compiled with last.
 
         The servers go on with the state of the one before it, and a warning says so.
-
-        Raises:
-            ConfigurationError: The servers have a state of another one.
         """
         optimizer = self.model.optimizer
-        kind = type(optimizer).__name__
-        known = {} if self.trainer is None else self.trainer.settings
-        if self.worker_reason is None and settings_of(optimizer) != known:
-            raise ConfigurationError(
-                f"{self.model.name!r} was compiled with another {kind} than when it was "
-                "distributed, and its state is on the servers; only a rate that is a number may "
-                "change. Distribute a new model for it",
-                optimizer=kind,
-            )
         if self.worker_reason is None and not self.steps:
             require_fresh(optimizer)
-        if self.steps and optimizer is not self.optimizer and self.trainer is not None:
-            self._tell_of_state(self.trainer.server_state)
+        if optimizer is not self.optimizer:
+            self._tell_of_state(
+                "was compiled again",
+                "would begin anew. To begin anew train a copy: keras.models.clone_model(model) in "
+                "the scope, with set_weights(model.get_weights())",
+            )
         self.optimizer = optimizer
 
-    def _tell_of_state(self, state: str) -> None:
-        if state and self.is_chief:
+    def tell_of_loaded_file(self) -> None:
+        """Say that a file's state of the optimizer is not what the servers go on with."""
+        self._tell_of_state(
+            "has loaded a file",
+            "takes those of the file. A job that resumes from its checkpoints (model_dir) goes on "
+            "with the state that they have",
+        )
+
+    def _tell_of_state(self, event: str, alone: str) -> None:
+        """Warn where servers keep a state that Keras alone would not keep after an event."""
+        state = "" if self.trainer is None else self.trainer.server_state
+        if state and self.steps and self.is_chief:
             log.warning(
-                "%r was compiled again: the servers go on with the %s that its %s has by now, "
-                "where Keras alone would begin anew. To begin anew train a copy: "
-                "keras.models.clone_model(model) in the scope, with "
-                "set_weights(model.get_weights())",
+                "%r %s: the servers go on with the %s that its %s has by now, where Keras alone %s",
                 self.model.name,
+                event,
                 state,
                 type(self.optimizer).__name__,
+                alone,
             )
 
     def exchange(
