@@ -146,7 +146,8 @@ class PsServer:
         orphanhood = _Orphanhood(self.task, self.lease, self._settings, self._clock)
         while not self._clock.wait(self.lease.ended, 0.1):
             if self.lease.draining and deadline is None:
-                led = bool(self.lease.chief_address)
+                _, _, takes_part = self.shares.held()  # of one that has just come
+                led = takes_part or bool(self.lease.chief_address)
                 grace_s = self._settings.leave_grace_s + self._settings.drain_grace_s if led else 0
                 if led and self._settings.shares_move:
                     grace_s += self._settings.lease_s  # something may have to be copied first
