@@ -151,6 +151,12 @@ class PushTarget(ABC):
             changes.holders.discard(holder)
         self.changes = {entry: each for entry, each in self.changes.items() if each.holders}
 
+    def forget_changes(self) -> None:
+        """Note no changes any more, whoever needs them: they hear that none are known."""
+        with self.lock:
+            for holder in {each for changes in self.changes.values() for each in changes.holders}:
+                self.unfollow(holder)
+
     @abstractmethod
     def places(self, entry: int) -> int:
         """Number of places of rows, for :meth:`changed_keys`."""

@@ -12,6 +12,7 @@ INT8 = np.dtype(np.int8)
 SCALE_BYTES = 4
 _MOST = np.float32(127)
 _FLOAT32 = np.dtype(np.float32)
+_MOST_SCALE = np.nextafter(np.finfo(np.float32).max / _MOST, np.float32(0))  # 127 of it are finite
 
 
 def pack_rows(values: Array, key: tuple[int, int] | None = None) -> Array:
@@ -29,6 +30,7 @@ def pack_rows(values: Array, key: tuple[int, int] | None = None) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         values = values.astype(np.float32, copy=False)
         scales = np.abs(values).max(axis=1, initial=0) / _MOST
+        scales = np.where(np.isfinite(scales), np.minimum(scales, _MOST_SCALE), scales)
         steps = np.divide(
             values, scales[:, None], dtype=np.float32, casting="same_kind",
             where=scales[:, None] > 0, out=np.zeros(values.shape, np.float32),
@@ -61,9 +63,9 @@ def unpack_rows(packed: Array, dtype: DType) -> Array:
 
 
 def first_bad_scale(packed: Array) -> float | None:
-    """The first scale that is negative, NaN or infinity; None: there is none."""
+    """The first scale that is negative, NaN, or makes a value infinite; None: there is none."""
     scales = _scales(packed)
-    bad = np.flatnonzero(~((scales >= 0) & (scales < np.inf)))
+    bad = np.flatnonzero(~((scales >= 0) & (scales <= _MOST_SCALE)))
     return float(scales[bad[0], 0]) if bad.size else None
 
 

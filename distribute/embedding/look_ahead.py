@@ -78,6 +78,7 @@ class LookAhead(Iterator[Batch]):
         self._batches: Iterator[Batch] | None = iter(batches)
         self._uses_of, self._look_up = uses_of, look_up
         self._count = count
+        self._looks_up = True
         self._entries: deque[_Entry[Batch]] = deque()
         self._now: _Entry[Batch] = _Entry()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="look-ahead")
@@ -102,6 +103,8 @@ class LookAhead(Iterator[Batch]):
         except Exception as error:  # noqa: BLE001 - raised in its turn
             self._batches = None
             return _Entry(failure=error)
+        if not self._looks_up:
+            return _Entry(batch)
         try:
             # The step may change its batch in place.
             wanted = [(use.table, use.ids.copy()) for use in self._uses_of(batch)]
@@ -122,6 +125,13 @@ class LookAhead(Iterator[Batch]):
             return None
         ahead, now.ahead = now.ahead, None
         return ahead.rows.result()()
+
+    def stop(self) -> None:
+        """Look up nothing more; the batches go on."""
+        for entry in (self._now, *self._entries):
+            entry.ahead = entry.no_ids = None
+        self._looks_up = False
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """Look up nothing more, and forget what was looked up."""

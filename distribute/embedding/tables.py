@@ -189,7 +189,8 @@ class Embeddings:
 
         Returns:
             Iterator over the batches. An error of a batch's lookup is raised by the lookup of its
-            step. The iterator made last is the one that counts.
+            step. Once another iterator is made, this one
+            gives its batches alone, and their lookups are made as ever.
 
         Raises:
             ConfigurationError: A table has ``staleness_reads``, whose bound counts lookups in
@@ -219,7 +220,7 @@ class Embeddings:
             return rows
 
         if self._ahead is not None:
-            self._ahead.close()
+            self._ahead.stop()
         ahead = self._ahead = LookAhead(batches, uses_of, look_up, count)
         return ahead
 

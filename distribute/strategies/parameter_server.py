@@ -443,12 +443,13 @@ class ParameterServerExtended(StrategyExtended):
     ) -> list[tuple[Array, Array | None]]:
         """Rows of variables and tables as they are now, in one exchange.
 
-        In a step variables of up to ``TINY_TABLE_BYTES`` are read whole, as others that it reads.
+        In a step variables of up to ``TINY_TABLE_BYTES`` are read whole, as others that it reads,
+        unless the values that it reads were asked for before its last push (``prefetch``).
         """
         with self._lock:
             self._define()
             found: dict[str, tuple[Array, Array | None]] = {}
-            if self._step.is_active:
+            if self._step.is_active and not self._prefetch:
                 found = {v.name: (self._whole(v), i) for v, i in wanted if _comes_whole(v, i)}
             ids = {variable.name: own for variable, own in wanted if variable.name not in found}
             for name in ids:

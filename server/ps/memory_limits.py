@@ -40,9 +40,11 @@ class MemoryLimits:
         self._max_variable_bytes = settings.max_variable_bytes or self.max_ps_bytes
 
     def check_shards(
-        self, new: Sequence[ShardDefinition], blocks: Iterable[PushTarget], who: Incarnation
+        self, new: Sequence[ShardDefinition], blocks: Collection[PushTarget], who: Incarnation
     ) -> None:
         """Check that new shards fit beside those in ``blocks``; tables at their largest.
+
+        What is noted about changes gives way: readers and deltas have all rows again then.
 
         Raises:
             LimitExceededError: They do not; names the variable, both numbers and the setting.
@@ -55,7 +57,7 @@ class MemoryLimits:
         held: Counter[str] = Counter()
         used = self._beside()
         for block in blocks:
-            used += block.most_bytes
+            used += block.most_bytes - block.followed_bytes
             for shard in block.shards:
                 if shard.variable.name in more:
                     held[shard.variable.name] += shard.num_bytes
@@ -64,15 +66,18 @@ class MemoryLimits:
         for name, num_bytes in more.items():
             total = held[name] + num_bytes
             self._check(total, self._max_variable_bytes, "max_variable_bytes", name, who)
+        self._give_way(blocks, used + more.total())
 
     def check_slots(
         self,
         names: Collection[str],
         rule: UpdateRule,
-        blocks: Iterable[PushTarget],
+        blocks: Collection[PushTarget],
         who: Incarnation,
     ) -> None:
         """Check that the slot variables fit that a rule needs for these variables.
+
+        What is noted about changes gives way, as in :meth:`check_shards`.
 
         Raises:
             LimitExceededError: They do not.
@@ -80,7 +85,7 @@ class MemoryLimits:
         wanted, slots = set(names), rule.active_slots()
         used, more, label = self._beside(), 0, ""
         for block in blocks:
-            used += block.most_bytes
+            used += block.most_bytes - block.followed_bytes
             if not isinstance(block, Block) or not is_float(block.dtype):
                 continue
             missing = sum(slot not in block.slots for slot in slots)
@@ -89,6 +94,7 @@ class MemoryLimits:
                 label = label or block.shards[0].variable.name
         if more:
             self._check(used + more, self.max_ps_bytes, "max_ps_bytes", label, who)
+            self._give_way(blocks, used + more)
 
     def check_followed(self, num_bytes: int, name: str, blocks: Iterable[PushTarget]) -> None:
         """Check that what notes which rows of a variable change fits.
@@ -107,6 +113,11 @@ class MemoryLimits:
                 limit="max_ps_bytes",
                 value=used + num_bytes,
             )
+
+    def _give_way(self, blocks: Collection[PushTarget], total: int) -> None:
+        if total + sum(block.followed_bytes for block in blocks) > self.max_ps_bytes:
+            for block in blocks:
+                block.forget_changes()
 
     def _check(self, total: int, most: int, limit: str, name: str, who: Incarnation) -> None:
         if total <= most:

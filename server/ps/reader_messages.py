@@ -89,6 +89,9 @@ class ReaderMessages:
                 f"{waiting} bytes follow a message that names {total} rows of {_ID_BYTES} bytes in "
                 f"{len(entries)} shards"
             )
+        named = {(each.variable, each.part) for each in entries}
+        if len(named) < len(entries) or not all(each.rows for each in entries):
+            raise RefusedError("a reader names each shard once, and rows of it")
         ids = np.frombuffer(bytes(self._connection.read(waiting, lend)), np.int64)
         layout = self._store.table.compile([self._entry(each) for each in entries])
         ends = np.cumsum([each.rows for each in entries], dtype=np.int64)[:-1]

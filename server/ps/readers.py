@@ -115,7 +115,8 @@ class Readers:
         parts, found, most = [_NO_KEYS], 0, cursor + _MOST_PLACES
         while cursor < most and found < _ENOUGH_KEYS:
             with target.lock:
-                if target.changes.get(entry) is not changes:  # the share is led elsewhere now
+                # The share is led elsewhere now, or more keys went than are remembered.
+                if target.changes.get(entry) is not changes or not changes.knows(position.since):
                     return FollowAnswer(unknown=True), _NO_KEYS
                 keys = target.changed_keys(entry, position.since, cursor, cursor + _PLACES)
                 cursor += _PLACES

@@ -305,6 +305,8 @@ def test_messages_of_a_reader_that_make_no_sense_are_refused_and_it_goes_on(job:
         (Message(follow_rows=session_pb2.FollowRows(variable="t", ranges=ranges)), None),
         (Message(keep_rows=keep(entries=[entry(variable="t", rows=2**64 - 1)])), np.zeros(3)),
         (Message(keep_rows=keep(entries=[entry(variable="nowhere", rows=1)])), np.zeros(1)),
+        (Message(keep_rows=keep(entries=[entry(variable="t", rows=1)] * 2)), np.zeros(2)),
+        (Message(keep_rows=keep(entries=[entry(variable="t")])), None),
         (Message(keep_rows=keep()), np.zeros(1)),
         (Message(keep_rows=keep()), None),
         (Message(read_kept_rows=session_pb2.ReadKeptRows(cut=0)), None),

@@ -58,6 +58,15 @@ def test_a_row_that_is_no_number_shows_in_its_scale(bad: float) -> None:
     np.testing.assert_array_equal(unpack_rows(packed, F32)[0, 1], np.float32(2))
 
 
+def test_the_largest_numbers_stay_finite() -> None:
+    rows = np.random.default_rng(0).uniform(0.999, 1, (1000, 2)) * np.finfo(np.float32).max
+    packed = pack_rows(rows.astype(np.float32))
+    assert first_bad_scale(packed) is None
+    assert np.isfinite(unpack_rows(packed, F32)).all()
+    packed[3, :4] = np.array([np.finfo(np.float32).max / 126], np.float32).view(np.uint8)
+    assert first_bad_scale(packed) is not None
+
+
 def test_a_negative_scale_is_bad() -> None:
     packed = pack_rows(np.ones((3, 2), np.float32))
     packed[2, :4] = np.array([-1.0], np.float32).view(np.uint8)

@@ -20,8 +20,8 @@ from windlass.distribute.embedding.tables import Embeddings
 Batch = dict[str, Array]
 
 
-def on_servers(**options: Any) -> tuple[Any, Embeddings]:
-    strategy = ParameterServerStrategy()
+def on_servers(*, prefetch: bool = False, **options: Any) -> tuple[Any, Embeddings]:
+    strategy = ParameterServerStrategy(prefetch=prefetch)
     grows, fixed = TableConfig("g", 4, **options), TableConfig("v", 2, 30, combiner="sum")
     with strategy.scope():
         features = [FeatureConfig("a", grows), FeatureConfig("b", grows), FeatureConfig("c", fixed)]
@@ -68,7 +68,11 @@ def train(count: int, **options: Any) -> list[Array]:
     return seen
 
 
-@pytest.mark.parametrize("options", [{}, {"staleness_writes": 2}], ids=["at once", "delayed"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"staleness_writes": 2}, {"prefetch": True}],
+    ids=["at once", "delayed", "prefetch"],
+)
 def test_one_worker_sees_the_same_bits_as_without(options: dict[str, Any]) -> None:
     usual = train(0, **options)
     for count in (1, 3, 20):
@@ -158,6 +162,18 @@ def test_an_error_of_a_lookup_reaches_the_step_that_needs_the_rows(wrong: str) -
     with pytest.raises(ShapeMismatchError, match="row 99 of"):
         embeddings.lookup({"c": second})
     assert embeddings.lookup({"c": next(given)})["c"].shape == (1, 2)
+
+
+def test_batches_go_on_without_look_ahead_once_another_iterator_is_made() -> None:
+    _, embeddings = on_servers()
+    ids = [np.array([number]) for number in range(6)]
+    first = embeddings.look_ahead(ids, lambda each: {"c": each}, count=2)
+    seen = [next(first)[0]]
+    assert [each[0] for each in embeddings.look_ahead(ids[:2], lambda each: {"c": each})] == [0, 1]
+    for each in first:
+        assert embeddings.lookup({"c": each})["c"].shape == (1, 2)
+        seen.append(each[0])
+    assert seen == list(range(6))
 
 
 def test_what_is_looked_up_ahead_does_not_travel_with_closures() -> None:

@@ -71,6 +71,22 @@ def test_slots_count_too() -> None:
     assert ps.counters().slot_bytes == 40
 
 
+@pytest.mark.parametrize("needs", ["a variable", "slots"])
+def test_what_is_noted_for_readers_gives_way_to_what_training_needs(needs: str) -> None:
+    ps = store(max_ps_bytes=130)
+    ps.table.define([shard("v", 40), shard("w", 24)], WHO)
+    block = next(each for each in ps.table.targets() if each.shards[0].variable.name == "v")
+    ps.table.follow(block, 0, "a reader")
+    assert block.followed_bytes == 40
+    if needs == "slots":
+        ps.table.bind(["w"], SGD(momentum=0.9), WHO)
+    else:
+        ps.table.define([shard("x", 40)], WHO)
+    assert block.followed_bytes == 0
+    with pytest.raises(LimitExceededError, match="let readers look rows up without"):
+        ps.table.follow(block, 0, "a reader")
+
+
 def test_by_default_a_definition_of_more_than_the_machine_has_is_refused() -> None:
     before = resident_bytes()
     with pytest.raises(LimitExceededError, match="max_ps_bytes"):
