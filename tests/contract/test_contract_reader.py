@@ -393,6 +393,7 @@ def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
     )
     chief.start("127.0.0.1:0")
     leaders, me = chief.locked_job.leaders, Incarnation(TaskId("chief", 0), 1)
+    leaders.shares = 1
     controls = [
         PsControl(each.task, each.address, Settings(), Principal("chief", index=0))
         for each in servers

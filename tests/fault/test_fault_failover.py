@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.counting_job import CountingJob, counting_job
-from helpers.waiting import scaled
+from helpers.waiting import scaled, wait_until
 from windlass.cluster.replication.moves import MovePhase
+from windlass.core.errors import RefusedError
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
 from windlass.launch.commands.move import move_command
@@ -43,6 +44,14 @@ def test_a_ps_that_is_asked_to_leave_hands_over_what_it_has(tmp_path: Path) -> N
     assert "leaves: other ps have what it had" in job.said("ps:0")
 
 
+def leads_again(job: CountingJob, ps: TaskId) -> bool:
+    """Have a ps lead share 0; False: the chief has not heard of it yet."""
+    try:
+        return job.move(0, ps).phase is MovePhase.DONE
+    except RefusedError:
+        return False
+
+
 def test_a_share_moves_while_workers_count(tmp_path: Path) -> None:
     with counting_job(tmp_path, 3) as job:
         job.go_on()
@@ -60,6 +69,10 @@ def test_a_share_moves_while_workers_count(tmp_path: Path) -> None:
         job.go_on()
         job.start_again(follower.short)
         job.until_whole()
+        wait_until(
+            lambda: leads_again(job, follower), 30, "a move to the ps that was started again"
+        )
+        assert job.move(0, TaskId("ps", 2)).phase is MovePhase.DONE
         again = CliRunner().invoke(move_command, [job.address, "0", "--to", "2"])
         assert "it leads it already" in str(again.exception)
 
