@@ -24,6 +24,7 @@ from ..engine.block import Block
 from ..engine.push_target import Gradient, StepInfo
 from ..engine.rows import deduplicate, sum_duplicates
 from ..server.ps.layout import LayoutRange, join_ranges
+from ..server.ps.layout_compiler import compile_layout
 from .base.arrays import to_host
 from .base.moved_average import MovedAverage
 from .local_ps import LocalPs, OwnMemory
@@ -249,7 +250,7 @@ class InProcessSteps:
         place = self._places.get(id(variable))
         if place is None:
             entry = LayoutEntry(variable.name, 0, Operation.PULL)
-            (place,) = self._store.table.compile([entry]).ranges
+            (place,) = compile_layout(self._store.table, [entry]).ranges
             if place.where.stop - place.where.start != size_of(tuple(variable.shape)):
                 return None
             self._places[id(variable)] = place

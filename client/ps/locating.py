@@ -28,7 +28,8 @@ class LeaderWatch:
 
     Args:
         chief: Who is asked.
-        pause_s: Between two questions, for a caller whom the chief answers at once. Unit: seconds.
+        pause_s: Between two questions that the chief answers at once; 0: it answers once there is
+            a change, and holds a thread until then. Unit: seconds.
 
     Attributes:
         shares: Number of shares; 0: they do not move, and each ps serves its own.
@@ -79,7 +80,8 @@ class LeaderWatch:
 
     def _ask(self) -> None:
         before = self._changes
-        self._changes, shares, leaders = self._chief.watch_leaders(before, timeout_s=_ANSWER_S)
+        seen = 0 if self._pause_s else before
+        self._changes, shares, leaders = self._chief.watch_leaders(seen, timeout_s=_ANSWER_S)
         self.shares = self.shares or shares
         if self._changes == before:
             return

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 import numpy as np
 
 from ...cluster.access.principal import READER, principal_of_task
+from ...cluster.replication.configuration import first_leaders
 from ...cluster.roles import PS
 from ...core.arrays.dtypes import Array, as_bytes, row_shape, size_of
 from ...core.backoff import Backoff, attempts
@@ -80,24 +81,28 @@ class ReaderSession:
         with ExitStack() as opened:
             opened.callback(self._chief.close)
             opened.callback(self._leaders.close)
+            addresses = self._find_ps()
+            self._leaders.begin(settings.join_timeout_s)
+            homes = first_leaders(self._leaders.shares, list(addresses))
+            locate = self._leaders.leader_of
             self._peers = [
-                RemotePs(ps, address, who, settings, locate=self._leaders.leader_of)
-                for ps, address in self._find_ps()
+                RemotePs(ps, addresses[ps], who, settings, locate=locate, share=share)
+                for share, ps in homes.items()
             ]
             self._session = ParameterSession(self._peers, who, settings)
             opened.callback(self._session.close)
             for peer in self._peers:
                 self._leaders.tell(peer.moved)
-            self._leaders.begin(settings.join_timeout_s)
             self._session.connect()
             opened.pop_all()
 
-    def _find_ps(self) -> list[tuple[TaskId, str]]:
+    def _find_ps(self) -> dict[TaskId, str]:
         """The ps and their addresses, by index."""
         for attempt in attempts(timeout_s=self._settings.join_timeout_s, stop=self._closing):
             with attempt:
                 status = self._chief.status(timeout_s=_ANSWER_S)
-        found = sorted((each.task, each.address) for each in status.tasks if each.task.type == PS)
+        tasks = sorted(status.tasks, key=lambda each: each.task)
+        found = {each.task: each.address for each in tasks if each.task.type == PS}
         if not found:
             raise RefusedError(
                 f"the job of the chief at {self._chief.address} has no parameter servers, so there "
@@ -155,7 +160,7 @@ class ReaderSession:
         return {name: placed.definition for name, placed in self._placed.items()}
 
     def shards(self, name: str) -> list[tuple[int, ShardDefinition]]:
-        """(index of the ps, shard) of a variable or table, in order."""
+        """(number of the share, shard) of a variable or table, in order."""
         return self._session.shards(name)
 
     def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:

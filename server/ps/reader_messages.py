@@ -13,6 +13,7 @@ from ...core.wire.steps import Encoding, LayoutEntry, Operation
 from ...engine.push_target import RowsByKey
 from ...net.connection import Connection, Lender
 from ...proto.v1 import session_pb2
+from .layout_compiler import compile_layout
 from .readers import NamedRows
 from .store import Store
 
@@ -93,7 +94,7 @@ class ReaderMessages:
         if len(named) < len(entries) or not all(each.rows for each in entries):
             raise RefusedError("a reader names each shard once, and rows of it")
         ids = np.frombuffer(bytes(self._connection.read(waiting, lend)), np.int64)
-        layout = self._store.table.compile([self._entry(each) for each in entries])
+        layout = compile_layout(self._store.table, [self._entry(each) for each in entries])
         ends = np.cumsum([each.rows for each in entries], dtype=np.int64)[:-1]
         self._store.readers.want(self._wanted, layout, np.split(ids, ends))
 

@@ -24,6 +24,7 @@ from ...core.task import Incarnation
 from ...core.wire.steps import Encoding, LayoutEntry, PushResult, StepHeader, StepReply
 from ...engine.push_target import PushTarget, StepInfo
 from .layout import Layout
+from .layout_compiler import compile_layout
 from .payload import Payload
 from .store import PushRequest, Store
 
@@ -341,7 +342,7 @@ class Session:
         entries = layout()
         for operation in {entry.operation for entry in entries}:
             self._check_access(f"step {operation.name}")
-        compiled = self._store.table.compile(entries)
+        compiled = compile_layout(self._store.table, entries)
         self._layouts[layout_id] = compiled
         return compiled
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import islice
 
 from ...core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
-from ...core.arrays.scaled_rows import INT8
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.folder import Folder
 from ...core.errors import (
@@ -23,9 +22,8 @@ from ...core.rules.row_rules import ROW_RULES
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
-from ...core.wire.bounds import check_number
 from ...core.wire.memory import MemoryRegion
-from ...core.wire.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
+from ...core.wire.steps import HeldShard
 from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library
@@ -34,14 +32,12 @@ from ...engine.row_changes import RowChanges
 from ...net.shared_memory import SharedSegment, unavailable
 from .claims import Claims
 from .first_values import Held, initialize, restored_slots
-from .layout import Layout, LayoutRange, join_ranges
 from .memory_limits import MemoryLimits
 from .replication.copying import copy_to_all, post_tiles
 from .replication.records import BlockCopyBegun, RuleBound, TableCopyBegun
 from .replication.stream import RecordStream
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
-_TABLE_OPERATIONS = (Operation.PULL, Operation.APPLY)
 _LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
 
@@ -445,16 +441,6 @@ class ShardTable:
         shard = replace(block.shards[entry], rule=block.rules[entry])
         return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from))
 
-    def compile(self, entries: Sequence[LayoutEntry]) -> Layout:
-        """Turn a layout into ranges of memory; adjacent ones are joined.
-
-        Raises:
-            UnknownVariableError: A shard is not held here.
-            RefusedError: An APPLY to a variable without an update rule.
-        """
-        with self._definitions:
-            return join_ranges([self._range(item) for item in entries])
-
     def target_of(self, key: ShardKey) -> tuple[PushTarget, int]:
         """Which block a shard is in, and its entry there.
 
@@ -496,66 +482,6 @@ class ShardTable:
                 variable=variable,
             )
         return held
-
-    def _range(self, item: LayoutEntry) -> LayoutRange:
-        held = self._find((item.variable, item.part))
-        block, entry = held.block, held.entry
-        rule = block.rules[entry]
-        if item.operation is Operation.APPLY and rule is None:
-            raise RefusedError(
-                f"{self.task}: {item.variable!r} has no update rule; apply gradients through an "
-                "optimizer, or use assign_add",
-                task=self.task,
-                variable=item.variable,
-            )
-        width = size_of(row_shape(block.shards[entry].shape))
-        dtype = item.dtype or block.dtype
-        narrows = is_float(block.dtype) and (is_float(dtype) or _is_scaled(item))
-        if dtype != block.dtype and not narrows:
-            raise RefusedError(
-                f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as "
-                f"{dtype.name}",
-                task=self.task,
-                variable=item.variable,
-            )
-        if item.encoding is Encoding.ELEMENTS and item.operation is not Operation.APPLY:
-            raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
-        if item.operation in ROW_OPERATIONS and item.encoding is not Encoding.ROWS:
-            raise RefusedError(f"{self.task}: {item.operation} is for rows", task=self.task)
-        if (item.encoding is Encoding.KEYS) != isinstance(block, RowsByKey):
-            raise RefusedError(
-                f"{self.task}: {item.variable!r} is "
-                + ("no table" if item.encoding is Encoding.KEYS else "a table: it has keys")
-                + f", and a layout asks for {item.encoding}",
-                task=self.task,
-                variable=item.variable,
-            )
-        if item.encoding is Encoding.KEYS and item.operation not in _TABLE_OPERATIONS:
-            raise RefusedError(
-                f"{self.task}: {item.operation} of {item.variable!r}: rows of a table are read, "
-                "and updated by its rule",
-                task=self.task,
-                variable=item.variable,
-            )
-        self._check_decay(item, block.dtype)
-        applied = rule if item.operation is Operation.APPLY else None
-        where = block.range_of(entry)
-        return LayoutRange(
-            block, where, item.operation, applied, item.encoding, dtype, width, item.decay
-        )
-
-    def _check_decay(self, item: LayoutEntry, dtype: DType) -> None:
-        if not item.decay:
-            return
-        check_number(item.decay, 1, f"the decay of {item.variable!r}", self.task)
-        added = item.operation is Operation.ASSIGN_ADD and item.encoding is Encoding.DENSE
-        if not (added and is_float(dtype)):
-            raise RefusedError(
-                f"{self.task}: {item.operation} of {item.variable!r} ({dtype.name}) has a decay, "
-                "which is for what is added to whole floating-point variables",
-                task=self.task,
-                variable=item.variable,
-            )
 
     def region(self, key: ShardKey) -> MemoryRegion | None:
         """Where a shard's values are in shared memory; None: they are not, or there is no such."""
@@ -664,9 +590,3 @@ def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
         group.append(shard)
         open_groups[dtype] = (group, filled + shard.num_bytes)
     return groups
-
-
-def _is_scaled(item: LayoutEntry) -> bool:
-    """Whether an entry has rows that may travel as int8 with a scale each."""
-    rows = item.encoding in (Encoding.ROWS, Encoding.KEYS)
-    return rows and item.dtype == INT8 and item.operation in (Operation.PULL, Operation.APPLY)

@@ -370,18 +370,15 @@ class Store:
 
     # -- followers ---------------------------------------------------------------------------
 
-    def attach(self, follower: Follower) -> None:
-        """Send records to a follower from now on, after a copy of which pushes are complete."""
-        with self.table.publishing(), self._log_lock:
-            self.records.attach(follower)
-            self.records.send(follower, self._copied_log())
+    def attach(self, follower: Follower, *, has_all: bool = False) -> None:
+        """Send records to a follower from now on, after a copy of which pushes are complete.
 
-    def attach_even(self, follower: Follower) -> None:
-        """As :meth:`attach`, for a follower that has exactly what is here.
-
-        Its marks may be ahead: of a closure's run that has begun there, and pushed nothing.
+        Args:
+            follower: Gets them.
+            has_all: It has exactly what is here, but for its marks, which may be ahead: of a
+                closure's run that has begun there, and pushed nothing.
         """
-        numbers = {block.number for block in self.table.targets()}
+        numbers = {block.number for block in self.table.targets()} if has_all else set[int]()
         with self.table.publishing(), self._log_lock:
             follower.blocks |= numbers
             follower.claimed |= numbers

@@ -468,3 +468,35 @@ def test_a_program_that_knows_no_rules_of_the_job_can_read_it(job: Job) -> None:
         shards = reader._session.shards("weekdays") + reader._session.shards("t")
         assert [shard.rule for _, shard in shards if shard.variable.table is None] == [None]
         assert reader.lookup({"day": [1]})
+
+
+def test_a_reader_finds_more_shares_than_ps() -> None:
+    """A ps that leads two shares serves the rows of both."""
+    server = Ps("tcp", ps_shares=2)
+    chief = ChiefServer(TaskId("chief", 0), [(server.task, server.address)], Settings(ps_shares=2))
+    chief.start("127.0.0.1:0")
+    leaders, me = chief.locked_job.leaders, Incarnation(TaskId("chief", 0), 1)
+    leaders.shares = 2
+    control = PsControl(server.task, server.address, Settings(), Principal("chief", index=0))
+    control.attach(me, "chief:1", lease_s=60, timeout_s=5)
+    for share in range(2):
+        control.lead_share(me, Lead(share, 1, server.task), timeout_s=5)
+        leaders.publish(ShareLeader(share, 1, server.task, server.address, ()))
+    who = Incarnation(TaskId("worker", 0), 1)
+    peers = [
+        RemotePs(server.task, server.address, who, server.settings, share=share)
+        for share in range(2)
+    ]
+    worker = ParameterSession(peers, who, server.settings)
+    worker.connect()
+    worker.define([table("t")], {}, create=True)
+    keys = np.arange(60)
+    worker.step(gradients(t=(keys, np.ones((keys.size, DIM), F32))), step_increment=1)
+    kept: dict[str, Any] = {"t": [(0, 59)]}
+    address = f"127.0.0.1:{chief.port}"
+    with emb.Reader(address, FEATURES[:1], keys=kept, settings=SHORT) as reader:
+        wait_until(lambda: _follows(reader), 10)
+        rows = reader.lookup({"id": keys})["id"]
+        np.testing.assert_array_equal(rows, worker.lookup("t", keys))
+        assert worker.shards("t")[-1][0] == 1, "the table lies on both shares"
+    worker.close()

@@ -17,6 +17,7 @@ from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.engine.push_target import StepInfo
 from windlass.proto.v1 import replication_pb2
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
@@ -173,7 +174,7 @@ class Worker:
             start += size
             return payload[start - size : start]
 
-        layout = self.store.table.compile(entries)
+        layout = compile_layout(self.store.table, entries)
         return self.store.push(PushRequest(layout, tuple(rows), info, 1), fetch)
 
 

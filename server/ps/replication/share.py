@@ -31,7 +31,7 @@ OpenLink = Callable[[CopyTo, str, RecordStream], FollowerLink]
 OpenFormer = Callable[[TaskId, RecordStream], FollowerLink]
 """Dials the ps that led before, which has what this ps has, and is to follow."""
 
-_LAST_WORD_S = 0.2
+_ACKNOWLEDGED_S = 0.2
 """Twice this is how long a handover waits for what is under way; within ``GRANT_S`` the chief
 has its answer. Unit: seconds.
 """
@@ -122,7 +122,7 @@ class ReplicatedShare:
                 return
             store, records = self.store, self.store.records
             if former is not None:  # before a report says that this ps leads
-                store.attach_even(former)
+                store.attach(former, has_all=True)
                 self._joined = frozenset([former.task])
             if self.replica.role is ReplicaRole.FOLLOWING:  # what its leader has sent was not noted
                 store.bases.clear()
@@ -222,9 +222,9 @@ class ReplicatedShare:
             store = self.store
             self._sessions.cancel()
         store.cuts.abandon("another ps is to lead the share")
-        if not self._sessions.ended_within(_LAST_WORD_S):
+        if not self._sessions.ended_within(_ACKNOWLEDGED_S):
             return frozenset()
-        return store.records.even_within(_LAST_WORD_S)
+        return store.records.even_within(_ACKNOWLEDGED_S)
 
     def _step_down(self, after: Replica, even_with: frozenset[TaskId]) -> None:
         """Keep everything, and answer nothing: what waits to be answered waits on.

@@ -20,6 +20,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import LayoutEntry, Operation, PushResult
 from windlass.engine.push_target import StepInfo
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.store import PushRequest, Store
 
 BLOCKS = {"a": "f4", "b": "f8", "c": "i4"}  # one each: small shards of a dtype share one
@@ -52,7 +53,7 @@ def push(
 ) -> PushResult:
     """Add 1 to every block; the stream may end before the block with number ``breaks_at``."""
     entries = [LayoutEntry(name, 0, operation) for name in BLOCKS]
-    layout = store.table.compile(entries)
+    layout = compile_layout(store.table, entries)
     given = iter(range(len(BLOCKS)))
 
     def fetch(size: int) -> memoryview:
@@ -67,7 +68,7 @@ def push(
 
 
 def values(store: Store) -> list[float]:
-    layout = store.table.compile([LayoutEntry(name, 0, Operation.PULL) for name in BLOCKS])
+    layout = compile_layout(store.table, [LayoutEntry(name, 0, Operation.PULL) for name in BLOCKS])
     return [float(part[0]) for part in store.read(layout, ())]
 
 

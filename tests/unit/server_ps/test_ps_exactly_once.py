@@ -22,6 +22,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.engine.push_target import StepInfo
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.store import PushRequest, Store
 
 DTYPES = {"a": "f4", "b": "f4", "table": "f4", "x": "f8", "y": "f8", "h": "f2", "i": "i4"}
@@ -65,7 +66,7 @@ class Sender:
             )
             size = 4 if name == "table" else 3
             pieces.append(np.full(size, amount, DTYPES[name]).tobytes())
-        self.layout = store.table.compile(entries)
+        self.layout = compile_layout(store.table, entries)
         self.payload = b"".join(pieces)
         self.rows = (ROWS,) * len(self.layout.numbered)
 
@@ -93,7 +94,9 @@ class Sender:
 
 def read(store: Store) -> dict[str, list[float]]:
     names = list(DTYPES)
-    layouts = [store.table.compile([LayoutEntry(name, 0, Operation.PULL)]) for name in names]
+    layouts = [
+        compile_layout(store.table, [LayoutEntry(name, 0, Operation.PULL)]) for name in names
+    ]
     copies = [store.read(layout, ())[0] for layout in layouts]
     return {n: copy.astype(float).tolist() for n, copy in zip(names, copies, strict=True)}
 

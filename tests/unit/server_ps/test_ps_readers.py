@@ -16,6 +16,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.followed_rows import FollowRequest, Position
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.distribute.local_ps import LocalPs
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.store import Store
 
 WHO = Incarnation(TaskId("worker", 0), 1)
@@ -119,7 +120,7 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
     ]
     rows = [np.array([3, 5]), np.array([-7])]
     with store.readers.session(READER) as wanted:
-        store.readers.want(wanted, store.table.compile(entries), rows)
+        store.readers.want(wanted, compile_layout(store.table, entries), rows)
         store.cuts.begin(1, set(), 1.0, with_slots=False, rows_of=READER)  # with no workers: now
         before = session.lookup("t", np.array([-7]))
         session.step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32))))
@@ -137,7 +138,7 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
 
 def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
     store, _ = training(ARRAY)
-    layout = store.table.compile([LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
+    layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
     with store.readers.session(READER) as wanted:
         store.readers.want(wanted, layout, [np.array([1])])
         store.cuts.begin(1, set(), 1.0, with_slots=False, rows_of=TaskId("reader", 2))
@@ -153,7 +154,7 @@ def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
 
 def test_more_rows_than_fit_an_answer_are_not_kept() -> None:
     store, _ = training(ARRAY, max_message_bytes=64 * 1024)
-    layout = store.table.compile([LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
+    layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
     with store.readers.session(READER) as wanted:
         with pytest.raises(LimitExceededError, match="max_message_bytes"):
             store.readers.want(wanted, layout, [np.arange(20_000)])

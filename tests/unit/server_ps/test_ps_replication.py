@@ -31,6 +31,7 @@ from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
 from windlass.engine.push_target import StepInfo, UpdatePart
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.replication.records import Checked, CopyCompleted, Record
@@ -146,7 +147,7 @@ def test_a_leader_applies_a_push_once_that_was_half_applied_before_it_followed()
         LayoutEntry("count", 0, Operation.ASSIGN_ADD, Encoding.DENSE),
     ]
     values = [np.ones((30, 4), "f4"), np.ones(3, np.int64)]
-    layout = leader.table.compile(entries)
+    layout = compile_layout(leader.table, entries)
 
     def breaks(size: int) -> memoryview:
         if size == 24:
@@ -361,7 +362,7 @@ def test_a_push_of_a_worker_that_is_fenced_meanwhile_leaves_the_same_on_both(
     store, link = follow(leader)
     leader.records.need([FOLLOWER])
     worker = Worker(leader, 0)
-    layout = leader.table.compile([LayoutEntry("w", 0, Operation.APPLY, Encoding.DENSE)])
+    layout = compile_layout(leader.table, [LayoutEntry("w", 0, Operation.APPLY, Encoding.DENSE)])
 
     def fetch(size: int) -> memoryview:
         leader.register_incarnation(Incarnation(worker.who.task, 2))

@@ -26,6 +26,7 @@ from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.engine.push_target import StepInfo
 from windlass.net.memory_pool import temporary_buffer
 from windlass.server.ps import locked_copies, piece_copies, saving, tensor_plan
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 
@@ -60,7 +61,9 @@ class Cluster:
             mine = [s for s in self.shards[name] if s.part == index]
             rows = [values[s.row_offset : s.row_offset + s.rows] for s in mine if s.shape]
             payload = memoryview((rows or [values])[0].tobytes() if mine else b"")
-            layout = store.table.compile([LayoutEntry(name, s.part, operation) for s in mine])
+            layout = compile_layout(
+                store.table, [LayoutEntry(name, s.part, operation) for s in mine]
+            )
             info = StepInfo(WORKER, self.sequence, 0)
             store.push(PushRequest(layout, (), info, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
 

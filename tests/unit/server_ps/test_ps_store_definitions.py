@@ -25,6 +25,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
 from windlass.server.ps.first_values import initialize
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.store import Store
 
 PS = TaskId("ps", 0)
@@ -50,7 +51,9 @@ def make_store(*shards: ShardDefinition, settings: Settings | None = None) -> St
 
 
 def values(store: Store, *keys: tuple[str, int]) -> list[float]:
-    layout = store.table.compile([LayoutEntry(name, part, Operation.PULL) for name, part in keys])
+    layout = compile_layout(
+        store.table, [LayoutEntry(name, part, Operation.PULL) for name, part in keys]
+    )
     return [float(value) for copy in store.read(layout, ()) for value in copy]
 
 
@@ -179,7 +182,7 @@ def test_ten_thousand_small_variables_are_a_few_segments() -> None:
     shards = [ShardDefinition(variable(name, (8, 8))) for name in names]
     store = make_store(*shards)
     store.table.bind(names, SGD(), CHIEF)
-    layout = store.table.compile(applies(names))
+    layout = compile_layout(store.table, applies(names))
     # 2.4 MiB of values in shared blocks of 1 MiB.
     assert len(layout.ranges) == len(store.table.blocks()) == 3
     assert layout.num_bytes(()) == 10_000 * 64 * 4
@@ -225,7 +228,7 @@ def test_neighbours_join_only_if_one_kernel_call_can_serve_them(
     store = make_store(*(ShardDefinition(variable(name)) for name in "abcd"))
     store.table.bind("abc", SGD(), CHIEF)
     store.table.bind("d", SGD(learning_rate=0.5), CHIEF)
-    layout = store.table.compile(entries)
+    layout = compile_layout(store.table, entries)
     assert len(layout.ranges) == segments
     assert layout.pending == tuple(reversed(range(segments)))
 
@@ -234,7 +237,7 @@ def test_the_size_of_a_payload_counts_the_rows_it_carries() -> None:
     store = make_store(*cut(variable(shape=(6, 3)), 1), *cut(variable("d", (4,)), 1))
     store.table.bind(["w", "d"], SGD(), CHIEF)
     entries = [LayoutEntry("w", 0, Operation.APPLY, encoding=Encoding.ROWS), *applies("d")]
-    layout = store.table.compile(entries)
+    layout = compile_layout(store.table, entries)
     assert len(layout.numbered) == 1
     assert [layout.num_bytes([rows]) for rows in (0, 1, 5)] == [16, 16 + 12, 16 + 60]
 
@@ -243,14 +246,14 @@ def test_the_size_of_a_payload_counts_the_rows_it_carries() -> None:
 def test_an_unknown_variable_is_named_with_its_part(key: tuple[str, int]) -> None:
     store = make_store(*cut(variable(), 2))
     with pytest.raises(UnknownVariableError) as caught:
-        store.table.compile([LayoutEntry(*key, Operation.PULL)])
+        compile_layout(store.table, [LayoutEntry(*key, Operation.PULL)])
     assert f"{PS} holds no part {key[1]} of a variable {key[0]!r}" in str(caught.value)
 
 
 def test_gradients_for_a_variable_without_a_rule_are_refused() -> None:
     store = make_store(*cut(variable(), 1))
     with pytest.raises(RefusedError, match="'w' has no update rule"):
-        store.table.compile(applies("w"))
+        compile_layout(store.table, applies("w"))
 
 
 def test_trainable_or_not_is_no_part_of_the_definition_two_tasks_must_share() -> None:

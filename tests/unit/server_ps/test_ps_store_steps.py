@@ -16,6 +16,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.engine.push_target import StepInfo
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.store import PushRequest, Store
 
 PS = TaskId("ps", 0)
@@ -60,7 +61,7 @@ def push(
         position += count
         return memoryview(frame)[:count]
 
-    layout = store.table.compile(entries)
+    layout = compile_layout(store.table, entries)
     store.check_rows(layout, rows)
     info = StepInfo(who, sequence, global_step, scale)
     result = store.push(PushRequest(layout, tuple(rows), info, increment), fetch)
@@ -69,7 +70,7 @@ def push(
 
 
 def pull(store: Store, name: str = "w", part: int = 0) -> Array:
-    [copy] = store.read(store.table.compile([LayoutEntry(name, part, PULL)]), ())
+    [copy] = store.read(compile_layout(store.table, [LayoutEntry(name, part, PULL)]), ())
     return copy
 
 
@@ -147,7 +148,7 @@ def test_every_floating_point_dtype_has_moving_averages(dtype: DType) -> None:
 def test_a_decay_that_cannot_be_is_refused(entry: LayoutEntry, message: str) -> None:
     store = make_store(vector("w"), vector("n", dtype=np.dtype(np.int64)))
     with pytest.raises(RefusedError, match=message):
-        store.table.compile([entry])
+        compile_layout(store.table, [entry])
 
 
 def test_entries_of_one_block_may_stand_between_those_of_others() -> None:
@@ -217,7 +218,7 @@ def test_a_pull_is_a_copy_that_later_pushes_do_not_change(sparse: bool) -> None:
     store = make_store(vector())
     rows = [np.array([0, 1, 2])] if sparse else []
     encoding = Encoding.ROWS if sparse else Encoding.DENSE
-    [before] = store.read(store.table.compile([LayoutEntry("w", 0, PULL, encoding)]), rows)
+    [before] = store.read(compile_layout(store.table, [LayoutEntry("w", 0, PULL, encoding)]), rows)
     add_one(store, 1)
     assert before.tolist() == [0, 0, 0]
 

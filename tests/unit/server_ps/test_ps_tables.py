@@ -28,6 +28,7 @@ from windlass.distribute.local_ps import LocalPs
 from windlass.engine.keyed.block import KeyedBlock
 from windlass.engine.push_target import StepInfo
 from windlass.proto.v1 import replication_pb2 as pb
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.payload import BufferPayload
 from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
@@ -168,7 +169,7 @@ def test_tables_of_several_shares_are_shown_as_one() -> None:
 def test_a_layout_that_does_not_fit_is_refused(entry: LayoutEntry) -> None:
     store = make_store(table(), VariableDefinition("w", (3, 4), F32))
     with pytest.raises(RefusedError):
-        store.table.compile([entry])
+        compile_layout(store.table, [entry])
 
 
 def test_a_push_of_another_width_is_refused_before_it_is_sent() -> None:
@@ -262,7 +263,9 @@ def test_a_push_that_broke_off_between_two_tables_is_repeated_for_the_other_one_
     entries = [LayoutEntry(name, 0, Operation.APPLY, Encoding.KEYS) for name in ("t", "u")]
     values = np.ones((2, EXTREMES.size, DIM), np.float32)
     store.register_incarnation(CHIEF)
-    push = PushRequest(store.table.compile(entries), (EXTREMES, EXTREMES), StepInfo(CHIEF, 1, 0))
+    push = PushRequest(
+        compile_layout(store.table, entries), (EXTREMES, EXTREMES), StepInfo(CHIEF, 1, 0)
+    )
     before = [block.read(EXTREMES) for block in store.table.tables()]
     next(store.applying(push, BufferPayload([as_bytes(values)]).take))
     store.push(push, BufferPayload([as_bytes(values)]).take)

@@ -37,6 +37,7 @@ from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.distribute.program_cluster import in_cluster
 from windlass.distribute.runtime import ClusterRuntime, JobLink
 from windlass.engine.push_target import StepInfo
+from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 from windlass.training import SidecarEvaluator, read_evaluations
@@ -60,7 +61,7 @@ def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path
     variables = [VariableDefinition("w", (4, 2), F32), VariableDefinition("b", (), F32)]
     store.table.define([ShardDefinition(item) for item in variables], WHO)
     entries = [LayoutEntry(item.name, 0, Operation.ASSIGN) for item in variables]
-    layout = store.table.compile(entries)
+    layout = compile_layout(store.table, entries)
     payload = np.full(9, step, np.float32).tobytes()
     position = 0
 
