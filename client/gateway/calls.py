@@ -220,6 +220,16 @@ class GatewayClient:
         request = gateway_pb2.StopRequest(job=job, reason=reason, kill=kill)
         return _job_from_wire(self._invoke(self._stub.Stop, request, "stop a job"))
 
+    def scale(self, job: str, ps: int) -> JobView:
+        """Have a job have more or fewer ps: start some, or ask some to leave.
+
+        Raises:
+            PeerLostError: No answer; the call may be repeated.
+            RefusedError: It is not possible, and nothing has changed.
+        """
+        request = gateway_pb2.ScaleRequest(job=job, ps=ps)
+        return _job_from_wire(self._invoke(self._stub.Scale, request, "scale a job"))
+
     def open_route(self, job: str, task: TaskId, timeout_s: float) -> bytes:
         """A ticket for one connection to a task of a job, through the gateway.
 

@@ -82,6 +82,7 @@ RULES: dict[str, Rule] = {
     f"/{_GATEWAY}/ListJobs": Rule(_ALL),
     f"/{_GATEWAY}/Follow": _DRIVE,
     f"/{_GATEWAY}/Stop": _AUDITED_DRIVE,
+    f"/{_GATEWAY}/Scale": _AUDITED_DRIVE,
     f"/{_GATEWAY}/OpenRoute": _AUDITED_DRIVE,
     "/windlass.proto.v1.Tunnel/Open": Rule(_READ | {PS}),
     "/grpc.health.v1.Health/Check": Rule(frozenset()),

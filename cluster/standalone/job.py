@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from ...core.errors import RefusedError
 from ...core.exit_codes import ExitCode
 from ...core.settings import ALL_WORKERS
 from ...core.task import TaskId
@@ -94,6 +95,7 @@ class StandaloneJob:
     ended: float | None = None
     tasks: dict[TaskId, PlacedTask] = field(default_factory=dict)
     _supervision: Supervision | None = None
+    _sent_away: set[TaskId] = field(default_factory=set)  # ps that are to leave, or have left
 
     @property
     def id(self) -> str:
@@ -152,6 +154,57 @@ class StandaloneJob:
             {"wait_for_workers": str(ALL_WORKERS), **settings, **asked.settings},
         )
 
+    def missing_ps(self, count: int) -> list[TaskId]:
+        """The ps that it lacks to have ``count``.
+
+        Raises:
+            RefusedError: It does not run, its shares do not move, or one of them is about to leave.
+        """
+        if self.state is not JobState.RUNNING:
+            raise RefusedError(
+                f"job {self.id} is {self.state}; only one that runs gets more or fewer ps",
+                job=self.id,
+            )
+        if not self.submission.shares_move:
+            raise RefusedError(
+                f"the ps of job {self.id} cannot become more or fewer, since its shares do not "
+                "move; submit it with --set ps_shares=N, at least the most ps that it is to "
+                "have",
+                job=self.id,
+            )
+        wanted = [TaskId(PS, index) for index in range(count)]
+        runs = {task for task, run in self.tasks.items() if not run.has_ended}
+        if leaving := [task for task in wanted if task in runs & self._sent_away]:
+            raise RefusedError(
+                f"{leaving[0].short} of job {self.id} is about to leave; ask again once it has",
+                job=self.id,
+            )
+        return [task for task in wanted if task not in runs]
+
+    def scale(
+        self, count: int, placed: Iterable[PlacedTask], settings: Mapping[str, str]
+    ) -> list[tuple[TaskId, Order]]:
+        """Begin ps that are missing, and ask those beyond ``count`` to leave.
+
+        Args:
+            count: How many ps it is to have.
+            placed: The missing ones.
+            settings: As :meth:`begin` takes them.
+        """
+        orders: list[tuple[TaskId, Order]] = []
+        for each in placed:
+            before = self.tasks.get(each.task)
+            each.attempt = before.attempt + 1 if before is not None else 0
+            self.tasks[each.task] = each
+            self._sent_away.discard(each.task)
+            orders.append((each.node, self._start(each, settings)))
+        for task, run in self.tasks.items():
+            is_extra = task.type == PS and task.index >= count and not run.has_ended
+            if is_extra and task not in self._sent_away:
+                self._sent_away.add(task)
+                orders.append((run.node, Stop(self.id, task, kill=False)))
+        return orders
+
     def task_ended(
         self,
         task: TaskId,
@@ -175,7 +228,8 @@ class StandaloneJob:
         """
         if task not in self.tasks or self.has_ended:
             return []
-        ended = Ended(End(task, code, why), can_restart=settings is not None)
+        can_restart = settings is not None and task not in self._sent_away
+        ended = Ended(End(task, code, why), can_restart=can_restart)
         return self._handle(ended, settings or {}, now=now)
 
     def stop(self, reason: str, *, kill: bool, now: float) -> list[tuple[TaskId, Order]]:

@@ -89,23 +89,23 @@ class Node:
         return f"the process that was the node {name} on {self.host} to be silent"
 
 
-def choose_nodes(free: Sequence[Node], wanted: int) -> tuple[list[Node], int | None]:
-    """Nodes for the tasks of a role: those with the fewest tasks, in the order of their indices.
+def choose_nodes(free: Sequence[Node], indices: Sequence[int]) -> tuple[list[Node], int | None]:
+    """Nodes for tasks of a role: those with the fewest tasks, in the order of their indices.
 
     Args:
         free: Those that have room.
-        wanted: How many tasks there are, at most as many as nodes.
+        indices: Of the tasks, at most as many as nodes.
 
     Returns:
-        A node for each task by its index; and the first index for which there is none, if so.
+        A node for each task; and the first index for which there is none, if so.
     """
     own = {node.task.index: node for node in free if node.has_own_index}
-    chosen = {index: own[index] for index in range(wanted) if index in own}
-    rest = [index for index in range(wanted) if index not in own]
+    chosen = {index: own[index] for index in indices if index in own}
+    rest = [index for index in indices if index not in own]
     others = [node for node in free if not node.has_own_index]
     others.sort(key=lambda node: (len(node.running), node.task.index))
     others = sorted(others[: len(rest)], key=lambda node: node.task.index)
     if len(others) < len(rest):
         return [], rest[len(others)]
     chosen.update(zip(rest, others, strict=True))
-    return [chosen[index] for index in range(wanted)], None
+    return [chosen[index] for index in indices], None

@@ -245,6 +245,36 @@ class JobTable:
         self._give(found.stop(reason, kill=kill, now=now))
         return found
 
+    def scale(self, job: str, ps: int) -> StandaloneJob:
+        """Have a job whose shares move have this many ps: start some, or ask the last to leave.
+
+        Raises:
+            RefusedError: There is no such job, it does not run, its shares do not move, or there
+                is no room for so many.
+        """
+        found = self.find(job)
+        missing = found.missing_ps(ps)
+        # The job knows one that it had before at its address.
+        known = [found.tasks[task] for task in missing if task in found.tasks]
+        again = [PlacedTask(each.task, each.node, each.address) for each in known]
+        used = {each.node for each in found.tasks.values() if not each.has_ended}
+        nodes = {node.task: node for node in self._living(PS) if node.task not in used}
+        gone = [each for each in again if each.node not in nodes]
+        fresh = [task.index for task in missing if task not in found.tasks]
+        others = [nodes[each] for each in nodes if each not in {one.node for one in again}]
+        placed, obstacle = self._place_role(PS, fresh, others)
+        if gone:
+            obstacle = f"the node {gone[0].node.short}, where {gone[0].task.short} was before"
+        if obstacle:
+            raise RefusedError(
+                f"job {found.id} cannot have {ps} ps, for it would take {obstacle}; start nodes "
+                "with `windlass ps --standalone`, or wait until others have ended",
+                job=found.id,
+            )
+        self._take_ports([*again, *placed])
+        self._give(found.scale(ps, [*again, *placed], self._settings_of(found)))
+        return found
+
     def tick(self, *, now: float) -> None:
         """Notice what did not happen: nodes and drivers that are silent, tasks that do not end."""
         for node in [*self.nodes.values()]:
@@ -282,55 +312,73 @@ class JobTable:
                 job.reason = obstacle
                 continue
             running += 1
-            for each in placed:
-                node = self.nodes[each.node]
-                port = int(each.address.rpartition(":")[2])
-                node.ports.remove(port)
-                node.used.add(port)
+            self._take_ports(placed)
             self._give(job.begin(placed, self._settings_of(job), now=now))
 
     def _place(self, job: StandaloneJob) -> tuple[list[PlacedTask], str]:
         placed: list[PlacedTask] = []
         asked = job.submission
-        # Nodes of one machine may offer the same port.
-        taken = {
-            task.address
-            for other in self.jobs.values()
-            if not other.has_ended
-            for task in other.tasks.values()
-        }
         for role, count in ((CHIEF, 1), (PS, asked.ps), (WORKER, asked.workers)):
             nodes = self._living(role)
+            if count == ALL and not nodes:
+                return [], f"it waits for a node for {role}: none is registered"
             wanted = len(nodes) if count == ALL else count
             if role == WORKER and self._limits.workers:
                 wanted = min(wanted, self._limits.workers)
-            free = [
-                node
-                for node in nodes
-                if node.ports and len(node.running) < self._limits.tasks_per_node
-            ]
-            if count == ALL and not nodes:
-                return [], f"it waits for a node for {role}: none is registered"
-            if wanted > len(free):
-                return [], (
-                    f"it waits for {wanted} nodes for {role}: {len(nodes)} are registered, of "
-                    f"which {len(free)} have room"
-                )
-            chosen, missing = choose_nodes(free, wanted)
-            if missing is not None:
-                return [], (
-                    f"it waits for room at the node {role}:{missing}: the credentials of "
-                    f"{free[0].task.short} and others are good for the task of their own index "
-                    "alone"
-                )
-            for index, node in enumerate(chosen):
-                offered = (f"{node.host}:{port}" for port in node.ports)
-                address = next((each for each in offered if each not in taken), "")
-                if not address:
-                    return [], f"it waits for a free port of the node {node.task.short}"
-                taken.add(address)
-                placed.append(PlacedTask(TaskId(role, index), node.task, address))
+            more, obstacle = self._place_role(role, range(wanted), nodes, placed)
+            if obstacle:
+                return [], f"it waits for {obstacle}"
+            placed += more
         return placed, ""
+
+    def _place_role(
+        self,
+        role: str,
+        indices: Sequence[int],
+        nodes: Sequence[Node],
+        beside: Iterable[PlacedTask] = (),
+    ) -> tuple[list[PlacedTask], str]:
+        """Places for tasks of a role, one on each node; or what is missing, for people.
+
+        Args:
+            role: The role.
+            indices: Of the tasks.
+            nodes: That may have one.
+            beside: Tasks whose places are not in the table yet.
+        """
+        free = [n for n in nodes if n.ports and len(n.running) < self._limits.tasks_per_node]
+        if len(indices) > len(free):
+            return [], (
+                f"{len(indices)} nodes for {role}: {len(nodes)} are registered, of which "
+                f"{len(free)} have room"
+            )
+        chosen, missing = choose_nodes(free, indices)
+        if missing is not None:
+            return [], (
+                f"room at the node {role}:{missing}: the credentials of {free[0].task.short} and "
+                "others are good for the task of their own index alone"
+            )
+        # Nodes of one machine may offer the same port.
+        taken = {each.address for each in beside}
+        for other in self.jobs.values():
+            if not other.has_ended:
+                taken |= {task.address for task in other.tasks.values()}
+        placed: list[PlacedTask] = []
+        for index, node in zip(indices, chosen, strict=True):
+            offered = (f"{node.host}:{port}" for port in node.ports)
+            address = next((each for each in offered if each not in taken), "")
+            if not address:
+                return [], f"a free port of the node {node.task.short}"
+            taken.add(address)
+            placed.append(PlacedTask(TaskId(role, index), node.task, address))
+        return placed, ""
+
+    def _take_ports(self, placed: Iterable[PlacedTask]) -> None:
+        for each in placed:
+            node = self.nodes[each.node]
+            port = int(each.address.rpartition(":")[2])
+            node.ports = [each for each in node.ports if each != port]
+            node.used.add(port)
 
     def _living(self, role: str) -> list[Node]:
         found = [n for n in self.nodes.values() if n.task.type == role and not n.is_lost]

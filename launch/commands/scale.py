@@ -1,12 +1,15 @@
 """``windlass scale``: has a running job have more or fewer ps, and waits until it does."""
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...cluster.roles import PS
-from ...core.errors import PeerLostError
+from ...core.errors import ConfigurationError, PeerLostError
+from ...core.settings import CLUSTER_VARIABLE, Settings, read_environment
 from ...core.states import State
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
@@ -19,8 +22,14 @@ _ANSWER_S = 5.0
 
 
 @click.command("scale")
-@click.argument("address", metavar="HOST:PORT")
+@click.argument("job", metavar="HOST:PORT|JOB")
 @click.option("--ps", type=click.IntRange(1), required=True, help="How many ps it is to have.")
+@click.option(
+    "--cluster",
+    metavar="HOST:PORT",
+    help="The chief of a standalone cluster, of which JOB is a job. A JOB that is no address is "
+    f"looked for at the cluster of {CLUSTER_VARIABLE}.",
+)
 @click.option("--wait/--no-wait", default=True, help="Wait until it has.  [default: wait]")
 @click.option(
     "--timeout-s",
@@ -30,21 +39,45 @@ _ANSWER_S = 5.0
     help="How long to wait.",
 )
 @settings_options(hidden=NO_CREDENTIALS)
-def scale_command(address: str, ps: int, wait: bool, timeout_s: float, **flags: Any) -> None:
-    """Have the job with ps_shares whose chief is at HOST:PORT have more or fewer ps.
+def scale_command(
+    job: str, cluster: str | None, ps: int, wait: bool, timeout_s: float, **flags: Any
+) -> None:
+    """Have a job with ps_shares have more or fewer ps: that whose chief is at HOST:PORT, or JOB.
 
-    Training goes on. `windlass local` starts and stops them; on Kubernetes `windlass k8s scale`
-    does. A ps that is started is given its part of the shares, and one that leaves hands over.
+    Training goes on. `windlass local` and a standalone cluster, whose JOB is named, start and stop
+    them; on Kubernetes `windlass k8s scale` does. A ps that is started is given its part of the
+    shares, and one that leaves hands over.
     """
+    settings = take_settings(flags)
+    if cluster is None and not job.rpartition(":")[2].isdecimal():
+        cluster = read_environment(CLUSTER_VARIABLE)
+        if not cluster:
+            raise ConfigurationError(
+                f"{job} is no address; give the HOST:PORT of the chief, or for a job of a "
+                f"standalone cluster name that with --cluster or {CLUSTER_VARIABLE}"
+            )
+    with ExitStack() as opened:
+        address, gateway = job, None
+        if cluster is not None:
+            from ..standalone.chief_of_job import chief_of_job
+
+            gateway, address = opened.enter_context(chief_of_job(job, cluster, settings))
+        chief = opened.enter_context(_chief(address, settings))
+        chief.scale_ps(ps, timeout_s=_ANSWER_S)  # it knows how many there can be
+        if gateway is not None:
+            gateway.scale(job, ps)
+        if wait:
+            _wait(chief, ps, time.monotonic() + timeout_s, timeout_s)
+
+
+@contextmanager
+def _chief(address: str, settings: Settings) -> "Iterator[ChiefClient]":
     from ...client.chief.calls import ChiefClient
     from ...cluster.access.principal import DRIVER, Principal
 
-    settings = take_settings(flags)
     client = ChiefClient(address, settings, Principal(DRIVER, settings.job_id))
     try:
-        client.scale_ps(ps, timeout_s=_ANSWER_S)
-        if wait:
-            _wait(client, ps, time.monotonic() + timeout_s, timeout_s)
+        yield client
     finally:
         client.close()
 
@@ -58,8 +91,8 @@ def _wait(client: "ChiefClient", count: int, deadline: float, timeout_s: float) 
         if time.monotonic() >= deadline:
             raise PeerLostError(
                 f"after {timeout_s:g} s (--timeout-s) {why}. `windlass local` starts and stops ps "
-                "by itself, `windlass k8s scale` has Kubernetes do it; elsewhere start them, or "
-                "end them with SIGTERM"
+                "by itself, a standalone cluster those of a JOB that is named, on Kubernetes "
+                "`windlass k8s scale`; elsewhere start them, or end them with SIGTERM"
             )
         if why != told:
             echo(why)

@@ -81,22 +81,10 @@ def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
     """The status of a job of a standalone cluster, through its gateway."""
     if job is None:
         raise ConfigurationError("name the JOB; `windlass jobs` lists those of a cluster")
-    from ...client.gateway.calls import GatewayClient
-    from ...client.gateway.routing import routes_to
-    from ...cluster.access.principal import DRIVER, Principal
-    from ...cluster.roles import CHIEF
-    from ..standalone.tables import how_it_stands
+    from ..standalone.chief_of_job import chief_of_job
 
-    client = GatewayClient(cluster, caller.settings, Principal(DRIVER, caller.settings.job_id))
-    try:
-        found = client.follow(job, 0, wait_s=0, drives=False).job
-        if CHIEF not in found.cluster or found.has_ended:
-            how = how_it_stands(found)
-            raise ConfigurationError(f"{how}: it has no chief to ask")
-        with routes_to(client, found):
-            return _ask(found.cluster[CHIEF][0], caller)
-    finally:
-        client.close()
+    with chief_of_job(job, cluster, caller.settings) as (_, address):
+        return _ask(address, caller)
 
 
 def _in_folder(folder: str, caller: _Caller) -> "JobStatus":

@@ -303,6 +303,14 @@ class StopRequest(_message.Message):
     kill: bool
     def __init__(self, job: _Optional[str] = ..., reason: _Optional[str] = ..., kill: bool = ...) -> None: ...
 
+class ScaleRequest(_message.Message):
+    __slots__ = ("job", "ps")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    ps: int
+    def __init__(self, job: _Optional[str] = ..., ps: _Optional[int] = ...) -> None: ...
+
 class OpenRouteRequest(_message.Message):
     __slots__ = ("job", "destination")
     JOB_FIELD_NUMBER: _ClassVar[int]

@@ -69,6 +69,11 @@ class GatewayStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
                 _registered_method=True)
+        self.Scale = channel.unary_unary(
+                '/windlass.proto.v1.Gateway/Scale',
+                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+                _registered_method=True)
         self.OpenRoute = channel.unary_unary(
                 '/windlass.proto.v1.Gateway/OpenRoute',
                 request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteRequest.SerializeToString,
@@ -128,6 +133,13 @@ class GatewayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Scale(self, request, context):
+        """Have a job have more or fewer ps. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenRoute(self, request, context):
         """A ticket for one connection to a task of a job, which is then forwarded as it is: "WNDR" and the ticket are its
         first bytes at the gateway's port.
@@ -172,6 +184,11 @@ def add_GatewayServicer_to_server(servicer, server):
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
+            ),
+            'Scale': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scale,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
             ),
             'OpenRoute': grpc.unary_unary_rpc_method_handler(
@@ -368,6 +385,33 @@ class Gateway(object):
             target,
             '/windlass.proto.v1.Gateway/Stop',
             windlass_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scale(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Gateway/Scale',
+            windlass_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
             options,
             channel_credentials,

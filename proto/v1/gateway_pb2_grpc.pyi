@@ -62,6 +62,12 @@ class GatewayStub:
     ]
     """Ask a job to save and end. Idempotent."""
 
+    Scale: grpc.UnaryUnaryMultiCallable[
+        gateway_pb2.ScaleRequest,
+        gateway_pb2.JobInfo,
+    ]
+    """Have a job have more or fewer ps. Idempotent."""
+
     OpenRoute: grpc.UnaryUnaryMultiCallable[
         gateway_pb2.OpenRouteRequest,
         gateway_pb2.OpenRouteResponse,
@@ -113,6 +119,12 @@ class GatewayAsyncStub:
         gateway_pb2.JobInfo,
     ]
     """Ask a job to save and end. Idempotent."""
+
+    Scale: grpc.aio.UnaryUnaryMultiCallable[
+        gateway_pb2.ScaleRequest,
+        gateway_pb2.JobInfo,
+    ]
+    """Have a job have more or fewer ps. Idempotent."""
 
     OpenRoute: grpc.aio.UnaryUnaryMultiCallable[
         gateway_pb2.OpenRouteRequest,
@@ -179,6 +191,14 @@ class GatewayServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[gateway_pb2.JobInfo, collections.abc.Awaitable[gateway_pb2.JobInfo]]:
         """Ask a job to save and end. Idempotent."""
+
+    @abc.abstractmethod
+    def Scale(
+        self,
+        request: gateway_pb2.ScaleRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[gateway_pb2.JobInfo, collections.abc.Awaitable[gateway_pb2.JobInfo]]:
+        """Have a job have more or fewer ps. Idempotent."""
 
     @abc.abstractmethod
     def OpenRoute(

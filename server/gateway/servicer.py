@@ -259,6 +259,13 @@ class GatewayServicer:
             job = table.stop(request.job, reason, kill=request.kill, now=time.monotonic())
             return self._info(job)
 
+    def Scale(self, request: gateway_pb2.ScaleRequest, _: Visitor) -> gateway_pb2.JobInfo:
+        """Have a job have more or fewer ps."""
+        check_number(request.ps, bounds.MAX_TASK_INDEX, "ps", "a driver")
+        with self._open() as table:
+            job = table.scale(request.job, max(1, request.ps))
+            return self._info(job)
+
     def OpenRoute(
         self, request: gateway_pb2.OpenRouteRequest, _: Visitor
     ) -> gateway_pb2.OpenRouteResponse:

@@ -119,14 +119,19 @@ class Standing:
 
 @pytest.fixture
 def standing(
-    start_cli: StartCli, tmp_path: Path, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+    start_cli: StartCli,
+    tmp_path: Path,
+    wait_until: WaitUntil,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Standing]:
+    ps = getattr(request, "param", 1)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     [port] = free_ports(1)
     process, output = start_cli(
-        "local", "--standalone", "--ps", "1", "--workers", "2", "--port", str(port),
+        "local", "--standalone", "--ps", str(ps), "--workers", "2", "--port", str(port),
         "--model-dir", str(tmp_path / "models"), "--heartbeat-s", "0.1",
         "--lease-s", "2", "--leave-grace-s", "1",
     )  # fmt: skip
@@ -134,7 +139,7 @@ def standing(
     project.mkdir()
     standing = Standing(f"127.0.0.1:{port}", project)
     wait_until(lambda: "the cluster is at" in output.read_text(), 30, "the cluster")
-    wait_until(lambda: standing.run("jobs")[1].count("there") == 4, 30, "its nodes")
+    wait_until(lambda: standing.run("jobs")[1].count("there") == 3 + ps, 30, "its nodes")
     yield standing
     process.send_signal(signal.SIGTERM)
     process.wait(scaled(20))
@@ -242,6 +247,29 @@ def test_a_job_ends_with_its_driver_and_a_killed_worker_comes_back(
     wait_until(lambda: standing.jobs()[job]["state"] == "ended", 40, "the end of the job")
     assert "driver was silent" in str(standing.jobs()[job]["reason"])
     assert standing.jobs()[job]["exit_code"] == 143
+
+
+@pytest.mark.parametrize("standing", [2], indirect=True)
+def test_a_job_gets_a_ps_more_and_one_less_while_it_trains(
+    standing: Standing, wait_until: WaitUntil
+) -> None:
+    (standing.project / "endless.py").write_text(ENDLESS)
+    words = ["--ps", "1", "--workers", "1", "--set", "ps_shares=2", "--detach"]
+    code, job, errors = standing.run("submit", "endless.py", *words)
+    assert code == 0, errors
+    job = job.strip()
+    wait_until(lambda: "five steps" in standing.run("logs", job)[1], 30, "it trains")
+    for ps in (2, 1):
+        code, output, errors = standing.run("scale", job, "--ps", str(ps))
+        assert code == 0, output + errors
+        assert output.endswith(f"the job has {ps} ps\n")
+        status = json.loads(standing.run("status", job, "--json")[1])
+        assert len({share["leader"]["index"] for share in status["shares"]}) == ps, status["shares"]
+    assert standing.jobs()[job]["state"] == "running"
+    code, output, errors = standing.run("scale", job, "--ps", "3")
+    assert code == 6
+    assert "1 to 2 ps, not 3" in errors
+    assert standing.run("stop", job)[0] == 0
 
 
 def test_a_job_whose_program_leaves_nested_folders_ends_as_any_other(
@@ -381,7 +409,7 @@ def test_a_cluster_with_a_name_of_its_own_takes_a_program_that_connects_and_resu
     # As the pods of a standing cluster on Kubernetes, which are told the name of theirs.
     [port] = free_ports(1)
     _, output = start_cli(
-        "local", "--standalone", "--ps", "1", "--workers", "1", "--port", str(port),
+        "local", "--standalone", "--ps", str(ps), "--workers", "1", "--port", str(port),
         "--model-dir", str(tmp_path / "models"),
         WINDLASS_JOB_ID="desk",
     )  # fmt: skip

@@ -198,6 +198,69 @@ def test_a_ps_with_replicas_that_is_killed_is_started_again_and_one_without_ends
     assert "ps:0" in lost.reason
 
 
+PS1, PS2 = TaskId("ps", 1), TaskId("ps", 2)
+
+
+def scaled(cluster: Cluster, ps: int) -> dict[TaskId, type[Start | Stop]]:
+    """What is ordered so that the job ``j`` has this many ps."""
+    cluster.table.scale("j", ps)
+    return {order.task: type(order) for _, order in cluster.poll()}
+
+
+def starts_of(cluster: Cluster, task: TaskId) -> int:
+    return sum(isinstance(o, Start) and o.task == task for _, o in cluster.taken)
+
+
+def test_a_job_whose_shares_move_gets_more_ps_and_fewer() -> None:
+    cluster = Cluster([*NODES, PS1, PS2])
+    job = cluster.submit(settings={"ps_shares": "3"})
+    cluster.poll()
+    assert scaled(cluster, 3) == {PS1: Start, PS2: Start}
+    assert len({job.tasks[task].node for task in (PS, PS1, PS2)}) == 3, "one on each node"
+    started = {o.task: o for _, o in cluster.taken if isinstance(o, Start)}
+    assert started[PS2].tf_config == json.dumps(
+        {"cluster": job.cluster, "task": {"type": "ps", "index": 2}}
+    ), "it finds the chief"
+    assert scaled(cluster, 3) == {}, "asked twice"
+    assert scaled(cluster, 1) == {PS1: Stop, PS2: Stop}
+    assert scaled(cluster, 1) == {}
+    with pytest.raises(RefusedError, match="ps:1 of job j is about to leave; ask again"):
+        cluster.table.scale("j", 2)
+    before = job.tasks[PS1]
+    cluster.end("j", {PS1: 0, PS2: -9})
+    assert job.state is JobState.RUNNING
+    cluster.tick(2)
+    assert starts_of(cluster, PS2) == 1, "it was sent away, and is not started again"
+    assert scaled(cluster, 2) == {PS1: Start}
+    again = job.tasks[PS1]
+    assert (again.node, again.address) == (before.node, before.address), "where the chief knows it"
+    assert again.attempt == before.attempt + 1
+    cluster.end("j", {PS1: -9})
+    cluster.tick(2)
+    assert starts_of(cluster, PS1) == 3, "it was lost"
+
+
+def test_a_job_is_not_scaled_where_that_cannot_be() -> None:
+    cluster = Cluster([*NODES, PS1])
+    cluster.submit(settings={"ps_shares": "4"})
+    cluster.poll()
+    with pytest.raises(RefusedError, match="3 nodes for ps: 1 are registered, of which 1 have"):
+        cluster.table.scale("j", 4)
+    assert scaled(cluster, 2) == {PS1: Start}, "nothing was changed before"
+    cluster.end("j", {PS1: 0})
+    cluster.tick(30, *NODES)
+    with pytest.raises(RefusedError, match="the node ps:1, where ps:1 was before"):
+        cluster.table.scale("j", 2)
+    cluster.table.stop("j", "enough", now=cluster.now)
+    with pytest.raises(RefusedError, match="job j is stopping"):
+        cluster.table.scale("j", 1)
+    other = Cluster()
+    other.submit()
+    other.poll()
+    with pytest.raises(RefusedError, match="submit it with --set ps_shares=N"):
+        other.table.scale("j", 2)
+
+
 def test_a_worker_is_not_started_again_for_ever() -> None:
     cluster = Cluster()
     job = cluster.submit()

@@ -1,0 +1,36 @@
+"""Reaching the chief of a job of a standalone cluster."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...client.gateway.calls import GatewayClient
+from ...client.gateway.routing import routes_to
+from ...cluster.access.principal import DRIVER, Principal
+from ...cluster.roles import CHIEF
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings
+from .tables import how_it_stands
+
+
+@contextmanager
+def chief_of_job(job: str, cluster: str, settings: Settings) -> Iterator[tuple[GatewayClient, str]]:
+    """The cluster's gateway, and the address of the job's chief, which is reached through it.
+
+    Args:
+        job: Id or name of the job.
+        cluster: Address of the cluster's chief, host:port.
+        settings: Credentials and deadlines.
+
+    Raises:
+        ConfigurationError: The job has no chief: it waits for its nodes, or has ended.
+        RefusedError: There is no such job.
+    """
+    client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
+    try:
+        found = client.follow(job, 0, wait_s=0, drives=False).job
+        if CHIEF not in found.cluster or found.has_ended:
+            raise ConfigurationError(f"{how_it_stands(found)}: it has no chief to ask")
+        with routes_to(client, found):
+            yield client, found.cluster[CHIEF][0]
+    finally:
+        client.close()
