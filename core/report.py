@@ -131,3 +131,21 @@ def _by_name(tables: Iterable[TableCounters]) -> tuple[TableCounters, ...]:
         }
         found[each.name] = TableCounters(each.name, **sums)
     return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CutCounts:
+    """The cuts that this chief has tried.
+
+    Attributes:
+        taken: How many were of one moment.
+        void: How many came to nothing, and were tried again, or given up.
+        last_s: How long the last one took that was taken, its workers' joining included. Unit:
+            seconds.
+        last_void: Why the last one was void; empty: none was.
+    """
+
+    taken: int = 0
+    void: int = 0
+    last_s: float = 0.0
+    last_void: str = ""

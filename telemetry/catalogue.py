@@ -184,13 +184,34 @@ JOB_MISSING_REPLICAS = _metric(
     "Replicas that ps_replicas asks for and that are not there.",
 )
 JOB_FAILOVERS = _metric(
-    _REPLICATED, "job_failovers_total", "Times that another ps has come to lead a share."
+    _REPLICATED,
+    "job_failovers_total",
+    "Times that another ps has come to lead a share because its leader was lost.",
+)
+JOB_FAILOVER_SECONDS = _metric(
+    _REPLICATED,
+    "job_last_failover_seconds",
+    "How long the last one took, from when the loss was known; 0: there was none.",
+)
+JOB_HANDOVERS = _metric(
+    _REPLICATED,
+    "job_handovers_total",
+    "Times that another ps has come to lead a share in order: by a move, or since one left.",
 )
 JOB_MOVES = _metric(
     _REPLICATED, "job_moves_total", "Moves of shares that were over, by how they ended.", "outcome"
 )
 JOB_MOVE_SECONDS = _metric(
     _REPLICATED, "job_last_move_seconds", "How long the last move took that was over; 0: none."
+)
+JOB_CUTS = _metric(
+    _CHIEF,
+    "job_cuts_total",
+    "Consistent cuts, for checkpoints and snapshots: taken, or void and tried again.",
+    "outcome",
+)
+JOB_CUT_SECONDS = _metric(
+    _CHIEF, "job_last_cut_seconds", "How long the last one took that was taken; 0: none was."
 )
 JOB_AGE = _metric(_CHIEF, "job_age_seconds", "Since this chief has begun to lead the job.")
 SAVES = _metric(_CHIEF, "checkpoints_total", "Checkpoints written since this chief's start.")

@@ -22,8 +22,12 @@ from .catalogue import (
     FAILED_SAVES,
     GLOBAL_STEP,
     JOB_AGE,
+    JOB_CUT_SECONDS,
+    JOB_CUTS,
+    JOB_FAILOVER_SECONDS,
     JOB_FAILOVERS,
     JOB_GOAL,
+    JOB_HANDOVERS,
     JOB_MISSING_REPLICAS,
     JOB_MOVE_SECONDS,
     JOB_MOVES,
@@ -221,18 +225,42 @@ def job_samples(
     yield Sample(JOB_AGE, age_s)
 
 
-def share_samples(replicas: Mapping[int, int], wanted: int, failovers: int) -> Iterator[Sample]:
+def share_samples(replicas: Mapping[int, int], wanted: int) -> Iterator[Sample]:
     """Who has the variables of a job with replicas.
 
     Args:
         replicas: Per share the number of ps that have it.
         wanted: How many are to.
-        failovers: How often another ps has come to lead a share.
     """
     for share, count in sorted(replicas.items()):
         yield Sample(JOB_REPLICAS, count, (str(share),))
     yield Sample(JOB_MISSING_REPLICAS, sum(max(0, wanted - each) for each in replicas.values()))
+
+
+def leader_samples(failovers: int, last_s: float, handovers: int) -> Iterator[Sample]:
+    """How often another ps has come to lead a share.
+
+    Args:
+        failovers: Because its leader was lost.
+        last_s: How long the last failover took. Unit: seconds.
+        handovers: In order.
+    """
     yield Sample(JOB_FAILOVERS, failovers)
+    yield Sample(JOB_FAILOVER_SECONDS, last_s)
+    yield Sample(JOB_HANDOVERS, handovers)
+
+
+def cut_samples(taken: int, void: int, last_s: float) -> Iterator[Sample]:
+    """Values of all ps at one moment.
+
+    Args:
+        taken: Number of cuts.
+        void: Number of cuts that came to nothing.
+        last_s: How long the last one took that was taken. Unit: seconds.
+    """
+    yield Sample(JOB_CUTS, taken, ("taken",))
+    yield Sample(JOB_CUTS, void, ("void",))
+    yield Sample(JOB_CUT_SECONDS, last_s)
 
 
 def move_samples(done: int, failed: int, last_s: float) -> Iterator[Sample]:

@@ -3,12 +3,12 @@
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...cluster.access.principal import Principal
 from ...cluster.replication.moves import Move, MovePhase
 from ...cluster.replication.reports import ShareLeader
-from ...core.report import PsCounters, TaskReport
+from ...core.report import CutCounts, PsCounters, TaskReport
 from ...core.settings import Settings
 from ...core.states import Outcome, Phase, State
 from ...core.task import Incarnation, TaskId
@@ -40,10 +40,10 @@ class JobStatus:
     """The job as the chief sees it. ``age_s``: since it began. Unit: seconds.
 
     ``security`` says how tasks show who they are; see docs/security.md. ``shares`` are those of a
-    job with replicas, ``ps_replicas`` says how many each is to have, and ``failovers`` how often
-    another ps has come to lead one; ``move`` is the last move of one that was asked for.
-    ``begins_with`` names the checkpoint that the job goes on from:
-    empty if there is none, None until the chief has chosen.
+    job with replicas, ``ps_replicas`` says how many each is to have, ``failovers`` how often
+    another ps has come to lead one because its leader was lost, and ``handovers`` how often in
+    order; ``move`` is the last move of one that was asked for. ``begins_with`` names the checkpoint
+    that the job goes on from: empty if there is none, None until the chief has chosen.
     """
 
     phase: Phase
@@ -62,6 +62,9 @@ class JobStatus:
     begins_with: str | None = None
     move: Move | None = None
     wanted_ps: int = 0
+    handovers: int = 0
+    last_failover_s: float = 0.0
+    cuts: CutCounts = field(default_factory=CutCounts)
 
 
 class ChiefClient:
@@ -363,6 +366,9 @@ class ChiefClient:
             failovers=message.failovers,
             begins_with=message.begins_with if message.HasField("begins_with") else None,
             move=_move_from_wire(message.move) if message.HasField("move") else None,
+            handovers=message.handovers,
+            last_failover_s=message.last_failover_s,
+            cuts=_cuts_from_wire(message.cuts),
         )
 
     def close(self) -> None:
@@ -378,6 +384,10 @@ def _leader_from_wire(message: chief_pb2.ShareLeader) -> ShareLeader:
         message.address,
         tuple(codec.task_from_wire(task) for task in message.followers),
     )
+
+
+def _cuts_from_wire(message: chief_pb2.CutCounts) -> CutCounts:
+    return CutCounts(message.taken, message.void, message.last_s, message.last_void)
 
 
 def _move_from_wire(message: chief_pb2.ShareMove) -> Move:

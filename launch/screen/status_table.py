@@ -69,7 +69,7 @@ def status_lines(status: JobStatus) -> list[str]:
         lines.append(_SECURITY.get(status.security, status.security))
     if status.last_checkpoint:
         lines.append(f"checkpoint {status.last_checkpoint}")
-    lines += _share_lines(status)
+    lines += _share_lines(status) + _cut_lines(status)
     if status.reason:
         lines.append(status.reason)
     return lines
@@ -86,12 +86,26 @@ def _share_lines(status: JobStatus) -> list[str]:
     if has_followers:
         lines = [f"{len(shares) - len(lacking)} of {len(shares)} shares have {wanted} replicas"]
     if status.failovers:
-        lines[0] += f" · {status.failovers} failovers"
+        word = "failover" if status.failovers == 1 else "failovers"
+        lines[0] += f" · {status.failovers} {word}, the last took {status.last_failover_s:.2f} s"
+    if status.handovers:
+        lines[0] += f" · {status.handovers} handed over"
     is_short = has_followers and len(shares) <= _FEW_SHARES
     lines += [] if is_short else _lines_by_ps(shares)
     lines += [_share_line(each) for each in (shares if is_short else lacking[:_FEW_SHARES])]
     if status.move is not None:
         lines.append(_move_line(status.move))
+    return lines
+
+
+def _cut_lines(status: JobStatus) -> list[str]:
+    """What has come of the cuts; nothing if none was tried."""
+    cuts = status.cuts
+    if not cuts.taken and not cuts.void:
+        return []
+    lines = [f"{cuts.taken} consistent cuts, the last took {cuts.last_s:.2f} s"]
+    if cuts.void:
+        lines.append(f"{cuts.void} cuts came to nothing, the last since {cuts.last_void}")
     return lines
 
 

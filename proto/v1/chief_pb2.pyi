@@ -212,7 +212,7 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., since_s: _Optional[float] = ..., address: _Optional[str] = ..., detail: _Optional[str] = ..., generation: _Optional[int] = ..., report: _Optional[_Union[TaskReport, _Mapping]] = ..., counters: _Optional[_Union[_ps_pb2.PsCounters, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with", "move", "wanted_ps")
+    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with", "move", "wanted_ps", "handovers", "last_failover_s", "cuts")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +229,9 @@ class GetStatusResponse(_message.Message):
     BEGINS_WITH_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
     WANTED_PS_FIELD_NUMBER: _ClassVar[int]
+    HANDOVERS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FAILOVER_S_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
     since_s: float
@@ -245,7 +248,22 @@ class GetStatusResponse(_message.Message):
     begins_with: str
     move: ShareMove
     wanted_ps: int
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ..., wanted_ps: _Optional[int] = ...) -> None: ...
+    handovers: int
+    last_failover_s: float
+    cuts: CutCounts
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ..., wanted_ps: _Optional[int] = ..., handovers: _Optional[int] = ..., last_failover_s: _Optional[float] = ..., cuts: _Optional[_Union[CutCounts, _Mapping]] = ...) -> None: ...
+
+class CutCounts(_message.Message):
+    __slots__ = ("taken", "void", "last_s", "last_void")
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    VOID_FIELD_NUMBER: _ClassVar[int]
+    LAST_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_VOID_FIELD_NUMBER: _ClassVar[int]
+    taken: int
+    void: int
+    last_s: float
+    last_void: str
+    def __init__(self, taken: _Optional[int] = ..., void: _Optional[int] = ..., last_s: _Optional[float] = ..., last_void: _Optional[str] = ...) -> None: ...
 
 class MoveShareRequest(_message.Message):
     __slots__ = ("share", "to")

@@ -2,16 +2,20 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from ...cluster.job import cut as decisions
 from ...cluster.job.cut import CutPhase, JobCut
 from ...core.errors import CutVoidError
+from ...core.report import CutCounts
 from ...core.task import Incarnation
+from ...core.wire.bounds import shorten
 from ...core.wire.cut_marks import Marks
 
 _ASK_S = 0.02  # a round trip is less, and so is the stall that it costs
 _ASK_EACH_S = 0.0005  # so that hundreds of workers do not keep the chief busy
+_WHY_BYTES = 300
 
 
 class TakeForReader(Protocol):
@@ -34,6 +38,7 @@ class JobCuts:
     """The cut under way. Thread-safe.
 
     Attributes:
+        counts: What has come of those before.
         take: Takes a cut for a task that reads its values.
         release: Has the ps keep nothing any more of the cut with a number, taken for a task.
     """
@@ -41,6 +46,7 @@ class JobCuts:
     def __init__(self) -> None:
         self._change = threading.Condition()
         self._cut: JobCut | None = None
+        self.counts = CutCounts()
         self.take: TakeForReader = _cannot
         self.release: Callable[[int, Incarnation], None] = _keeps_none
 
@@ -75,6 +81,21 @@ class JobCuts:
                 raise RuntimeError("no cut was begun")
             self._set(decide(self._cut))
             return self._cut
+
+    def ended(self, took_s: float, void_because: str = "") -> None:
+        """The cut under way is over.
+
+        Args:
+            took_s: How long it took. Unit: seconds.
+            void_because: Why it is void; empty: it was taken.
+        """
+        with self._change:
+            now = self.counts
+            if void_because:
+                why = shorten(void_because, _WHY_BYTES)
+                self.counts = replace(now, void=now.void + 1, last_void=why)
+            else:
+                self.counts = replace(now, taken=now.taken + 1, last_s=took_s)
 
     def wait(self, phase: CutPhase, timeout_s: float) -> JobCut:
         """Wait as long as a cut is in a phase; returns what it is then."""

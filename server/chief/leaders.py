@@ -17,7 +17,10 @@ class Leaders:
     Attributes:
         replicas: How many ps are to have each share.
         shares: Number of shares; 0: the chief has not begun to lead, or shares do not move.
-        failovers: How often another ps has come to lead a share.
+        failovers: How often another ps has come to lead a share because its leader was lost.
+        last_failover_s: How long the last one took, from when the loss was known until the other ps
+            led. Unit: seconds.
+        handovers: How often another ps has come to lead a share in order.
         moves: The moves of shares.
         servers: The ps that come, and how many there are to be.
     """
@@ -25,21 +28,30 @@ class Leaders:
     def __init__(self, replicas: int, *, shares_move: bool) -> None:
         self.replicas = replicas
         self.shares = 0
-        self.failovers = 0
+        self.failovers = self.handovers = 0
+        self.last_failover_s = 0.0
         self.moves = Moves()
         self.servers = Servers()
         self._change = threading.Condition()
         self._changes = 1 if shares_move else 0
         self._leaders: dict[int, ShareLeader] = {}
 
-    def publish(self, leader: ShareLeader) -> None:
-        """Tell the tasks that ask from now on, and those that wait."""
+    def publish(self, leader: ShareLeader, failover_s: float | None = None) -> None:
+        """Tell the tasks that ask from now on, and those that wait.
+
+        Args:
+            leader: Who leads a share.
+            failover_s: How long it took since the ps that led before was lost; None: it was not.
+        """
         with self._change:
             before = self._leaders.get(leader.share)
             if before == leader:
                 return
             if before is not None and before.leader != leader.leader:
-                self.failovers += 1
+                if failover_s is None:
+                    self.handovers += 1
+                else:
+                    self.failovers, self.last_failover_s = self.failovers + 1, failover_s
             self._leaders[leader.share] = leader
             self._changes += 1
             self._change.notify_all()

@@ -13,6 +13,7 @@ from ...cluster.replication.moves import Move
 from ...cluster.replication.reports import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
+from ...core.report import CutCounts
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
@@ -213,6 +214,9 @@ class ChiefServicer:
                 failovers=leaders.failovers,
                 begins_with=self._locked_job.begins_with,
                 wanted_ps=leaders.servers.wanted,
+                handovers=leaders.handovers,
+                last_failover_s=leaders.last_failover_s,
+                cuts=_cuts_to_wire(self._locked_job.cuts.counts),
             )
             if leaders.moves.last is not None:
                 status.move.CopyFrom(_move_to_wire(leaders.moves.last))
@@ -275,6 +279,12 @@ def _leader_to_wire(leader: ShareLeader) -> chief_pb2.ShareLeader:
         leader=codec.task_to_wire(leader.leader),
         address=leader.address,
         followers=[codec.task_to_wire(task) for task in leader.followers],
+    )
+
+
+def _cuts_to_wire(counts: CutCounts) -> chief_pb2.CutCounts:
+    return chief_pb2.CutCounts(
+        taken=counts.taken, void=counts.void, last_s=counts.last_s, last_void=counts.last_void
     )
 
 

@@ -409,7 +409,7 @@ def test_a_cluster_with_a_name_of_its_own_takes_a_program_that_connects_and_resu
     # As the pods of a standing cluster on Kubernetes, which are told the name of theirs.
     [port] = free_ports(1)
     _, output = start_cli(
-        "local", "--standalone", "--ps", str(ps), "--workers", "1", "--port", str(port),
+        "local", "--standalone", "--ps", "1", "--workers", "1", "--port", str(port),
         "--model-dir", str(tmp_path / "models"),
         WINDLASS_JOB_ID="desk",
     )  # fmt: skip

@@ -205,6 +205,7 @@ class Cutter:
             raise CutVoidError(f"cut {number} is void: {error}", number=number) from error
         cut = decisions.announced(number, self._pushing(), [share for share, _ in led])
         cuts.begin(cut)
+        began = self._locked_job.clock.now()
         try:
             self._wait_for_workers(join_s)
             order = CutOrder(number, cut.workers, self._hold_s, with_slots, may_be_base, rows_of)
@@ -213,8 +214,10 @@ class Cutter:
         except WindlassError as error:
             why = error.message
             cuts.advance(lambda now: decisions.voided(now, why))
+            cuts.ended(self._locked_job.clock.now() - began, why)
             self._end(number, led)
             raise CutVoidError(f"cut {number} is void: {error}", number=number) from error
+        cuts.ended(self._locked_job.clock.now() - began)
         step = max(step for step, _ in answers)
         return TakenCut(number, step, led, tuple(marks for _, marks in answers))
 

@@ -23,7 +23,9 @@ from ...net.announcement import ChiefAnnouncement
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import (
+    cut_samples,
     job_samples,
+    leader_samples,
     move_samples,
     save_samples,
     share_samples,
@@ -318,10 +320,13 @@ class JobLeader:
         leaders = self.locked_job.leaders
         if self._keeper is not None:
             replicas = {each.share: 1 + len(each.followers) for each in leaders.now()}
-            yield from share_samples(replicas, leaders.replicas, leaders.failovers)
+            yield from share_samples(replicas, leaders.replicas)
+            yield from leader_samples(leaders.failovers, leaders.last_failover_s, leaders.handovers)
             moves, last = leaders.moves, leaders.moves.last
             seconds = last.seconds if last is not None and last.phase.is_over else 0.0
             yield from move_samples(moves.done, moves.failed, seconds)
+        cuts = self.locked_job.cuts.counts
+        yield from cut_samples(cuts.taken, cuts.void, cuts.last_s)
         yield from save_samples(self.locked_job.saves, self.locked_job.last_checkpoint_step)
 
     def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:

@@ -102,6 +102,7 @@ class ShareKeeper:
         self._resumes = bool(self._shares.configurations)
         self._lock = threading.Lock()  # of the decisions, which a status reads
         self._leads: dict[int, _Handover] = {}  # orders that were not answered yet, by share
+        self._leader_lost: dict[int, float] = {}  # when, of shares that another ps is to lead
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._closing = threading.Event()
         self._backoffs: dict[int, Backoff] = {}
@@ -283,6 +284,7 @@ class ShareKeeper:
             self._tell_of_move()
 
     def _decide(self, task: TaskId, report: PsReport | None) -> None:
+        began = time.monotonic()
         with self._lock:
             before = dict(self._shares.configurations)
             is_gone = report is None or report is SUSPECTED
@@ -309,6 +311,9 @@ class ShareKeeper:
             self._fail_without(task, lost)
         with self._lock:
             self._leads.update({lead.share: (ends, lead) for ends, lead in orders})
+            for _, lead in orders:
+                if is_gone and before[lead.share].leader == task:
+                    self._leader_lost.setdefault(lead.share, began)
         for order in give_ups:
             self._give_up(order)
 
@@ -402,9 +407,12 @@ class ShareKeeper:
             if self._leads.get(order.share) is handover:
                 del self._leads[order.share]
             self._shares.obeyed(order)
-        self._locked_job.leaders.publish(
-            ShareLeader(order.share, order.epoch, order.to, control.address, order.followers)
-        )
+            lost = self._leader_lost.pop(order.share, None)
+        failover_s = time.monotonic() - lost if lost is not None else None
+        leader = ShareLeader(order.share, order.epoch, order.to, control.address, order.followers)
+        self._locked_job.leaders.publish(leader, failover_s)
+        if failover_s is not None:
+            log.info("share %d was without a leader for %.2f s", order.share, failover_s)
 
     def _give_up(self, order: GiveUpShare) -> list[TaskId] | None:
         """Tell a ps to give up a share.

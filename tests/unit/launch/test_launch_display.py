@@ -14,7 +14,7 @@ from helpers.strategies import text_of
 from windlass.client.chief.calls import JobStatus, TaskStatus
 from windlass.cluster.replication.moves import Move, MovePhase
 from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.report import PsCounters, TableCounters, TaskReport
+from windlass.core.report import CutCounts, PsCounters, TableCounters, TaskReport
 from windlass.core.states import Phase, State
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
@@ -243,6 +243,20 @@ def test_shares_are_shown_by_ps_where_they_are_many_or_have_no_followers() -> No
         "ps:0 leads shares 0, 1, 2, 3, 4",
         "ps:1 leads no share, follows 0, 1, 2, 3",
         "share 4: ps:0 leads, no follower yet",
+    ]
+
+
+def test_failovers_handovers_and_cuts_are_counted() -> None:
+    led = (ShareLeader(0, 3, TaskId("ps", 1), "p:2"),)
+    cuts = CutCounts(12, 1, 0.034, "worker:1 did not join in 2 s")
+    status = replace(
+        FULL_STATUS, shares=led, failovers=1, last_failover_s=0.091, handovers=2, cuts=cuts
+    )
+    assert status_lines(status)[-4:] == [
+        "1 shares of the variables · 1 failover, the last took 0.09 s · 2 handed over",
+        "ps:1 leads shares 0",
+        "12 consistent cuts, the last took 0.03 s",
+        "1 cuts came to nothing, the last since worker:1 did not join in 2 s",
     ]
 
 

@@ -169,6 +169,10 @@ def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
         job.ps[0].is_lost = True
         job.until_told(Lead(0, 3, PS[1]))
         job.until_told(Lead(1, 3, PS[1]))
+        leaders = job.locked_job.leaders
+        wait_until(lambda: leaders.failovers == 1, 10, "another ps leads share 0")
+        assert leaders.last_failover_s > 0
+        assert leaders.handovers == 0
         assert job.keeper.has_all
         job.ps[1].is_lost = True
         wait_until(lambda: job.job.phase is Phase.FAILED, 10)
@@ -226,6 +230,9 @@ def test_a_leader_that_is_to_leave_gives_up_before_another_one_leads(
         record = written((0, 3, 1, (0,)), (1, 1, 1, ()))
         order = [record, GiveUpShare(0, 3, PS[0], keeps=True), led]
         assert [each for each in job.told if each in order] == order
+        leaders = job.locked_job.leaders
+        wait_until(lambda: leaders.now()[0].epoch == 3, 10)
+        assert (leaders.failovers, leaders.last_failover_s) == (0, 0), "nothing was lost"
 
 
 def test_a_move_is_told_of_until_the_other_ps_answers() -> None:

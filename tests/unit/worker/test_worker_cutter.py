@@ -119,6 +119,11 @@ def test_a_void_cut_is_ended_everywhere_and_tried_again(made: list[Cut], fails: 
     assert taken.number == job.who.generation + 1 + len(fails)
     tried = [job.who.generation + 1 + number for number in range(len(fails))]
     assert [each.ended for each in job.ps] == [tried] * 2
+    counts = job.locked.cuts.counts
+    assert (counts.taken, counts.void) == (1, len(fails))
+    assert (
+        counts.last_void == ("it does not answer", "no mark of worker:0 in time")["finish" in fails]
+    )
 
 
 def test_after_some_tries_it_says_why(made: list[Cut]) -> None:
@@ -126,6 +131,7 @@ def test_after_some_tries_it_says_why(made: list[Cut]) -> None:
     with pytest.raises(CutVoidError, match="no mark of worker:0 in time"):
         job.cutter.take(with_slots=True)
     assert [len(each.ended) for each in job.ps] == [3, 3]
+    assert (job.locked.cuts.counts.taken, job.locked.cuts.counts.void) == (0, 3)
 
 
 def test_a_worker_that_does_not_join_holds_up_nobody(made: list[Cut]) -> None:
