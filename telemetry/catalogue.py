@@ -55,6 +55,7 @@ _COORDINATOR = "chief, of a program with a coordinator"
 _CLUSTER = "a cluster that stands"
 _REPLICATED = "chief, of a job with replicas"
 _TABLES = "ps, of tables that grow"
+_FOLLOWED = "ps, of a job whose shares move"
 _CACHING = "workers, of tables with staleness_reads"
 
 TASK_INFO = _metric(
@@ -146,6 +147,16 @@ PS_LIMIT = _metric(
 PS_SESSIONS = _metric(_PS, "ps_sessions", "Workers that have a session here.")
 PS_MAX_SESSIONS = _metric(_PS, "ps_max_sessions", "Most workers that may have one (max_sessions).")
 PS_GLOBAL_STEP = _metric(_PS, "ps_global_step", "The job's global step, as far as this ps knows.")
+PS_SHARES = _metric(
+    _FOLLOWED, "ps_shares", "Shares of the variables that this ps leads, or follows.", "role"
+)
+PS_UNACKNOWLEDGED = _metric(
+    _FOLLOWED,
+    "ps_unacknowledged_records",
+    "Records of a share that this ps leads, which a follower has not acknowledged yet.",
+    "share",
+    "follower",
+)
 PS_CHIEF_SILENCE = _metric(
     _PS,
     "ps_chief_silence_seconds",

@@ -48,6 +48,7 @@ from .catalogue import (
     PS_SENT,
     PS_SESSIONS,
     PS_SHARDS,
+    PS_SHARES,
     PS_SLOTS,
     PS_TABLE_ADMITTED,
     PS_TABLE_BYTES,
@@ -55,6 +56,7 @@ from .catalogue import (
     PS_TABLE_FULL,
     PS_TABLE_REFUSED,
     PS_TABLE_ROWS,
+    PS_UNACKNOWLEDGED,
     PS_VALUES,
     PS_VARIABLES,
     PULLED,
@@ -223,6 +225,21 @@ def job_samples(
     yield Sample(JOB_STEP, global_step)
     yield Sample(JOB_GOAL, goal_steps)
     yield Sample(JOB_AGE, age_s)
+
+
+def follower_samples(
+    roles: Iterable[str], unacknowledged: Iterable[tuple[int, TaskId, int]]
+) -> Iterator[Sample]:
+    """What a ps is to the shares of its job.
+
+    Args:
+        roles: Of each share that it leads or follows.
+        unacknowledged: (share, follower, number of records) of each share that it leads.
+    """
+    for role, count in sorted(Counter(roles).items()):
+        yield Sample(PS_SHARES, count, (role,))
+    for share, follower, count in unacknowledged:
+        yield Sample(PS_UNACKNOWLEDGED, count, (str(share), follower.short))
 
 
 def share_samples(replicas: Mapping[int, int], wanted: int) -> Iterator[Sample]:

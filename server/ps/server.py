@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Iterator
 
 from ...cluster.access.leadership import Leadership
+from ...cluster.replication.replica import ReplicaRole
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.process.reported_by_launcher import LAUNCHER_TELLS
@@ -19,7 +20,7 @@ from ...net.host import TaskHost
 from ...net.metrics_port import MetricsPort
 from ...net.unary import servicer
 from ...telemetry.catalogue import Sample
-from ...telemetry.task_metrics import ps_samples, task_samples
+from ...telemetry.task_metrics import follower_samples, ps_samples, task_samples
 from . import session_service
 from .lease import ChiefLease
 from .model_dir import PsModelDir
@@ -32,6 +33,8 @@ from .session_service import SessionService
 from .store import Store
 
 log = logging.getLogger(__name__)
+
+_HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
 
 class PsServer:
@@ -167,12 +170,22 @@ class PsServer:
 
     def samples(self) -> Iterator[Sample]:
         """What this ps has done and holds, for Prometheus."""
-        return ps_samples(
+        yield from ps_samples(
             self.shares.counters(self._limiter.count),
             limit_bytes=self.shares.max_bytes,
             max_sessions=self._settings.max_sessions,
             chief_silent_s=self.lease.silent_s,
         )
+        if self._settings.shares_move:
+            states = self.shares.states()
+            yield from follower_samples(
+                [each.role.value for each in states if each.role in _HELD],
+                [
+                    (each.share, follower.task, follower.position - follower.acknowledged)
+                    for each in states
+                    for follower in each.followers
+                ],
+            )
 
     def _samples(self) -> Iterator[Sample]:
         yield from task_samples(self.task, self.lease.job, draining=self.lease.draining)

@@ -385,6 +385,17 @@ def test_lookups_while_rows_change_are_never_of_before_the_last_round(job: Job) 
         looking.join()
 
 
+LAG = "ps_unacknowledged_records"
+
+
+def followed(ps: Ps) -> dict[str, tuple[str, ...]]:
+    """The labels of a ps's samples about its shares."""
+    assert ps.server is not None
+    names = ("ps_shares", LAG)
+    found = ((each.metric.name.removeprefix("windlass_"), each) for each in ps.server.samples())
+    return {name: each.labels for name, each in found if name in names}
+
+
 def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
     """Rows that change before, while and after the share moves are all followed."""
     servers = [Ps("tcp", index, ps_replicas=2) for index in range(2)]
@@ -439,6 +450,8 @@ def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
             changes, report = controls[0].watch_shares(me, changes, timeout_s=5)
             has_joined = any(f.has_joined for each in report.shares for f in each.followers)
         push(keys[10:20])
+        assert followed(servers[0]) == {"ps_shares": ("leading",), LAG: ("0", "ps:1")}
+        assert followed(servers[1]) == {"ps_shares": ("following",)}
         controls[0].give_up_share(me, GiveUpShare(0, 2, servers[0].task), timeout_s=5)
         lead(1, 2, ended=True)
         push(keys[20:])

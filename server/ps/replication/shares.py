@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ....cluster.replication.configuration import CopyTo, Lead
 from ....cluster.replication.replica import GRANT_S, ReplicaRole
-from ....cluster.replication.reports import PsReport
+from ....cluster.replication.reports import PsReport, ShareState
 from ....core.errors import FencedError, MovedError, RefusedError
 from ....core.process.memory import memory_bytes
 from ....core.process.threads import new_thread
@@ -175,8 +175,11 @@ class PsShares:
         with self._change:
             self._change.wait_for(lambda: self._changes != seen, wait_s)
             changes = self._changes
-        states = tuple(share.state for share in self._all())
-        return changes, PsReport(self._process, self.draining, states)
+        return changes, PsReport(self._process, self.draining, tuple(self.states()))
+
+    def states(self) -> list[ShareState]:
+        """What this ps is to each share, by number."""
+        return [share.state for share in self._all()]
 
     def drain(self) -> None:
         """This ps was asked to leave: the report says so."""
