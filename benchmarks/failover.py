@@ -2,13 +2,15 @@
 
     python -m benchmarks.failover                    # four minutes
     python -m benchmarks.failover --sizes 4 --faults kill --times 50
+    python -m benchmarks.failover --without-replicas --faults leave
 
 Starts a job of real processes: a chief, two workers that push, and two ps of which each follows the
 other. Again and again one thing happens to the ps that leads share 0: it is killed (``kill -9``) or
 asked to leave (SIGTERM) and started again, stands still for five seconds (SIGSTOP), or its share is
-moved to its follower. Every task writes down when each of its steps ended. Shown is how long after
-that the last of them had ended the longest step that was under way, and at the end every step is
-counted on all ps: a count that is wrong is an error.
+moved to its follower. Without replicas a ps that leaves copies its share to the other one first.
+Every task writes down when each of its steps ended. Shown is how long after that the last of them
+had ended the longest step that was under way, and after how long the ps had ended; at the end every
+step is counted on all ps: a count that is wrong is an error.
 """
 
 import argparse
@@ -89,10 +91,13 @@ class Job:
     Args:
         folder: Where it runs.
         rows: Rows of the large variable, each of 256 bytes.
+        has_replicas: Whether shares have followers; else they move to another ps.
     """
 
-    def __init__(self, folder: Path, rows: int) -> None:
+    def __init__(self, folder: Path, rows: int, *, has_replicas: bool) -> None:
         self._folder = folder
+        self._has_replicas = has_replicas
+        self._own = {"WINDLASS_PS_REPLICAS": "2"} if has_replicas else {"WINDLASS_PS_SHARES": "2"}
         self._arguments = [*WINDLASS, "run", "program.py", "--", str(rows)]
         (folder / "program.py").write_text(PROGRAM)
         numbers = {"chief": 1, "worker": _WORKERS, "ps": _PS}
@@ -115,7 +120,7 @@ class Job:
                 cwd=self._folder,
                 env=environment(
                     TF_CONFIG=json.dumps(config),
-                    WINDLASS_PS_REPLICAS="2",
+                    **self._own,
                     WINDLASS_MODEL_DIR=str(self._folder / "model"),
                 ),
                 stdin=subprocess.DEVNULL,
@@ -123,9 +128,13 @@ class Job:
                 stderr=subprocess.STDOUT,
             )
 
+    def until_gone(self, ps: TaskId) -> float:
+        """Wait until a ps has ended; when it had, by the clock of time.monotonic."""
+        self.running[ps.short].wait(TIMEOUT_S)
+        return time.monotonic()
+
     def start_again(self, ps: TaskId) -> None:
         """Start a ps again that has ended."""
-        self.running[ps.short].wait(TIMEOUT_S)
         self.running[ps.short] = self._started("ps", ps.index)
 
     @contextmanager
@@ -145,16 +154,18 @@ class Job:
                 raise TimeoutError(f"the workers make no steps: {self._folder}")
             time.sleep(0.05)
 
-    def until_followed(self) -> ShareLeader:
-        """Wait until every share has a follower; who leads share 0."""
+    def until_whole(self) -> ShareLeader:
+        """Wait until every share has a follower, or each ps leads one; who leads share 0."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             with suppress(WindlassError), self.chief() as chief:
                 shares = chief.status(timeout_s=2).shares
-                if len(shares) == _PS and all(share.followers for share in shares):
+                followed = all(share.followers for share in shares)
+                spread = len({share.leader for share in shares}) == _PS
+                if len(shares) == _PS and (followed if self._has_replicas else spread):
                     return shares[0]
             time.sleep(0.05)
-        raise TimeoutError(f"not every share has a follower: {self._folder}")
+        raise TimeoutError(f"not every share is where it is to be: {self._folder}")
 
     def ends(self, worker: int) -> list[float]:
         """When each step of a worker has ended, by the clock of time.monotonic."""
@@ -210,20 +221,24 @@ _DO: dict[str, Callable[[Job, ShareLeader], None]] = {
 }  # fmt: skip
 
 
-def pause_s(job: Job, fault: str) -> float:
-    """Let something happen to the leader of share 0; how long until the last worker goes on."""
-    share = job.until_followed()
+def pause_s(job: Job, fault: str) -> tuple[float, float]:
+    """Let something happen to the leader of share 0.
+
+    Returns:
+        (seconds until the last worker goes on, seconds until the ps has ended; 0: it does not)
+    """
+    share = job.until_whole()
     before = [len(job.ends(worker)) for worker in range(_WORKERS)]
     began = time.monotonic()
     _DO[fault](job, share)
+    gone_s = job.until_gone(share.leader) - began if fault in ("kill", "leave") else 0.0
     time.sleep(_AFTER_S + (_STANDS_STILL_S if fault == "stand still" else 0))
     if fault == "stand still":
         os.kill(job.running[share.leader.short].pid, signal.SIGCONT)
     elif fault != "move":
         job.start_again(share.leader)
-    return max(
-        _until_on(job.ends(worker)[before[worker] - 1 :], began) for worker in range(_WORKERS)
-    )
+    until_on = [_until_on(job.ends(i)[before[i] - 1 :], began) for i in range(_WORKERS)]
+    return max(until_on), gone_s
 
 
 def _until_on(ends: Sequence[float], began: float) -> float:
@@ -233,10 +248,12 @@ def _until_on(ends: Sequence[float], began: float) -> float:
     return end - began
 
 
-def measure(megabytes: float, faults: Sequence[str], times: int) -> dict[str, list[float]]:
-    """Pauses of each kind, in seconds."""
+def measure(
+    megabytes: float, faults: Sequence[str], times: int, *, has_replicas: bool
+) -> dict[str, list[tuple[float, float]]]:
+    """Of each kind what :func:`pause_s` returns, each time."""
     with tempfile.TemporaryDirectory() as name:
-        job = Job(Path(name), max(1, int(megabytes * 2**20 / 256)))
+        job = Job(Path(name), max(1, int(megabytes * 2**20 / 256)), has_replicas=has_replicas)
         try:
             job.until_stepping()
             progress = track(
@@ -244,10 +261,10 @@ def measure(megabytes: float, faults: Sequence[str], times: int) -> dict[str, li
                 f"{megabytes:g} MB",
                 console=Console(stderr=True),
             )
-            pauses: dict[str, list[float]] = {fault: [] for fault in faults}
+            pauses: dict[str, list[tuple[float, float]]] = {fault: [] for fault in faults}
             for fault in progress:
                 pauses[fault].append(pause_s(job, fault))
-            job.until_followed()
+            job.until_whole()
             job.end()
         finally:
             job.kill()
@@ -261,17 +278,26 @@ def main() -> None:
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     parser.add_argument("--times", type=int, default=5, help="how often each happens")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--without-replicas", action="store_true", help="each share is on one ps, and moves"
+    )
     arguments = parser.parse_args()
+    alone = arguments.without_replicas
+    if alone and set(arguments.faults) - {"leave"}:
+        parser.error("--without-replicas: only --faults leave loses nothing")
     figures = {
-        f"{size:g} MB": measure(size, arguments.faults, arguments.times) for size in arguments.sizes
+        f"{size:g} MB": measure(size, arguments.faults, arguments.times, has_replicas=not alone)
+        for size in arguments.sizes
     }
     table = Table(title="until the last of two workers goes on (s)")
-    for column in ("variables", "what happens", "times", "median", "longest"):
+    for column in ("variables", "what happens", "times", "median", "longest", "ps gone, median"):
         table.add_column(column, justify="left" if column.startswith(("v", "w")) else "right")
     for size, pauses in figures.items():
         for fault, found in pauses.items():
-            median = f"{statistics.median(found):.2f}"
-            table.add_row(size, fault, str(len(found)), median, f"{max(found):.2f}")
+            on, gone = zip(*found, strict=True)
+            shown = [f"{each:.2f}" for each in (statistics.median(on), max(on))]
+            has_gone = f"{statistics.median(gone):.2f}" if any(gone) else ""
+            table.add_row(size, fault, str(len(found)), *shown, has_gone)
     console = Console(width=100)
     console.print(table)
     console.print("no step was lost or counted twice")
