@@ -144,7 +144,11 @@ class RemotePs:
         welcome = reached.welcome
         self._contents = self._dialer.hello.expected_ps_generation = welcome.ps_generation
         self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)
-        session = OpenSession(reached, self._who.task, self._settings.request_timeout_s)
+        try:
+            session = OpenSession(reached, self._who.task, self._settings.request_timeout_s)
+        except BaseException:  # its memory cannot be mapped
+            reached.connection.close()
+            raise
         self._session = session
         self._shares_memory = session.shares_memory
         self._description = reached.choice.description

@@ -76,9 +76,11 @@ class RemoteLink:
         begin.begin.goes_on = goes_on
         try:
             self._send(begin, ())
-        except OSError as error:
+        except BaseException as error:
             self._connection.close()
-            raise dialer.lost("follow", error) from error
+            if isinstance(error, OSError):
+                raise dialer.lost("follow", error) from error
+            raise
 
     def send(self, position: int, record: Record) -> None:
         """Send a record. One thread at a time.

@@ -79,6 +79,7 @@ class ReplicatedShare:
         self._following: object = None
         self._sessions = RunningSessions(self._lock)
         self._is_ending = False  # its lead: no session begins
+        self._is_closed = False
         self._even_with: frozenset[TaskId] = frozenset()
         self._renew(contents)
 
@@ -113,7 +114,8 @@ class ReplicatedShare:
     def _lead(self, order: Lead, former: Follower | None) -> None:
         with self._lock:
             after = replica.ordered(self.replica, order)
-            if former is not None and not (after and replica.goes_on_with(self.replica, order)):
+            goes_on = after is not None and replica.goes_on_with(self.replica, order)
+            if former is not None and (self._is_closed or not goes_on):
                 former.link.close()
                 former = None
             if after is None:
@@ -371,12 +373,12 @@ class ReplicatedShare:
         """Begin to send records to a follower, if the chief has ordered nothing else meanwhile."""
         with self._lock:
             now = self.replica
-            if self.store is not store or (now.copies_to, now.epoch) != (
-                order.follower,
-                order.epoch,
-            ):
+            is_current = (now.copies_to, now.epoch) == (order.follower, order.epoch)
+            if self.store is not store or not is_current:
                 raise FencedError(f"the chief has changed who follows share {self.number}")
             store.attach(follower)
+            if self._is_closed:  # it may have come too late for `close` to remove it
+                raise FencedError(f"{self._task} ends")
 
     def _give_up(self, store: Store, order: CopyTo, follower: Follower | None) -> None:
         if follower is not None:
@@ -584,7 +586,8 @@ class ReplicatedShare:
         return f"it is {now.role} in epoch {now.epoch}{whole}"
 
     def close(self) -> None:
-        """Break all links."""
+        """Break all links, and make no more."""
+        self._is_closed = True  # without the lock, which a call on a link may hold
         self._break_link()
         for follower in self.store.records.followers:
             with suppress(OSError):

@@ -20,7 +20,8 @@ from helpers.replication import (
     run_together,
 )
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, Lamb
-from windlass.cluster.replication.configuration import Lead
+from helpers.waiting import wait_until
+from windlass.cluster.replication.configuration import CopyTo, Lead
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import FencedError, MovedError, PeerLostError, RefusedError
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
@@ -174,6 +175,7 @@ class SilentLink:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.is_closed = False
 
     def send(self, position: int, record: Record) -> None:
         self.records.append(record)
@@ -182,7 +184,7 @@ class SilentLink:
         time.sleep(min(timeout_s, 0.001))
 
     def close(self) -> None:
-        """Nothing is open."""
+        self.is_closed = True
 
     def cancel(self) -> None:
         pass
@@ -432,3 +434,22 @@ def test_a_leader_says_what_it_is_while_a_record_cannot_be_sent() -> None:
     finally:
         is_over.set()
         pushing.join(20)
+
+
+def test_a_copy_that_begins_as_its_ps_ends_leaves_no_link() -> None:
+    leader = TaskId("ps", 0)
+    share = ReplicatedShare(0, leader, Settings())
+    share.lead(Lead(0, 1, leader))
+    opening, closed, link = threading.Event(), threading.Event(), SilentLink()
+
+    def open_link(*_: object) -> SilentLink:
+        opening.set()
+        closed.wait(10)
+        return link
+
+    share.copy_to(CopyTo(0, 1, leader, FOLLOWER), "ps:1", open_link)
+    assert opening.wait(10)
+    share.close()
+    closed.set()
+    wait_until(lambda: link.is_closed, 10, "the link to be closed")
+    assert share.store.records.followers == ()
