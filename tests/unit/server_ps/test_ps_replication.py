@@ -438,7 +438,7 @@ def test_a_leader_says_what_it_is_while_a_record_cannot_be_sent() -> None:
 
 def test_a_copy_that_begins_as_its_ps_ends_leaves_no_link() -> None:
     leader = TaskId("ps", 0)
-    share = ReplicatedShare(0, leader, Settings())
+    share = ReplicatedShare(0, leader, Settings(request_timeout_s=3600.0))
     share.lead(Lead(0, 1, leader))
     opening, closed, link = threading.Event(), threading.Event(), SilentLink()
 
