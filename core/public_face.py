@@ -79,6 +79,24 @@ def public_getattr(
     return get
 
 
+class Instead:
+    """A name of TensorFlow that a class does not have: an AttributeError that says what to write.
+
+    Args:
+        advice: What to use instead.
+    """
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        message = f"{owner.__name__} has no {self._name!r}: {self._advice}"
+        raise AttributeError(message, name=self._name)
+
+
 def _load(place: str) -> Any:
     path, _, attribute = place.partition(":")
     module = import_module(f"{_PACKAGE}.{path}")

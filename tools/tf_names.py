@@ -25,6 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from windlass.core.public_face import Instead
+
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ROOT / "tools" / "tf_names.json"
 NOTES = ROOT / "tools" / "tf_notes.toml"
@@ -364,7 +366,7 @@ def here_of(path: str) -> str:
 
 
 def find(path: str) -> Any:
-    """What has this name in windlass; None if nothing has."""
+    """What has this name in windlass; None if nothing has, or if it says what to use instead."""
     value: Any = importlib.import_module("windlass")
     for part in path.split(".")[1:]:
         fields = getattr(value, "__dataclass_fields__", {}) if inspect.isclass(value) else {}
@@ -376,7 +378,7 @@ def find(path: str) -> Any:
             value = (inspect.getattr_static if inspect.isclass(value) else getattr)(value, part)
         except (AttributeError, ImportError):
             return None
-    return value
+    return None if isinstance(value, Instead) else value
 
 
 def difference(described: dict[str, Any], here: str) -> str | None:

@@ -91,6 +91,16 @@ def flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     return found, partial(optree.tree_unflatten, spec)  # which can be pickled
 
 
+def up_to(tree: Any, other: Any) -> list[Any]:
+    """What ``other`` has in the places of the leaves of ``tree``, in their order.
+
+    Raises:
+        ValueError: Its structure is another one before it comes to these places.
+    """
+    found: list[Any] = optree.tree_structure(tree, none_is_leaf=True).flatten_up_to(other)
+    return found
+
+
 def is_variable(leaf: Any) -> bool:
     """Whether it is a variable, distributed or not; variables are never unwrapped."""
     return hasattr(leaf, "read_value")

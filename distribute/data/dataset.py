@@ -12,8 +12,9 @@ from ...core.arrays.dtypes import DType
 from ...core.showing import Shown
 from ...core.whole_numbers import whole_number
 from ..base.arrays import as_array
-from ..base.values import leaves, map_structure
+from ..base.values import flatten, leaves, map_structure, up_to
 from ..base.worker_index import current_worker
+from .iterator import DatasetIterator
 from .node import DatasetNode, steps_of
 from .options import (
     AUTOTUNE,
@@ -27,6 +28,7 @@ from .prefetch import copied
 from .selections import Cached, Prefetched, Repeated, Sharded, Shuffled, Skipped, Taken
 from .sharding import as_arrays
 from .sources import IterableSource, RangeSource, SliceSource
+from .stream_methods import StreamMethods
 from .transformations import (
     Batched,
     Concatenated,
@@ -46,7 +48,7 @@ class ArraySpec:
     dtype: DType
 
 
-class Dataset(Shown):
+class Dataset(StreamMethods, Shown):
     """Something that gives elements, from the beginning each time it is iterated over.
 
     As ``tf.data.Dataset``: every method returns another dataset, elements are nested tuples, dicts
@@ -80,7 +82,10 @@ class Dataset(Shown):
         named = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}
         return {"steps": " → ".join(steps_of(self.node)), "cardinality": named.get(size, size)}
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> "DatasetIterator":
+        return DatasetIterator(self._elements())
+
+    def _elements(self) -> Iterator[Any]:
         return self.node.iterate(0, Pass(current_worker.get() or 0, (self.passes.next(),)))
 
     def __bool__(self) -> bool:
@@ -133,40 +138,53 @@ class Dataset(Shown):
     @staticmethod
     def from_generator(
         generator: Callable[..., Iterable[Any]],
-        *,
-        args: tuple[Any, ...] = (),
+        output_types: Any = None,
+        output_shapes: Any = None,
+        args: tuple[Any, ...] | None = None,
         output_signature: Any = None,
     ) -> "Dataset":
         """What a function returns or yields.
 
         Args:
             generator: Called for each pass.
+            output_types: A dtype per leaf, to which elements are converted; TensorFlow's older form
+                of ``output_signature``.
+            output_shapes: A shape per leaf, with ``output_types``; None: any.
             args: Its arguments.
-            output_signature: ArraySpec per leaf, to whose dtypes elements are converted; None: as
-                they come.
+            output_signature: ArraySpec per leaf, to whose dtypes elements are converted, and whose
+                shapes they must have; None: as they come.
 
         Raises:
-            TypeError: ``generator`` is not a function.
+            TypeError: ``generator`` is not a function; or types and a signature are given.
+            ValueError: An element has another shape, when it is made.
         """
         if not callable(generator):
             raise TypeError(f"`generator` must be a function, got {type(generator).__name__}")
-        made = Dataset(IterableSource(partial(generator, *args)))
-        if output_signature is None:
+        if output_types is not None and output_signature is not None:
+            raise TypeError("give `output_signature`, or `output_types` and `output_shapes`")
+        made = Dataset(IterableSource(partial(generator, *(args or ()))))
+        types, shapes = output_types, output_shapes
+        if output_signature is not None:
+            types = map_structure(lambda spec: spec.dtype, output_signature)
+            shapes = map_structure(lambda spec: spec.shape, output_signature)
+        if types is None:
             return made
-        return made._then(Mapped(made.node, partial(_converted, output_signature)))
+        return made._then(Mapped(made.node, partial(_converted, types, shapes)))
 
     @staticmethod
     def zip(*args: Any, datasets: Any = None) -> "Dataset":
         """Elements side by side: of datasets, or of nested tuples and dicts of datasets.
 
         Raises:
-            TypeError: Something else than datasets is in it.
+            TypeError: Something else than datasets is in it, or nothing.
         """
         structure = datasets if datasets is not None else args[0] if len(args) == 1 else args
         found = leaves(structure)
         for leaf in found:
             if not isinstance(leaf, Dataset):
                 raise TypeError(f"zip takes nested datasets, got a {type(leaf).__name__} in them")
+        if not found:
+            raise TypeError("zip takes at least one dataset")
         first: Dataset = found[0]
         return first._then(Zipped(map_structure(lambda dataset: dataset.node, structure)))
 
@@ -271,8 +289,17 @@ class Dataset(Shown):
         return self._then(Enumerated(self.node, start))
 
     def apply(self, transformation_func: Callable[["Dataset"], "Dataset"]) -> "Dataset":
-        """``transformation_func(self)``."""
-        return transformation_func(self)
+        """``transformation_func(self)``.
+
+        Raises:
+            TypeError: That is no dataset.
+        """
+        made = transformation_func(self)
+        if not isinstance(made, Dataset):
+            raise TypeError(
+                f"`transformation_func` must return a Dataset, got {type(made).__name__}"
+            )
+        return made
 
     # -- how elements are prepared -------------------------------------------------------------
 
@@ -309,15 +336,18 @@ class Dataset(Shown):
         return options
 
     def with_options(self, options: Options) -> "Dataset":
-        """The same dataset with options."""
-        policy = AutoShardPolicy(options.experimental_distribute.auto_shard_policy)
+        """The same dataset with options; AUTO leaves the policy that it has, as in TensorFlow.
+
+        Raises:
+            TypeError: They are no :class:`Options`.
+        """
+        if not isinstance(options, Options):
+            raise TypeError(f"`options` must be wl.data.Options, got {type(options).__name__}")
+        policy = options.experimental_distribute.auto_shard_policy
+        policy = self._policy if policy is AutoShardPolicy.AUTO else policy
         return Dataset(self.node, self.passes, policy)
 
     # -- what is known of it, and what it is in the end ----------------------------------------
-
-    def cardinality(self) -> int:
-        """How many elements there are; INFINITE_CARDINALITY (-1), UNKNOWN_CARDINALITY (-2)."""
-        return self.node.cardinality()
 
     @property
     def element_spec(self) -> Any:
@@ -369,7 +399,25 @@ def _alone(arrays: Any) -> list[Any]:
     return [copied(arrays)]
 
 
-def _converted(signature: Any, *parts: Any) -> Any:
-    """The element whose parts became arguments, in the dtypes of nested :class:`ArraySpec`."""
+def _converted(types: Any, shapes: Any, *parts: Any) -> Any:
+    """The element whose parts became arguments, as nested dtypes and shapes say."""
     element = parts[0] if len(parts) == 1 else parts
-    return map_structure(lambda spec, leaf: np.asarray(leaf, spec.dtype)[()], signature, element)
+    dtypes, rebuild = flatten(types)
+    items = up_to(types, element)
+    wanted = [None] * len(dtypes) if shapes is None else up_to(types, shapes)
+    return rebuild([_leaf(*each) for each in zip(items, dtypes, wanted, strict=True)])
+
+
+def _leaf(item: Any, dtype: Any, shape: Any) -> Any:
+    array = np.asarray(item, dtype)
+    if shape is None:
+        return array[()]
+    fits = len(shape) == array.ndim and all(
+        extent in (None, own) for extent, own in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`generator` yielded an element of shape {array.shape} where an element of shape "
+            f"{tuple(shape)} was expected"
+        )
+    return array[()]

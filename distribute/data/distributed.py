@@ -9,6 +9,7 @@ from ..base.contexts import default_strategy, get_replica_context, in_cross_repl
 from ..base.devices import is_gpu, place
 from ..base.values import PerReplica, map_structure, regroup
 from .dataset import Dataset
+from .iterator import Optional
 from .options import AutoShardPolicy, InputOptions
 from .prefetch import Prefetcher
 from .sharding import as_arrays, empty_like
@@ -53,28 +54,6 @@ class InputReplicas(Protocol):
 
     def require_scope(self, method: str) -> None:
         """Refuse a call in the scope of another strategy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Optional:
-    """A value that may not be there. As ``tf.experimental.Optional``."""
-
-    _value: Any = None
-    _there: bool = False
-
-    def has_value(self) -> bool:
-        """Whether there is one."""
-        return self._there
-
-    def get_value(self) -> Any:
-        """The value.
-
-        Raises:
-            ValueError: There is none.
-        """
-        if not self._there:
-            raise ValueError("the Optional has no value")
-        return self._value
 
 
 def to_devices(extended: InputReplicas, options: InputOptions) -> Move:

@@ -1,8 +1,10 @@
 """Options of distributed input, as TensorFlow's."""
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import Enum, IntEnum
-from typing import NamedTuple, Self
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self, get_type_hints
 
 SHARD_HINT = -1
 """``dataset.shard(SHARD_HINT, SHARD_HINT)``: shard here, under the policy HINT."""
@@ -39,8 +41,27 @@ class InputReplicationMode(Enum):
     PER_REPLICA = "PER_REPLICA"
 
 
+class _Checked:
+    """An object that takes the names it has, and no other: a misspelling is an error."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kinds = get_type_hints(type(self))
+        if name not in kinds:
+            near = get_close_matches(name, kinds, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(
+                f"Cannot set the property {name} on {type(self).__name__}{hint}", name=name
+            )
+        if not isinstance(value, kinds[name]):
+            raise TypeError(
+                f"Property {name!r} must be of type {kinds[name]}, got: {value!r} "
+                f"(type: {type(value).__name__})"
+            )
+        super().__setattr__(name, value)
+
+
 @dataclass
-class DistributeOptions:
+class DistributeOptions(_Checked):
     """``tf.data.experimental.DistributeOptions``.
 
     Attributes:
@@ -53,10 +74,30 @@ class DistributeOptions:
 
 
 @dataclass
-class Options:
-    """``tf.data.Options``: what ``dataset.with_options`` takes."""
+class Options(_Checked):
+    """``tf.data.Options``: what ``dataset.with_options`` takes.
+
+    Attributes:
+        experimental_distribute: How input is divided between workers.
+        autotune: TensorFlow's, of no effect, as everything below: its attributes may be set.
+        deterministic: Elements come in order in any case.
+        experimental_deterministic: As TensorFlow 2.4 spelled it.
+        experimental_optimization: There is no graph to optimize.
+        experimental_slack: TensorFlow's.
+        experimental_symbolic_checkpoint: Iterators keep their place by themselves.
+        experimental_warm_start: TensorFlow's.
+        threading: Elements are made in one thread.
+    """
 
     experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions)
+    autotune: SimpleNamespace = field(default_factory=SimpleNamespace)
+    deterministic: bool | None = None
+    experimental_deterministic: bool | None = None
+    experimental_optimization: SimpleNamespace = field(default_factory=SimpleNamespace)
+    experimental_slack: bool | None = None
+    experimental_symbolic_checkpoint: bool | None = None
+    experimental_warm_start: bool | None = None
+    threading: SimpleNamespace = field(default_factory=SimpleNamespace)
 
 
 class _InputFields(NamedTuple):

@@ -318,7 +318,7 @@ def test_policies_are_numbered_as_tensorflows() -> None:
 
 
 def test_a_policy_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="17"):
+    with pytest.raises(TypeError, match="17"):
         with_policy(Range(1), 17)  # type: ignore[arg-type]
 
 

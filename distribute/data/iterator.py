@@ -1,0 +1,64 @@
+"""The iterator of a dataset, and the value that may not be there."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ...core.errors import OutOfRangeError
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A value that may not be there. As ``tf.experimental.Optional``."""
+
+    _value: Any = None
+    _there: bool = False
+
+    def has_value(self) -> bool:
+        """Whether there is one."""
+        return self._there
+
+    def get_value(self) -> Any:
+        """The value.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if not self._there:
+            raise ValueError("the Optional has no value")
+        return self._value
+
+
+class DatasetIterator(Iterator[Any]):
+    """What ``iter(dataset)`` returns, with the methods of TensorFlow's.
+
+    Args:
+        elements: What it gives.
+    """
+
+    __slots__ = ("_elements",)
+
+    def __init__(self, elements: Iterator[Any]) -> None:
+        self._elements = elements
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._elements)
+
+    def get_next(self) -> Any:
+        """The next element.
+
+        Raises:
+            OutOfRangeError: After the last.
+        """
+        for element in self._elements:
+            return element
+        raise OutOfRangeError("the dataset is at its end")
+
+    def get_next_as_optional(self) -> Optional:
+        """The next element, or an Optional without a value after the last."""
+        for element in self._elements:
+            return Optional(element, True)
+        return Optional()
