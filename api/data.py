@@ -31,20 +31,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    _FILES = "`wl.data.from_files(paths, read)`, where `read(path)` gives "
-    _ITERATOR = "iter(dataset) has get_next and get_next_as_optional"
-    __getattr__ = public_getattr(
-        "windlass.data",
-        globals(),
-        instead={
-            "DatasetSpec": "`dataset.element_spec` has shapes and dtypes, as ArraySpec",
-            "FixedLengthRecordDataset": f"{_FILES}the records of a file",
-            "Iterator": _ITERATOR,
-            "IteratorSpec": _ITERATOR,
-            "NumpyIterator": _ITERATOR,
-            "TFRecordDataset": f"{_FILES}the records of a file: the `tfrecord` package reads them",
-            "TextLineDataset": f"{_FILES}the lines of a file: `open(path)` does",
-            "ThreadingOptions": "`options.threading` is there, of no effect",
-            "experimental": "its names are those of wl.data: wl.data.AutoShardPolicy",
-        },
-    )
+    __getattr__ = public_getattr("windlass.data", globals())

@@ -72,8 +72,9 @@ def public_getattr(
         if name in places:
             value = namespace[name] = _load(places[name])
             return value
-        if name in advice:
-            raise AttributeError(f"{module} has no {name!r}: {advice[name]}", name=name)
+        known = advice if name.startswith("_") else {**_names_elsewhere(module), **advice}
+        if name in known:
+            raise AttributeError(f"{module} has no {name!r}: {known[name]}", name=name)
         raise missing_name(module, name, (*namespace.get("__all__", namespace), *places))
 
     return get
@@ -95,6 +96,12 @@ class Instead:
     def __get__(self, instance: object, owner: type) -> Any:
         message = f"{owner.__name__} has no {self._name!r}: {self._advice}"
         raise AttributeError(message, name=self._name)
+
+
+def _names_elsewhere(module: str) -> Mapping[str, str]:
+    """Names of TensorFlow that no module has, as ``windlass`` has registered them."""
+    known: Mapping[str, str] = _provided["instead"](module) if "instead" in _provided else {}
+    return known
 
 
 def _load(place: str) -> Any:

@@ -14,19 +14,17 @@ themselves and reading adds up: over the devices of a worker, over synchronous w
 them resets. Numbers are kept as float64: counts above 2**24 stay exact.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.arrays.dtypes import Array
-from ..core.checkpoint.export import JOB_STATE
 from ..core.public_face import public_getattr
 from .base.arrays import to_host
-from .base.contexts import Merging, default_strategy, get_replica_context
-from .base.reductions import VariableAggregation, VariableSynchronization
+from .metric import Mean, MeanMetricWrapper, Metric, Sum, same_rank, weights_like
 from .roc import area_under_curve, confusion_counts, evenly_spaced
-from .variables.variable import Variable
+from .scores import MeanAbsoluteError, MeanSquaredError, Precision, Recall, RootMeanSquaredError
 
 __all__ = [
     "AUC",
@@ -34,8 +32,13 @@ __all__ = [
     "BinaryAccuracy",
     "CategoricalAccuracy",
     "Mean",
+    "MeanAbsoluteError",
     "MeanMetricWrapper",
+    "MeanSquaredError",
     "Metric",
+    "Precision",
+    "Recall",
+    "RootMeanSquaredError",
     "SparseCategoricalAccuracy",
     "SparseTopKCategoricalAccuracy",
     "Sum",
@@ -43,135 +46,11 @@ __all__ = [
 ]
 
 
-class Metric:
-    """Base class: state that replicas add to. As ``keras.metrics.Metric``.
-
-    A subclass gives the shape of its state, adds to it in :meth:`update_state` by :meth:`_add`, and
-    computes the result from it in :meth:`_result_of`.
-
-    Args:
-        name: Name of the metric; its variable's name begins with it.
-        shape: Shape of its state.
-    """
-
-    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
-        self.name = name
-        # One row: partitioners cut along axis 0, and parts of it could be read at two moments.
-        self._state: Variable = Variable(
-            np.zeros((1, *shape), np.float64),
-            name=f"{name}/{JOB_STATE}",
-            trainable=False,
-            synchronization=VariableSynchronization.ON_READ,
-            aggregation=VariableAggregation.SUM,
-        )
-
-    @property
-    def variables(self) -> list[Variable]:
-        """Its state, whole on one server; shape ``(1, *shape)``."""
-        return [self._state]
-
-    def update_state(self, *args: Any, **kwargs: Any) -> None:
-        """Count a batch: in ``run``, this replica's. Of a subclass."""
-        raise NotImplementedError(f"{type(self).__name__}.update_state({args}, {kwargs})")
-
-    def _result_of(self, state: Array) -> Any:
-        """The metric, of a state added up."""
-        raise NotImplementedError(f"{type(self).__name__}._result_of({state})")
-
-    def _add(self, delta: Any) -> None:
-        self._state.assign_add(np.asarray(delta, np.float64)[np.newaxis])
-
-    def result(self) -> Any:
-        """The metric over everything that was counted: NumPy, float64.
-
-        In ``run`` the replicas wait for each other and get the same.
-        """
-        context = get_replica_context()
-        default: object = default_strategy()
-        if context is None or context.strategy is default:
-            return self._result_of(to_host(self._state.read_value())[0])
-        return context.merge_call(Merging(lambda _: self.result(), (id(self),)))
-
-    def reset_state(self) -> None:
-        """Begin anew."""
-        self._state.assign(np.zeros(self._state.shape, np.float64))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Count a batch; the result after it."""
-        self.update_state(*args, **kwargs)
-        return self.result()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-
-class Mean(Metric):
-    """The weighted mean of values. As ``keras.metrics.Mean``: 0 of nothing."""
-
-    def __init__(self, name: str = "mean") -> None:
-        super().__init__(name, (2,))
-
-    def update_state(self, values: Any, sample_weight: Any = None) -> None:
-        """Count values.
-
-        Args:
-            values: array of any shape, the first axis of examples; or a number.
-            sample_weight: array, shape ``(examples,)`` or the first axes of the values', or a
-                number; None: 1.
-        """
-        self._add(_total_and_count(values, sample_weight))
-
-    def _result_of(self, state: Array) -> Any:
-        return _divided(state[0], state[1])
-
-
-class Sum(Metric):
-    """The weighted sum of values. As ``keras.metrics.Sum``."""
-
-    def __init__(self, name: str = "sum") -> None:
-        super().__init__(name, ())
-
-    def update_state(self, values: Any, sample_weight: Any = None) -> None:
-        """Count values; see :meth:`Mean.update_state`."""
-        self._add(_per_example(values, sample_weight, np.sum)[0].sum())
-
-    def _result_of(self, state: Array) -> Any:
-        return np.float64(state)
-
-
-class MeanMetricWrapper(Metric):
-    """The mean of a function of labels and predictions. As ``keras.metrics.MeanMetricWrapper``.
-
-    Args:
-        fn: ``fn(y_true, y_pred, **kwargs)`` returns an array, one value or several per example.
-        name: None: the function's.
-        kwargs: Further arguments of ``fn``.
-    """
-
-    def __init__(self, fn: Callable[..., Any], name: str | None = None, **kwargs: Any) -> None:
-        super().__init__(name or str(getattr(fn, "__name__", "metric")), (2,))
-        self._fn, self._kwargs = fn, kwargs
-
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Count a batch.
-
-        Args:
-            y_true: Labels.
-            y_pred: Predictions.
-            sample_weight: array, shape ``(examples,)``, or a number; None: 1.
-        """
-        values = self._fn(to_host(y_true), to_host(y_pred), **self._kwargs)
-        self._add(_total_and_count(values, sample_weight))
-
-    def _result_of(self, state: Array) -> Any:
-        return _divided(state[0], state[1])
-
-
 class Accuracy(MeanMetricWrapper):
     """How often a prediction equals its label; arrays of one shape."""
 
     def __init__(self, name: str = "accuracy") -> None:
-        super().__init__(lambda true, pred: np.equal(*_same_rank(true, pred)), name)
+        super().__init__(lambda true, pred: np.equal(*same_rank(true, pred)), name)
 
 
 class BinaryAccuracy(MeanMetricWrapper):
@@ -186,7 +65,7 @@ class BinaryAccuracy(MeanMetricWrapper):
             raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
 
         def matches(true: Array, pred: Array) -> Array:
-            true, pred = _same_rank(true, pred)
+            true, pred = same_rank(true, pred)
             return np.equal(true, pred > threshold)
 
         super().__init__(matches, name)
@@ -274,66 +153,14 @@ class AUC(Metric):
         Raises:
             ValueError: A prediction is not in [0, 1], or there are not as many as labels.
         """
-        true, pred = _same_rank(to_host(y_true), np.asarray(to_host(y_pred), np.float64))
+        true, pred = same_rank(to_host(y_true), np.asarray(to_host(y_pred), np.float64))
         if self._from_logits:
             pred = 1 / (1 + np.exp(-pred))
-        weights = np.ones(pred.shape)
-        if sample_weight is not None:
-            given = np.asarray(to_host(sample_weight), np.float64)
-            weights = np.broadcast_to(_with_axes(given, pred.ndim), pred.shape)
+        weights = weights_like(pred, sample_weight)
         self._add(confusion_counts(true, pred, weights, self._thresholds))
 
     def _result_of(self, state: Array) -> Any:
         return area_under_curve(state, self._curve, self._method)
-
-
-def _total_and_count(values: Any, sample_weight: Any) -> list[Any]:
-    each, weights = _per_example(values, sample_weight, np.mean)
-    return [each.sum(), weights.sum() if weights is not None else each.size]
-
-
-def _per_example(
-    values: Any, sample_weight: Any, reduce: Callable[..., Any]
-) -> tuple[Array, Array | None]:
-    """Weighted values, one per example, and the examples' weights; as Keras reduces them."""
-    each = np.asarray(to_host(values), np.float64)
-    weights: Array | None = None
-    if sample_weight is not None:
-        weights = np.asarray(to_host(sample_weight), np.float64)
-        if weights.ndim == each.ndim + 1 and weights.shape[-1] == 1:
-            weights = weights[..., 0]
-        if 0 < weights.ndim < each.ndim:
-            each = reduce(each, axis=tuple(range(weights.ndim, each.ndim)))
-        weights = np.broadcast_to(weights, each.shape)
-        each = each * weights
-        weights = _flattened(weights, reduce)
-    return _flattened(each, reduce), weights
-
-
-def _flattened(array: Array, reduce: Callable[..., Any]) -> Array:
-    if array.ndim < 2:
-        return array
-    reduced: Array = reduce(array, axis=tuple(range(1, array.ndim)))
-    return reduced
-
-
-def _with_axes(weights: Array, ndim: int) -> Array:
-    return weights.reshape(*weights.shape, *([1] * (ndim - weights.ndim)))
-
-
-def _same_rank(true: Array, pred: Array) -> tuple[Array, Array]:
-    """Without a last axis of 1 that only one has.
-
-    Raises:
-        ValueError: The shapes differ otherwise.
-    """
-    if true.ndim == pred.ndim + 1 and true.shape[-1] == 1:
-        true = true[..., 0]
-    elif pred.ndim == true.ndim + 1 and pred.shape[-1] == 1:
-        pred = pred[..., 0]
-    if true.shape != pred.shape:
-        raise ValueError(f"labels have shape {true.shape}, predictions {pred.shape}")
-    return true, pred
 
 
 def _labels(true: Array, pred: Array) -> Array:
@@ -350,10 +177,6 @@ def _in_top_k(labels: Array, pred: Array, k: int) -> Array:
     own = np.take_along_axis(pred, labels[..., None].astype(np.int64), -1)
     found: Array = (pred > own).sum(-1) < k
     return found
-
-
-def _divided(total: Any, count: Any) -> Any:
-    return np.float64(total / count) if count else np.float64(0)
 
 
 if not TYPE_CHECKING:

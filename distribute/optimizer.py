@@ -10,12 +10,13 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.rules import update_rules as rules
 from ..core.rules.schedules import (
     CosineDecay,
+    CosineDecayRestarts,
     ExponentialDecay,
     InverseTimeDecay,
     PiecewiseConstantDecay,
@@ -24,6 +25,7 @@ from ..core.rules.schedules import (
 )
 from .base.arrays import as_array
 from .base.contexts import get_replica_context, get_strategy, require_own
+from .base.numbers_of_now import CountNow, RateNow
 from .base.reductions import ReduceOp
 from .base.values import DistributedValues, PerReplica, on_every_replica
 from .strategies.strategy import Strategy
@@ -34,6 +36,7 @@ Rate = float | Schedule | Callable[..., Any]
 
 _SCHEDULES = (
     CosineDecay,
+    CosineDecayRestarts,
     ExponentialDecay,
     InverseTimeDecay,
     PiecewiseConstantDecay,
@@ -77,6 +80,8 @@ class Optimizer:
     ) -> None:
         own: dict[str, Any] = {}
         if isinstance(rule, type):
+            own["_name"] = arguments.pop("name", None)
+            arguments = _offered(rule, arguments)
             rate = arguments.get("learning_rate")
             if callable(rate) and not _is_schedule(rate):
                 own["_rate"] = _of_step(rate)
@@ -125,27 +130,29 @@ class Optimizer:
         kind = type(self).__name__
         rule = self.__dict__.get("rule")
         fields = [field for field in type(rule).model_fields if field != "name"] if rule else []
+        if name in _ELSEWHERE:
+            return f"{kind} has no {name!r}: {_ELSEWHERE[name]}"
         return f"{kind} has no attribute {name!r}; its hyperparameters are {', '.join(fields)}"
 
     @property
-    def learning_rate(self) -> float:
+    def learning_rate(self) -> RateNow:
         """The rate as of now: of ``iterations``, if it follows the step. Can be assigned."""
-        if self._rate is not None:
-            return self._rate_now(self.iterations)
-        return self.current.rate(self.iterations)
+        step = self.iterations
+        rate = self.current.rate(step) if self._rate is None else self._rate_now(step)
+        return RateNow.of(rate, partial(self._assign, "learning_rate"))
 
     @learning_rate.setter
     def learning_rate(self, rate: Rate) -> None:
         self._assign("learning_rate", rate)
 
     @property
-    def iterations(self) -> int:
+    def iterations(self) -> CountNow:
         """With parameter servers the global step, else how often the variables were updated."""
         variables = self.variables
         if variables:
-            return int(variables[0].strategy.extended.iterations(variables))
+            return CountNow(variables[0].strategy.extended.iterations(variables))
         owner = self._owner() if self._owner is not None else None
-        return int(owner.global_step) if owner is not None else 0
+        return CountNow(owner.global_step) if owner is not None else CountNow(0)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -155,6 +162,24 @@ class Optimizer:
         """
         found = (reference() for reference in self._variables.values())
         return tuple(variable for variable in found if variable is not None)
+
+    @property
+    def name(self) -> str:
+        """As it was given, or that of its class."""
+        return self.__dict__.get("_name") or type(self).__name__
+
+    def get_config(self) -> dict[str, Any]:
+        """Its hyperparameters of now, and its name; a schedule is its own configuration."""
+        return self.current.model_dump() | {"name": self.name}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """One with the hyperparameters that :meth:`get_config` returned."""
+        return cls(**config)  # type: ignore[call-arg]  # of a subclass, which names its rule
+
+    def build(self, variables: Iterable[Variable]) -> None:
+        """Remember variables. Their slot variables are made with their first update."""
+        self.note(variables)
 
     def note(self, variables: Iterable[Variable]) -> None:
         """Remember variables it updates. Strategies call this."""
@@ -231,6 +256,16 @@ class Optimizer:
         given = _Given(self.rule, self._changes, pairs)
         context.merge_call(self._apply_sum, (given,))
 
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Variable] = ()) -> None:
+        """:meth:`apply_gradients` of gradients and their variables, as Keras 3 has it.
+
+        Args:
+            grads: An array or IndexedSlices for each variable; None leaves one out.
+            trainable_variables: The variables; none: those of :meth:`build`.
+        """
+        variables = tuple(trainable_variables) or self.variables
+        self.apply_gradients(zip(grads, variables, strict=True))
+
     def _apply_sum(self, strategy: Strategy, given: Any) -> None:
         extended = strategy.extended
         parts = on_every_replica(given, 1).values
@@ -259,6 +294,38 @@ class Optimizer:
 
     def __repr__(self) -> str:
         return repr(self.changed_rule(lambda: self.iterations))
+
+
+_AVERAGES = "keep averages in variables that are not trainable: docs/training.md"
+_ELSEWHERE = {
+    "amsgrad": "use optax or PyTorch with it, whose updates travel: docs/bridges.md",
+    "decay": "give a schedule as learning_rate, for example wl.optimizers.InverseTimeDecay",
+    "ema_momentum": _AVERAGES,
+    "ema_overwrite_frequency": _AVERAGES,
+    "gradient_accumulation_steps": "add the gradients of several batches up before apply_gradients",
+    "jit_compile": "updates are compiled on the servers",
+    "loss_scale_factor": "divide the gradients by the factor before apply_gradients",
+    "minimize": "compute gradients yourself (JAX, PyTorch, by hand), then apply_gradients",
+    "compute_gradients": "compute gradients yourself (JAX, PyTorch, by hand)",
+    "get_weights": "slots are kept and saved with the variables: docs/checkpoints.md",
+    "set_weights": "slots are kept and saved with the variables: docs/checkpoints.md",
+    "use_ema": _AVERAGES,
+    "weight_decay": "use AdamW, Lion or Lamb, which have one, or add it to the gradients",
+}
+"""What Keras' optimizers take or have, and these do not: what to write instead."""
+
+
+def _offered(rule: type[rules.UpdateRule], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without what Keras' optimizers take beside, where that is switched off.
+
+    Raises:
+        ValueError: One is switched on; says what to write instead.
+    """
+    beside = arguments.keys() & _ELSEWHERE.keys() - rule.model_fields.keys()
+    for name in sorted(beside):
+        if arguments[name] not in (None, False):
+            raise ValueError(f"{rule.__name__} has no argument {name!r}: {_ELSEWHERE[name]}")
+    return {name: value for name, value in arguments.items() if name not in beside}
 
 
 def _forget(known: dict[int, Any], key: int, reference: Any) -> None:  # noqa: ARG001

@@ -19,8 +19,10 @@ from ..core.public_face import public_getattr
 from ..core.rules.known_rules import built_in
 from ..core.rules.schedules import (
     CosineDecay,
+    CosineDecayRestarts,
     ExponentialDecay,
     InverseTimeDecay,
+    LearningRateSchedule,
     PiecewiseConstantDecay,
     PolynomialDecay,
 )
@@ -35,10 +37,12 @@ __all__ = [
     "AdamW",
     "Adamax",
     "CosineDecay",
+    "CosineDecayRestarts",
     "ExponentialDecay",
     "Ftrl",
     "InverseTimeDecay",
     "Lamb",
+    "LearningRateSchedule",
     "Lion",
     "Nadam",
     "Optimizer",
@@ -50,14 +54,16 @@ __all__ = [
 
 
 class Clipping(TypedDict, total=False):
-    """How gradients are clipped; None: not at all.
+    """How gradients are clipped, and the optimizer's name; None: not at all.
 
     Attributes:
+        name: Name of the optimizer; None: that of its class.
         clipnorm: Largest norm of each variable's gradient.
         clipvalue: Largest absolute value of each element.
         global_clipnorm: Largest joint norm of all gradients of a call.
     """
 
+    name: str | None
     clipnorm: float | None
     clipvalue: float | None
     global_clipnorm: float | None

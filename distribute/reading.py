@@ -3,8 +3,32 @@
 Of a job or of a program, under any strategy: none of these needs a strategy or a cluster.
 """
 
-from ..core.arrays.dtypes import Array
+from ..core.arrays.dtypes import Array, DType, as_dtype
 from ..core.checkpoint import CheckpointReader, numbered_checkpoints
+
+
+class TensorReader(CheckpointReader):
+    """A checkpoint with the methods of the reader that ``tf.train.load_checkpoint`` returns."""
+
+    def has_tensor(self, tensor_str: str) -> bool:
+        """Whether there is a variable of this name."""
+        return self.variable(tensor_str) is not None
+
+    def get_tensor(self, tensor_str: str) -> Array:
+        """A variable's value.
+
+        Raises:
+            CheckpointError: There is none of this name, or it is damaged.
+        """
+        return self.read(tensor_str)
+
+    def get_variable_to_shape_map(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each variable, by name."""
+        return {name: tuple(record.shape) for name, record in self.manifest.variables.items()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, DType]:
+        """The dtype of each variable, by name."""
+        return {name: as_dtype(record.dtype) for name, record in self.manifest.variables.items()}
 
 
 def latest_checkpoint(checkpoint_dir: str) -> str | None:
@@ -16,7 +40,7 @@ def latest_checkpoint(checkpoint_dir: str) -> str | None:
     return found[-1].path if found else None
 
 
-def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
+def load_checkpoint(ckpt_dir_or_file: str) -> TensorReader:
     """A reader of one checkpoint. As ``tf.train.load_checkpoint``.
 
     Args:
@@ -25,7 +49,7 @@ def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
     Raises:
         CheckpointError: There is none, or it is not one of ours.
     """
-    return CheckpointReader(latest_checkpoint(ckpt_dir_or_file) or ckpt_dir_or_file)
+    return TensorReader(latest_checkpoint(ckpt_dir_or_file) or ckpt_dir_or_file)
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -37,8 +61,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     Raises:
         CheckpointError: There is none, or it is not one of ours.
     """
-    variables = load_checkpoint(ckpt_dir_or_file).manifest.variables
-    return sorted((name, tuple(record.shape)) for name, record in variables.items())
+    return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
 
 
 def load_variable(ckpt_dir_or_file: str, name: str) -> Array:

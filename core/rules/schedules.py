@@ -5,6 +5,7 @@ apply an old rate. Names, arguments and formulas are Keras' (``keras.optimizers.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -13,6 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ..argument_errors import argument_error, check_types
 
 
+class LearningRateSchedule(ABC):
+    """A rate of the program's own: a class whose call with the step returns it.
+
+    As ``keras.optimizers.schedules.LearningRateSchedule``; a plain function does as well. The
+    worker evaluates it, not the ps.
+    """
+
+    @abstractmethod
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+
+
+@LearningRateSchedule.register
 class _Schedule(BaseModel):
     """A call with the global step gives the rate.
 
@@ -43,6 +57,10 @@ class _Schedule(BaseModel):
             super().__init__(**given | {"name": kind})
         except ValidationError as error:
             raise argument_error(type(self), given, error) from None
+
+    def get_config(self) -> dict[str, Any]:
+        """Its arguments, by name."""
+        return self.model_dump()
 
 
 class ExponentialDecay(_Schedule):
@@ -175,6 +193,48 @@ class CosineDecay(_Schedule):
         return start * ((1 - self.alpha) * cosine + self.alpha)
 
 
+class CosineDecayRestarts(_Schedule):
+    """Half cosines one after another, each ``t_mul`` times as long and ``m_mul`` times as high.
+
+    Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017.
+    """
+
+    positional: ClassVar[tuple[str, ...]] = (
+        "initial_learning_rate", "first_decay_steps", "t_mul", "m_mul", "alpha", "name",
+    )  # fmt: skip
+
+    name: Literal["CosineDecayRestarts"] = "CosineDecayRestarts"
+    initial_learning_rate: float
+    first_decay_steps: float = Field(gt=0)
+    t_mul: float = Field(default=2.0, ge=1)
+    m_mul: float = 1.0
+    alpha: float = 0.0
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            first_decay_steps: float,
+            t_mul: float = 2.0,
+            m_mul: float = 1.0,
+            alpha: float = 0.0,
+            name: str = "",
+        ) -> None: ...
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        done, period = step / self.first_decay_steps, 0
+        if self.t_mul == 1:
+            period, done = int(done), done % 1
+        else:
+            period = int(math.log(1 - done * (1 - self.t_mul)) / math.log(self.t_mul))
+            before = (1 - self.t_mul**period) / (1 - self.t_mul)
+            done = (done - before) / self.t_mul**period
+        cosine = 0.5 * self.m_mul**period * (1 + math.cos(math.pi * done))
+        return self.initial_learning_rate * ((1 - self.alpha) * cosine + self.alpha)
+
+
 class PiecewiseConstantDecay(_Schedule):
     """``values[i]`` up to and including ``boundaries[i]``, the last value after that."""
 
@@ -211,6 +271,11 @@ class PiecewiseConstantDecay(_Schedule):
 
 
 Schedule = Annotated[
-    ExponentialDecay | InverseTimeDecay | PolynomialDecay | CosineDecay | PiecewiseConstantDecay,
+    ExponentialDecay
+    | InverseTimeDecay
+    | PolynomialDecay
+    | CosineDecay
+    | CosineDecayRestarts
+    | PiecewiseConstantDecay,
     Field(discriminator="name"),
 ]

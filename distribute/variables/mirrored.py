@@ -164,6 +164,11 @@ class SyncOnReadVariable(DistributedVariable):
         """As :meth:`assign_add`, subtracting."""
         return self._assign_changed(delta, -1)
 
+    def add_here(self, delta: Any) -> None:
+        """Add to one copy, so that a sum counts it once: outside of replicas to the first one."""
+        require_own(self._strategy, repr(self.name))
+        self._here().assign_add(self._given(delta))
+
     def _assign_changed(self, delta: Any, sign: int) -> "SyncOnReadVariable":
         require_own(self._strategy, repr(self.name))
         given = self._given(delta)

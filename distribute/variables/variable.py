@@ -313,6 +313,7 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[Non
 
 def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``Variable(*args, **kwargs)`` is: of the creators in scope, or of the strategy."""
+    kwargs = _offered(kwargs)
     creators = _creators.get()
     if not creators:
         return _create(**_SIGNATURE.bind(*args, **kwargs).arguments)
@@ -325,6 +326,32 @@ def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _SIGNATURE = signature(make_spec)
+_SERVERS = "variables live on the servers, or in this process: leave it out"
+_GRAPHS = "there are no graphs: leave it out"
+_ELSEWHERE = {
+    "caching_device": _SERVERS,
+    "constraint": "assign the constrained value after apply_gradients",
+    "experimental_enable_variable_lifting": _GRAPHS,
+    "import_scope": _GRAPHS,
+    "use_resource": _GRAPHS,
+    "validate_shape": "a variable keeps the shape that it is made with: make it as large as needed",
+    "variable_def": _GRAPHS,
+}
+"""Arguments that TensorFlow's variables take beside: what to do instead."""
+_OF_NO_EFFECT = {"experimental_enable_variable_lifting", "use_resource"}
+
+
+def _offered(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments without TensorFlow's others, where these change nothing.
+
+    Raises:
+        TypeError: One would change something; says what to write instead.
+    """
+    beside = kwargs.keys() & _ELSEWHERE.keys()
+    for name in sorted(beside - _OF_NO_EFFECT):
+        if kwargs[name] is not (True if name == "validate_shape" else None):
+            raise TypeError(f"Variable takes no {name!r}: {_ELSEWHERE[name]}")
+    return {name: value for name, value in kwargs.items() if name not in beside}
 
 
 def _create(**kwargs: Any) -> Variable:

@@ -112,6 +112,12 @@ def _default_strategy() -> Any:
     return the_default_strategy()
 
 
+def _instead(module: str) -> Any:
+    from .api.instead import INSTEAD
+
+    return INSTEAD.get(module, {})
+
+
 def _join_cluster(*arguments: Any, **options: Any) -> Any:
     from .worker.plain_program import join
 
@@ -136,6 +142,7 @@ def _follow_optax() -> None:
     follow_optax()
 
 
+public_face.provide("instead", _instead)
 public_face.provide("default_strategy", _default_strategy)
 public_face.provide("join_cluster", _join_cluster)
 # Models of Keras that are made in a strategy's scope belong to it; of other frameworks it is noted

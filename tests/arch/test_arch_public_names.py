@@ -29,8 +29,9 @@ NAMES = {
         Dataset DistributeOptions Options as_dataset from_arrays from_files
     """,
     "windlass.metrics": """
-        AUC Accuracy BinaryAccuracy CategoricalAccuracy Mean MeanMetricWrapper Metric
-        SparseCategoricalAccuracy SparseTopKCategoricalAccuracy Sum TopKCategoricalAccuracy
+        AUC Accuracy BinaryAccuracy CategoricalAccuracy Mean MeanAbsoluteError MeanMetricWrapper
+        MeanSquaredError Metric Precision Recall RootMeanSquaredError SparseCategoricalAccuracy
+        SparseTopKCategoricalAccuracy Sum TopKCategoricalAccuracy
     """,
     "windlass.nn": """
         compute_average_loss embedding_lookup embedding_lookup_sparse
@@ -43,8 +44,9 @@ NAMES = {
     """,
     "windlass.random": "Generator",
     "windlass.optimizers": """
-        SGD Adadelta Adagrad Adam AdamW Adamax CosineDecay ExponentialDecay Ftrl InverseTimeDecay
-        Lamb Lion Nadam Optimizer PiecewiseConstantDecay PolynomialDecay RMSprop register_rule
+        SGD Adadelta Adagrad Adam AdamW Adamax CosineDecay CosineDecayRestarts ExponentialDecay Ftrl
+        InverseTimeDecay Lamb LearningRateSchedule Lion Nadam Optimizer PiecewiseConstantDecay
+        PolynomialDecay RMSprop register_rule
     """,
     "windlass.summary": """
         SummaryWriter create_file_writer create_noop_writer flush histogram hparams image record_if

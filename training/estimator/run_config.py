@@ -255,6 +255,11 @@ class RunConfig:
         return str(read_tf_config().get("eval_session_master", ""))
 
     @property
+    def service(self) -> Any:
+        """TF_CONFIG's ``service``, which nothing here reads; None: it has none."""
+        return read_tf_config().get("service")
+
+    @property
     def global_id_in_cluster(self) -> int | None:
         """Number among all tasks: the chief, workers, then ps; None in an evaluator."""
         task = self.task

@@ -93,7 +93,7 @@ def test_a_callable_rate_is_asked_at_each_update(make: Callable[[], Any]) -> Non
     strategy = make()
     w, optimizer = variable(strategy), SGD(lambda step: step + 1.0)
     assert [float(apply(strategy, optimizer, w)[0]) for _ in range(3)] == [1, 3, 6]
-    assert optimizer.learning_rate == 4, "that of the step to come"
+    assert float(optimizer.learning_rate) == 4, "that of the step to come"
     rate = SimpleNamespace(now=0.5)
     optimizer.learning_rate = lambda: rate.now
     assert apply(strategy, optimizer, w)[0] == 6.5

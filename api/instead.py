@@ -1,0 +1,120 @@
+"""Names of TensorFlow that are not here, and what to write instead: for the AttributeError of a
+program that was moved by replacing ``tf`` by ``wl``.
+"""
+
+from collections.abc import Mapping
+
+_BRIDGES = "bring NumPy, JAX, PyTorch or Keras: docs/bridges.md"
+_NUMPY = "values are NumPy arrays: use NumPy's"
+_KERAS = "Keras 3 itself is used, in strategy.scope(): docs/keras.md"
+_GRAPHS = "functions run as Python: leave it out"
+_FILES = "`wl.data.from_files(paths, read)`, where `read(path)` gives "
+_ITERATOR = "iter(dataset) has get_next and get_next_as_optional"
+_DEVICES = "wl.config.list_logical_devices() lists devices, as names"
+_SOONER = (
+    "a job saves when a task gets SIGTERM, and resumes from its checkpoints: docs/checkpoints.md"
+)
+_CHECKPOINTS = "use latest_checkpoint, list_variables and load_checkpoint"
+
+INSTEAD: Mapping[str, Mapping[str, str]] = {
+    "windlass": {
+        "GradientTape": f"gradients come from JAX, PyTorch, Keras or by hand; {_BRIDGES}",
+        "RaggedTensor": "use wl.embedding.Ragged for bags of ids, and NumPy for the rest",
+        "Tensor": _NUMPY,
+        "TensorShape": "shapes are tuples",
+        "TensorSpec": "use wl.data.ArraySpec",
+        "compat": "what it has of tf.distribute is in wl.distribute: docs/tf-distribute.md",
+        "constant": "use numpy.asarray",
+        "convert_to_tensor": "use numpy.asarray",
+        "dtypes": "dtypes are NumPy's",
+        "experimental": "see the list of names: docs/tf-distribute.md",
+        "feature_column": "use wl.embedding, or Keras' preprocessing layers: docs/embeddings.md",
+        "float32": "dtypes are NumPy's: numpy.float32",
+        "function": _GRAPHS,
+        "gradients": f"gradients come from JAX, PyTorch, Keras or by hand; {_BRIDGES}",
+        "int32": "dtypes are NumPy's: numpy.int32",
+        "int64": "dtypes are NumPy's: numpy.int64",
+        "io": "use Python's files, or fsspec",
+        "keras": _KERAS,
+        "layers": _KERAS,
+        "losses": _KERAS,
+        "math": _NUMPY,
+        "matmul": _NUMPY,
+        "ones": _NUMPY,
+        "print": "it is Python's own",
+        "reduce_mean": _NUMPY,
+        "reduce_sum": _NUMPY,
+        "saved_model": "use Keras' model.save or wl.train.export_checkpoint: docs/exports.md",
+        "tpu": "wl.distribute.TPUStrategy runs on JAX's devices: docs/jax.md",
+        "types": "use wl.distribute.DistributedValues, PerReplica and Mirrored",
+        "zeros": _NUMPY,
+    },
+    "windlass.config": {
+        "LogicalDevice": _DEVICES,
+        "LogicalDeviceConfiguration": "use wl.config.set_logical_cpu_devices(n)",
+        "experimental": "tasks connect by TF_CONFIG or `windlass run`; GPUs need no setting",
+        "experimental_connect_to_cluster": "tasks connect by TF_CONFIG or `windlass run`",
+        "experimental_connect_to_host": "tasks connect by TF_CONFIG or `windlass run`",
+        "experimental_run_functions_eagerly": _GRAPHS,
+        "get_logical_device_configuration": _DEVICES,
+        "list_physical_devices": _DEVICES,
+        "run_functions_eagerly": _GRAPHS,
+        "set_logical_device_configuration": "use wl.config.set_logical_cpu_devices(n)",
+        "set_soft_device_placement": "leave it out",
+        "set_visible_devices": "CUDA_VISIBLE_DEVICES hides GPUs",
+        "threading": "leave it out: OMP_NUM_THREADS and WINDLASS_… settings",
+    },
+    "windlass.data": {
+        "DatasetSpec": "`dataset.element_spec` has shapes and dtypes, as ArraySpec",
+        "FixedLengthRecordDataset": f"{_FILES}the records of a file",
+        "Iterator": _ITERATOR,
+        "IteratorSpec": _ITERATOR,
+        "NumpyIterator": _ITERATOR,
+        "TFRecordDataset": f"{_FILES}the records of a file: the `tfrecord` package reads them",
+        "TextLineDataset": f"{_FILES}the lines of a file: `open(path)` does",
+        "ThreadingOptions": "`options.threading` is there, of no effect",
+        "experimental": "its names are those of wl.data: wl.data.AutoShardPolicy",
+    },
+    "windlass.distribute.experimental": {
+        "PreemptionCheckpointHandler": _SOONER,
+        "PreemptionWatcher": _SOONER,
+        "TerminationConfig": _SOONER,
+        "rpc": "calls of functions between tasks are not training: use gRPC",
+    },
+    "windlass.metrics": {
+        "BinaryCrossentropy": "MeanMetricWrapper(fn) is the mean of a function of yours",
+        "CategoricalCrossentropy": "MeanMetricWrapper(fn) is the mean of a function of yours",
+        "MeanIoU": "Keras' metrics work under `fit`: docs/keras.md",
+        "SparseCategoricalCrossentropy": "MeanMetricWrapper(fn) is the mean of a function of yours",
+    },
+    "windlass.nn": {
+        "relu": _NUMPY,
+        "sigmoid": _NUMPY,
+        "softmax": _NUMPY,
+        "sparse_softmax_cross_entropy_with_logits": f"write it with NumPy, or {_BRIDGES}",
+    },
+    "windlass.optimizers": {
+        "Adafactor": "register_rule makes a rule of your own: docs/training.md",
+        "Muon": "register_rule makes a rule of your own: docs/training.md",
+        "deserialize": "construct it with the arguments of get_config()",
+        "get": "construct it by its class: wl.optimizers.Adam(1e-3)",
+        "legacy": "its optimizers are those of wl.optimizers",
+        "schedules": "its names are those of wl.optimizers: wl.optimizers.CosineDecay",
+        "serialize": "use its class and get_config()",
+    },
+    "windlass.random": {
+        "normal": "wl.random.Generator.from_seed(1).normal(shape), a stream for each replica",
+        "set_seed": "wl.random.Generator.from_seed(seed); datasets take seeds of their own",
+        "uniform": "wl.random.Generator.from_seed(1).uniform(shape), a stream for each replica",
+    },
+    "windlass.train": {
+        "CheckpointOptions": _CHECKPOINTS,
+        "CheckpointView": _CHECKPOINTS,
+        "ExponentialMovingAverage": "`average.assign_add(0.01 * (w - average))` of a variable "
+        "that is not trainable",
+        "checkpoints_iterator": "wl.training.SidecarEvaluator evaluates every new checkpoint",
+        "get_checkpoint_state": _CHECKPOINTS,
+        "get_or_create_global_step": "use strategy.global_step",
+    },
+}
+"""Public module -> name -> what to write instead."""

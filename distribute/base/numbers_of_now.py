@@ -1,0 +1,55 @@
+"""Numbers with the methods that TensorFlow's variables have in the same place."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+
+class CountNow(int):
+    """A count as of now, with ``numpy`` and ``read_value``."""
+
+    def numpy(self) -> Any:
+        """The number, as int64."""
+        return np.int64(self)
+
+    def read_value(self) -> Self:
+        """The number."""
+        return self
+
+    value = read_value
+
+
+class RateNow(float):
+    """A learning rate as of now, with ``assign``, ``numpy`` and ``read_value``."""
+
+    _assign: Callable[[Any], None]
+
+    @classmethod
+    def of(cls, rate: float, assign: Callable[[Any], None]) -> Self:
+        """A rate.
+
+        Args:
+            rate: The number.
+            assign: Sets the rate that counts from then on.
+        """
+        made = cls(rate)
+        made._assign = assign
+        return made
+
+    def assign(self, rate: Any) -> None:
+        """Set the optimizer's rate; this number stays as it is."""
+        self._assign(rate)
+
+    def numpy(self) -> Any:
+        """The number, as float64."""
+        return np.float64(self)
+
+    def read_value(self) -> Self:
+        """The number."""
+        return self
+
+    value = read_value
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)

@@ -1,0 +1,99 @@
+"""Mean errors, precision and recall."""
+
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays.dtypes import Array
+from .base.arrays import to_host
+from .metric import MeanMetricWrapper, Metric, divided, same_rank, weights_like
+
+
+def _differences(true: Array, pred: Array) -> Array:
+    true, pred = same_rank(true, pred)
+    return np.asarray(pred, np.float64) - true
+
+
+class MeanSquaredError(MeanMetricWrapper):
+    """The mean of squared differences. As ``keras.metrics.MeanSquaredError``."""
+
+    def __init__(self, name: str = "mean_squared_error") -> None:
+        super().__init__(lambda true, pred: _differences(true, pred) ** 2, name)
+
+
+class RootMeanSquaredError(MeanMetricWrapper):
+    """The root of the mean of squared differences. As ``keras.metrics.RootMeanSquaredError``."""
+
+    def __init__(self, name: str = "root_mean_squared_error") -> None:
+        super().__init__(lambda true, pred: _differences(true, pred) ** 2, name)
+
+    def _result_of(self, state: Array) -> Any:
+        return np.sqrt(super()._result_of(state))
+
+
+class MeanAbsoluteError(MeanMetricWrapper):
+    """The mean of absolute differences. As ``keras.metrics.MeanAbsoluteError``."""
+
+    def __init__(self, name: str = "mean_absolute_error") -> None:
+        super().__init__(lambda true, pred: abs(_differences(true, pred)), name)
+
+
+class _HitRate(Metric):
+    """The share of true positives among some of the predictions; 0 of nothing.
+
+    Args:
+        thresholds: Predictions above it are positive, between 0 and 1; None: 0.5.
+        name: Name of the metric.
+
+    Raises:
+        ValueError: The threshold is not between 0 and 1.
+    """
+
+    def __init__(self, thresholds: float | None, name: str) -> None:
+        threshold = 0.5 if thresholds is None else float(thresholds)
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"thresholds must be between 0 and 1, got {thresholds}")
+        self._threshold = threshold
+        super().__init__(name, (2,))
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Count a batch.
+
+        Args:
+            y_true: Labels, 0 or 1, or booleans.
+            y_pred: array of as many elements: probabilities.
+            sample_weight: array, one per element or per example, or a number; None: 1.
+        """
+        true, pred = same_rank(to_host(y_true), to_host(y_pred))
+        label, positive = true.astype(bool), pred > self._threshold
+        weights = weights_like(pred, sample_weight)
+        among = self._among(label, positive)
+        self._add([(weights * (label & positive)).sum(), (weights * among).sum()])
+
+    def _among(self, label: Array, positive: Array) -> Array:
+        raise NotImplementedError
+
+    def _result_of(self, state: Array) -> Any:
+        return divided(state[0], state[1])
+
+
+class Precision(_HitRate):
+    """How many of the predictions that are positive are right. As ``keras.metrics.Precision``."""
+
+    def __init__(self, thresholds: float | None = None, name: str = "precision") -> None:
+        super().__init__(thresholds, name)
+
+    def _among(self, label: Array, positive: Array) -> Array:
+        del label
+        return positive
+
+
+class Recall(_HitRate):
+    """How many of the labels that are positive are predicted. As ``keras.metrics.Recall``."""
+
+    def __init__(self, thresholds: float | None = None, name: str = "recall") -> None:
+        super().__init__(thresholds, name)
+
+    def _among(self, label: Array, positive: Array) -> Array:
+        del positive
+        return label
