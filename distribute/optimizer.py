@@ -170,7 +170,8 @@ class Optimizer:
 
     def get_config(self) -> dict[str, Any]:
         """Its hyperparameters of now, and its name; a schedule is its own configuration."""
-        return self.current.model_dump() | {"name": self.name}
+        config = self.current.model_dump() | {"name": self.name}
+        return config if self._rate is None else config | {"learning_rate": self._rate}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -300,10 +301,7 @@ _AVERAGES = "keep averages in variables that are not trainable: docs/training.md
 _ELSEWHERE = {
     "amsgrad": "use optax or PyTorch with it, whose updates travel: docs/bridges.md",
     "decay": "give a schedule as learning_rate, for example wl.optimizers.InverseTimeDecay",
-    "ema_momentum": _AVERAGES,
-    "ema_overwrite_frequency": _AVERAGES,
     "gradient_accumulation_steps": "add the gradients of several batches up before apply_gradients",
-    "jit_compile": "updates are compiled on the servers",
     "loss_scale_factor": "divide the gradients by the factor before apply_gradients",
     "minimize": "compute gradients yourself (JAX, PyTorch, by hand), then apply_gradients",
     "compute_gradients": "compute gradients yourself (JAX, PyTorch, by hand)",
@@ -313,6 +311,7 @@ _ELSEWHERE = {
     "weight_decay": "use AdamW, Lion or Lamb, which have one, or add it to the gradients",
 }
 """What Keras' optimizers take or have, and these do not: what to write instead."""
+_WITH_USE_EMA = {"ema_momentum", "ema_overwrite_frequency"}
 
 
 def _offered(rule: type[rules.UpdateRule], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,8 +320,8 @@ def _offered(rule: type[rules.UpdateRule], arguments: Mapping[str, Any]) -> dict
     Raises:
         ValueError: One is switched on; says what to write instead.
     """
-    beside = arguments.keys() & _ELSEWHERE.keys() - rule.model_fields.keys()
-    for name in sorted(beside):
+    beside = arguments.keys() & (_ELSEWHERE.keys() | _WITH_USE_EMA) - rule.model_fields.keys()
+    for name in sorted(beside - _WITH_USE_EMA):
         if arguments[name] not in (None, False):
             raise ValueError(f"{rule.__name__} has no argument {name!r}: {_ELSEWHERE[name]}")
     return {name: value for name, value in arguments.items() if name not in beside}

@@ -111,7 +111,7 @@ class StreamMethods:
         whole = self.cardinality()
         ending = (size - 1) * stride if drop_remainder else 0
         number = whole if whole < 0 else max(0, -(-(whole - ending) // step))
-        lists = Streamed(cut, self.node, size=number)
+        lists = Streamed(cut, self.node, size=number, keeps=True)
         node = Mapped(lists, partial(_window, type(self)))
         node.fresh = True  # a window keeps its elements
         return self._then(node)
@@ -138,7 +138,9 @@ class StreamMethods:
             raise ValueError("give one of `window_size` and `window_size_func`")
         size_of = window_size_func or partial(_constant, _positive(window_size, "window_size"))
         made = partial(_group_node, type(self), reduce_func)
-        return self._then(Streamed(partial(grouped, key_func, size_of, made), self.node))
+        return self._then(
+            Streamed(partial(grouped, key_func, size_of, made), self.node, keeps=True)
+        )
 
     def bucket_by_sequence_length(
         self,
@@ -217,7 +219,7 @@ class StreamMethods:
         make = partial(padded, size, padded_shapes, padding_values, drop_remainder)
         whole = self.cardinality()
         number = whole if whole < 0 else whole // size if drop_remainder else -(-whole // size)
-        return self._then(Streamed(make, self.node, size=number))
+        return self._then(Streamed(make, self.node, size=number, keeps=True))
 
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Self:
         """Batches of other sizes, of the same examples in the same order.
@@ -232,7 +234,7 @@ class StreamMethods:
         given = [batch_size] if np.ndim(batch_size) == 0 else list(batch_size)  # type: ignore[arg-type]
         sizes = tuple(_positive(size, "batch_size") for size in given)
         cut = partial(rebatched, sizes, drop_remainder)
-        return self._then(Streamed(cut, self.node))
+        return self._then(Streamed(cut, self.node, keeps=True))
 
     # -- some of the elements, or what they add up to ---------------------------------------------
 

@@ -16,6 +16,7 @@ from ..base.values import flatten
 from .node import DatasetNode, Derived
 from .options import UNKNOWN_CARDINALITY
 from .passes import Pass
+from .prefetch import copied
 from .transformations import call
 
 NodeOf = Callable[[Any], DatasetNode]
@@ -33,20 +34,27 @@ class Streamed(Derived):
         stream: Called for each pass.
         sources: Nodes whose elements it gets; each is in a repetition of its own of the pass.
         size: How many elements it gives.
+        keeps: The stream keeps elements while it asks for the next: they must not be overwritten.
     """
 
     def __init__(
-        self, stream: Stream, *sources: DatasetNode, size: int = UNKNOWN_CARDINALITY
+        self,
+        stream: Stream,
+        *sources: DatasetNode,
+        size: int = UNKNOWN_CARDINALITY,
+        keeps: bool = False,
     ) -> None:
         super().__init__(*sources)
-        self._stream, self._size = stream, size
+        self._stream, self._size, self._keeps = stream, size, keeps
         self.fresh, self.varies = False, True
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
         """From the beginning: what comes before ``start`` is made, and left out."""
         one = len(self.sources) == 1
         passes = (this if one else this.repetition(number) for number in count())
-        opened = (source.iterate(0, of) for source, of in zip(self.sources, passes, strict=False))
+        opened = [source.iterate(0, of) for source, of in zip(self.sources, passes, strict=False)]
+        if self._keeps and not self.sources[0].fresh:
+            opened[0] = map(copied, opened[0])
         return islice(self._stream(this, *opened), start, None)
 
     def example(self) -> Any:

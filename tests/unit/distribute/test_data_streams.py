@@ -201,6 +201,22 @@ def test_a_name_that_is_not_offered_says_what_to_write() -> None:
     assert not hasattr(Range(3), "ragged_batch")
 
 
+def _one_buffer() -> Any:
+    buffer = np.zeros(1, np.int64)
+    for number in range(4):
+        buffer[:] = number
+        yield buffer
+
+
+def test_a_generator_may_use_one_buffer_for_all_elements() -> None:
+    data = Dataset.from_generator(_one_buffer)
+    assert [plain(window) for window in data.window(2)] == [[[0], [1]], [[2], [3]]]
+    assert plain(data.padded_batch(4)) == [[[0], [1], [2], [3]]]
+    assert plain(data.rebatch(3)) == [[0, 1, 2], [3]]
+    together = data.group_by_window(lambda row: 0, lambda _, group: group, 4)
+    assert plain(together) == [[0], [1], [2], [3]]
+
+
 def test_the_iterator_has_the_methods_of_tensorflows() -> None:
     iterator = iter(Range(2))
     assert iterator.get_next() == 0

@@ -57,7 +57,9 @@ def test_an_argument_of_keras_that_is_not_here_says_what_to_write(
 
 
 def test_an_argument_of_keras_that_is_switched_off_is_left_out() -> None:
-    made = wl.optimizers.Adam(0.1, amsgrad=False, use_ema=False, weight_decay=None)  # type: ignore[call-arg]
+    made = wl.optimizers.Adam(
+        0.1, amsgrad=False, use_ema=False, ema_momentum=0.99, weight_decay=None
+    )  # type: ignore[call-arg]
     assert made.learning_rate == 0.1
 
 
@@ -75,6 +77,8 @@ def test_an_optimizer_has_a_name_and_a_configuration() -> None:
     again = wl.optimizers.SGD.from_config(made.get_config())
     assert (again.name, again.rule) == ("mine", made.rule)
     assert copy.deepcopy(again).name == "mine"
+    by_step = wl.optimizers.SGD(lambda step: 0.5 + step)
+    assert wl.optimizers.SGD.from_config(by_step.get_config()).learning_rate == 0.5
 
 
 def test_a_rate_is_read_and_assigned_as_a_variable() -> None:
