@@ -12,6 +12,8 @@ from ...core.errors import (
 from .refusals import Refusal
 from .where import Where
 
+_GRANTS = "attempting to grant RBAC permissions not currently held"
+
 
 def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
     """The error of a refusal that is final.
@@ -36,6 +38,12 @@ def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
         case 403 if account_of(refusal.message):
             return AccessError(
                 f"{said}. Ask for one of the roles of deploy/k8s/rbac: `{_binding(refusal, where)}`"
+            )
+        case 403 if _GRANTS in refusal.message:
+            return AccessError(
+                f"{said}. With status, end_job or gang: {{by: chief}} the chief's account gets "
+                "rights that you do not have yourself; ask for the newest windlass-operator of "
+                "deploy/k8s/rbac, or leave these out"
             )
         case 403:
             return AccessError(f"{said}. A policy of the cluster or a quota refuses it")

@@ -361,6 +361,7 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # an answer is two writes, the second of which would wait
 
         def _handle(self) -> None:
             parts = urlparse(self.path)

@@ -69,8 +69,17 @@ def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: Kub
             AccessError,
             "--role=windlass-operator --user=ann@example.com`",
         ),
+        (
+            403,
+            'roles.rbac.authorization.k8s.io "digits-ps" is forbidden: user "ann" '
+            '(groups=["users"]) is attempting to grant RBAC permissions not currently held:\n'
+            '{APIGroups:["apps"], Resources:["statefulsets/scale"], Verbs:["patch"]}',
+            AccessError,
+            "the chief's account gets rights that you do not have yourself; ask for the newest "
+            "windlass-operator of deploy/k8s/rbac",
+        ),
     ],
-    ids=["401", "400", "403 quota", "403 service account", "403 user"],
+    ids=["401", "400", "403 quota", "403 service account", "403 user", "403 grant"],
 )
 def test_what_waiting_does_not_mend_is_said_at_once(
     cluster: KubernetesCluster,
