@@ -91,6 +91,7 @@ class TaskHost:
         max_sessions: Most greeted connections at once, tunnels included.
         daemon: The process may end while calls are under way.
         routed: Forwards connections; see :class:`~windlass.net.listener.Listener`.
+        is_replicated: See :class:`~windlass.net.health.Health`.
     """
 
     def __init__(
@@ -105,11 +106,12 @@ class TaskHost:
         max_sessions: int = 0,
         daemon: bool = False,
         routed: Callable[[socket.socket, bytes], None] | None = None,
+        is_replicated: Callable[[], bool] = lambda: True,
     ) -> None:
         self._task = task
         self._settings = settings
         self._guard = guard
-        self._health = Health()
+        self._health = Health(is_replicated)
         name = f"{task.short}-rpc"
         self._pool = (
             DaemonThreads(name)

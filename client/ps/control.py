@@ -106,6 +106,7 @@ class PsControl:
         lease_s: float,
         timeout_s: float,
         may_leave: bool = False,
+        replicated_process: int = 0,
     ) -> PsAnswer:
         """Renew the chief's lease.
 
@@ -115,6 +116,7 @@ class PsControl:
             lease_s: Unit: seconds.
             timeout_s: Unit: seconds.
             may_leave: Other ps have all that this one has, if it was asked to leave.
+            replicated_process: Process of this ps, if each share has its replicas; else 0.
 
         Raises:
             PeerLostError: No answer.
@@ -125,6 +127,7 @@ class PsControl:
             chief_address=chief_address,
             lease_s=lease_s,
             may_leave=may_leave,
+            replicated_process=replicated_process,
         )
         response = invoke(
             self._stub.Attach, request, peer=self._peer, doing="attach", timeout_s=timeout_s

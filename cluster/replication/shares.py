@@ -390,6 +390,15 @@ class Shares:
         most = max((task.index for task in staying), default=0) + 1
         return sorted(staying, key=lambda task: (held[task], (task.index - share) % most))
 
+    @property
+    def are_replicated(self) -> bool:
+        """Whether each share has as many replicas as are wanted, on ps that stay."""
+        staying = self._alive - self._draining
+        return len(self.configurations) == len(self._homes) and all(
+            len(staying.intersection(each.replicas)) >= self._replicas
+            for each in self.configurations.values()
+        )
+
     def may_leave(self, task: TaskId) -> bool:
         """Whether a ps that was asked to leave has nothing that is needed."""
         return task in self._draining and not any(

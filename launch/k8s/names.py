@@ -33,6 +33,9 @@ SHARED = "job"
 STATUS = "status"
 CODE = "code"
 
+REPLICATED = "replicated"
+"""Health service of a ps by which the kubelet asks for more than that it serves (net/health.py)."""
+
 COUNT_IN_FILE = "windlass/count"
 """Annotation of what can be scaled: the count that the job file said when it was last applied."""
 

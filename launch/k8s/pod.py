@@ -97,7 +97,7 @@ def _container(job: JobFile, role: str, plan: TaskPlan, form: Form) -> Json:
             *([{"name": "metrics", "containerPort": METRICS_PORT}] if job.metrics else []),
         ],
         "resources": _resources(plan),
-        **pod_options.probes(pod),
+        **pod_options.probes(pod, waits_for_replicas=role == PS and job.settings.ps_replicas > 1),
         # The task writes why it ended; if it could not, the end of its log is shown.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # It works on until proxies and port-forwards have heard that it goes; then SIGTERM.

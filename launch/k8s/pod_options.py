@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..job.pod_part import NodeRule, PodPart, PodRule, PodSecurity, ProbeTimes, Spread, Volume
-from .names import HEALTH_PORT
+from .names import HEALTH_PORT, REPLICATED
 
 Json = dict[str, Any]
 
@@ -95,8 +95,14 @@ def container_security(pod: PodPart) -> Json:
     }
 
 
-def probes(pod: PodPart) -> Json:
-    """How the kubelet asks a task. Ready means that it answers, not that the others are there."""
+def probes(pod: PodPart, *, waits_for_replicas: bool = False) -> Json:
+    """How the kubelet asks a task. Ready means that it answers, not that the others are there.
+
+    Args:
+        pod: What the job file says of the pods of a role.
+        waits_for_replicas: It is a ps, which is ready once each share has its replicas: only then
+            the next one may be stopped, by a StatefulSet that rolls or by an eviction.
+    """
     times = pod.probes or ProbeTimes()
     return {
         "startupProbe": {
@@ -105,7 +111,7 @@ def probes(pod: PodPart) -> Json:
             "failureThreshold": times.startup_s // _STARTUP_PERIOD_S,
         },
         "readinessProbe": {
-            **_asks("readiness"),
+            **_asks(REPLICATED if waits_for_replicas else "readiness"),
             "periodSeconds": times.readiness_s,
             "timeoutSeconds": 5,
         },

@@ -8,6 +8,7 @@ from typing import Any
 from ...cluster.resolvers.pods import why_not_running
 from ...core.exit_codes import describe_exit
 from .image_pulls import PULL_ERROR, pull_cause
+from .names import REPLICATED
 
 Json = dict[str, Any]
 
@@ -82,7 +83,7 @@ def pod_state(pod: Json, events: Iterable[Json] = (), retry: str = "it is tried 
     reason, remedy = _why_waiting(pod, status, list(events))
     state = "Starting" if phase == RUNNING else phase
     if state == "Starting" and not reason:
-        reason = "its port does not answer yet"
+        reason = _why_not_ready(pod, status)
     return said(state, reason, remedy)
 
 
@@ -108,6 +109,16 @@ def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]
     remedy = next((words for pattern, words in _REMEDIES if pattern.search(text)), "")
     namespace = str(pod["metadata"].get("namespace", ""))
     return reason, remedy.replace("{where}", f" -n {namespace}" if namespace else "")
+
+
+def _why_not_ready(pod: Json, status: Json) -> str:
+    """Why a pod that runs is not ready; a ps may answer and wait for its job's replicas."""
+    has_started = any(each.get("started") for each in status.get("containerStatuses") or [])
+    containers = pod.get("spec", {}).get("containers") or []
+    asked = [(each.get("readinessProbe") or {}).get("grpc") or {} for each in containers]
+    if has_started and any(each.get("service") == REPLICATED for each in asked):
+        return "it serves, and is ready once each share has its replicas again"
+    return "its port does not answer yet"
 
 
 def _pull_words(pod: Json, status: Json, warnings: list[Json]) -> str:

@@ -197,16 +197,18 @@ class TableCounters(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., num_bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., full: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("chief", "chief_address", "lease_s", "may_leave")
+    __slots__ = ("chief", "chief_address", "lease_s", "may_leave", "replicated_process")
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     MAY_LEAVE_FIELD_NUMBER: _ClassVar[int]
+    REPLICATED_PROCESS_FIELD_NUMBER: _ClassVar[int]
     chief: _common_pb2.Incarnation
     chief_address: str
     lease_s: float
     may_leave: bool
-    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., chief_address: _Optional[str] = ..., lease_s: _Optional[float] = ..., may_leave: bool = ...) -> None: ...
+    replicated_process: int
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., chief_address: _Optional[str] = ..., lease_s: _Optional[float] = ..., may_leave: bool = ..., replicated_process: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("ps_generation", "counters", "draining")

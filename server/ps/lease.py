@@ -31,6 +31,8 @@ class ChiefLease:
         ended: Set when the job is over, or has had no chief for too long.
         draining: This ps was asked to leave.
         may_leave: The chief says that other ps have all that this one has.
+        is_replicated: The chief has said, since this process started, that each share has its
+            replicas.
     """
 
     def __init__(self, clock: Clock, job: str = "") -> None:
@@ -47,6 +49,7 @@ class ChiefLease:
         self.reason = ""
         self.draining = False
         self.may_leave = False
+        self.is_replicated = False
 
     def renew(self, chief: Incarnation, address: str, lease_s: float) -> None:
         """Extend the chief's lease by ``lease_s``.

@@ -95,6 +95,7 @@ class PsServer:
                 following.SERVICE: follow.serve,
             },
             max_sessions=most,
+            is_replicated=lambda: settings.ps_replicas < 2 or self.lease.is_replicated,
         )
 
     def start(self, address: str) -> None:

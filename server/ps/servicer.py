@@ -99,6 +99,8 @@ class ParameterServerServicer:
         chief = codec.incarnation_from_wire(request.chief)
         self._lease.renew(chief, request.chief_address, request.lease_s)
         self._lease.may_leave = request.may_leave
+        # Said of another process of this ps, it may be no longer so.
+        self._lease.is_replicated |= request.replicated_process == self._generation
         return ps_pb2.AttachResponse(
             ps_generation=self._generation,
             counters=codec.counters_to_wire(self._shares.counters(self._limiter.count)),

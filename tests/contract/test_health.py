@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -13,12 +14,15 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.waiting import scaled
+from windlass.client.ps.control import PsControl
+from windlass.cluster.access.principal import Principal
 from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import AddressInUseError
 from windlass.core.settings import Settings
-from windlass.core.task import TaskId
+from windlass.core.task import Incarnation, TaskId
 from windlass.net.free_ports import free_ports
+from windlass.net.health import REPLICATED
 from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
 from windlass.server.chief.server import ChiefServer
 from windlass.server.ps.server import PsServer
@@ -53,6 +57,37 @@ def test_a_server_is_serving_until_it_drains(name: str) -> None:
         assert health(server.port) == NOT_SERVING
     finally:
         server.stop(grace_s=0)
+
+
+def test_a_ps_is_ready_for_the_next_one_to_stop_once_each_share_has_its_replicas() -> None:
+    [port] = free_ports(1)
+    server = PsServer(TaskId("ps", 0), Settings(ps_replicas=2, health_port=port))
+    server.start("127.0.0.1:0")
+    task = TaskId("ps", 0)
+    control = PsControl(task, f"127.0.0.1:{server.port}", Settings(), Principal("chief", index=0))
+
+    def attached(process: int) -> tuple[int, int]:
+        chief = Incarnation(TaskId("chief", 0), 1)
+        control.attach(chief, "chief:1", lease_s=60, timeout_s=5, replicated_process=process)
+        return health(port, "readiness"), health(port, REPLICATED)
+
+    with closing(control):
+        assert attached(0) == (SERVING, NOT_SERVING)
+        assert attached(server.generation + 1) == (SERVING, NOT_SERVING), "of another process"
+        assert attached(server.generation) == (SERVING, SERVING)
+        # A loss elsewhere is no reason to stop this one, which may have the only replica.
+        assert attached(0) == (SERVING, SERVING)
+        server.drain()
+        assert attached(0) == (NOT_SERVING, NOT_SERVING)
+    server.stop(grace_s=0)
+
+
+@every_server
+def test_a_task_without_replicas_is_ready_when_it_serves(name: str) -> None:
+    server = SERVERS[name](Settings())
+    server.start("127.0.0.1:0")
+    assert health(server.port, REPLICATED) == SERVING
+    server.stop(grace_s=0)
 
 
 @every_server

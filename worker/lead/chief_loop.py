@@ -218,13 +218,15 @@ class ChiefLoop:
                         job.stop(f"{control.task} was asked to stop")
 
     def _attach_one(self, control: PsControl) -> PsAnswer | WindlassError:
+        keeper = self.keeper
         try:
             return control.attach(
                 self._who,
                 self._address,
                 lease_s=self._settings.lease_s,
                 timeout_s=_ATTACH_S,
-                may_leave=self.keeper is not None and self.keeper.may_leave(control.task),
+                may_leave=keeper is not None and keeper.may_leave(control.task),
+                replicated_process=keeper.replicated_process(control.task) if keeper else 0,
             )
         except WindlassError as error:
             return error

@@ -213,6 +213,12 @@ class ShareKeeper:
         with self._lock:
             return self._shares.may_leave(task) and not self._leads
 
+    def replicated_process(self, task: TaskId) -> int:
+        """Process of a ps, if each share has its replicas; else 0."""
+        with self._lock:
+            is_whole = self._shares.are_replicated and not self._leads
+            return self._shares.processes.get(task, 0) if is_whole else 0
+
     def is_stuck(self, task: TaskId) -> bool:
         """Whether a ps that was asked to leave has what no other ps is there to take."""
         with self._lock:

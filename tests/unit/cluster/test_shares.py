@@ -182,6 +182,22 @@ def test_a_ps_that_is_to_leave_goes_when_others_have_what_it_has() -> None:
     assert not shares.may_leave(PS[1]), "nobody has asked it to"
 
 
+def test_a_job_is_replicated_while_each_share_has_its_replicas_on_ps_that_stay() -> None:
+    shares = followed(2)
+    history = [new_job(2).are_replicated, shares.are_replicated]
+    shares.reported(PS[1], PsReport(1, draining=True, shares=(leads(1, 2, joined(0)),)))
+    history.append(shares.are_replicated)
+    shares.reported(PS[1], PsReport(2))  # its next process has nothing
+    history.append(shares.are_replicated)
+    for copy in shares.copies():
+        shares.reported(PS[0], PsReport(1, shares=(leads(copy.share, 3, joined(1)),)))
+    history.append(shares.are_replicated)
+    shares.gone(PS[0])
+    shares.gone(PS[1])
+    history.append(shares.are_replicated)
+    assert history == [False, True, False, False, True, False]
+
+
 def test_a_ps_without_a_follower_is_copied_first() -> None:
     shares = new_job(2)
     shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 1),)))

@@ -319,6 +319,19 @@ def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
 
 
 @builds
+def test_the_replicas_component_says_the_same_as_a_job_file(tmp_path: Path) -> None:
+    objects = dev_with(tmp_path, "replicas", "pdb")
+    assert problems(objects) == []
+    for kind in pod_templates(objects):
+        [container] = kind.spec["containers"]
+        said = {each["name"]: each.get("value") for each in container["env"]}
+        has_them = kind.name in ("digits-ps", "digits-chief")
+        assert said.get("WINDLASS_PS_REPLICAS") == ("2" if has_them else None)
+        service = container["readinessProbe"]["grpc"]["service"]
+        assert service == ("replicated" if kind.name == "digits-ps" else "readiness")
+
+
+@builds
 def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path: Path) -> None:
     objects = dev_with(tmp_path, "chief-account", "status", namespace="training")
     for each in objects:

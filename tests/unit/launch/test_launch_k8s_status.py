@@ -84,6 +84,12 @@ CASES: list[Any] = [
      "pod"}]}, [], "Preempted", "PreemptionByScheduler", "counts as no failure"),
     ("starting", {"phase": "Running", "containerStatuses": [{"name": "windlass", "state":
      {"running": {}}}]}, [], "Starting", "its port does not answer yet", ""),
+    ("waiting for replicas", {"phase": "Running", "containerStatuses": [{"name": "windlass",
+     "started": True, "state": {"running": {}}}], "asks": "replicated"}, [], "Starting",
+     "ready once each share has its replicas again", ""),
+    ("waiting to answer", {"phase": "Running", "containerStatuses": [{"name": "windlass",
+     "started": False, "state": {"running": {}}}], "asks": "replicated"}, [], "Starting",
+     "its port does not answer yet", ""),
     ("running", ready(), [], "Running", "", ""),
     ("done", ended(0), [], "Done", "", ""),
 ]  # fmt: skip
@@ -98,6 +104,8 @@ def test_a_pod_says_what_it_does_and_why(
     of_pod: Listed, events: list[tuple[str, str]], state: str, reason: str, remedy: str
 ) -> None:
     pod = task_pod("ps", 0, of_pod)
+    probe = {"grpc": {"port": 2223, "service": of_pod.get("asks", "readiness")}}
+    pod["spec"]["containers"][0]["readinessProbe"] = probe
     about = [event("Pod", "digits-ps-0", *each) for each in events]
     found = pod_state(pod, about)
     assert found.state == state

@@ -33,6 +33,7 @@ from windlass.launch.k8s.scaling import departure, documents_to_apply
 from windlass.launch.launchers.compose import compose_document
 from windlass.launch.launchers.local import LocalLauncher
 from windlass.launch.launchers.slurm import slurm_script
+from windlass.net.health import REPLICATED
 
 Json = dict[str, Any]
 
@@ -388,6 +389,21 @@ def test_one_ps_after_the_other_is_evicted_where_they_hand_over_what_they_have()
     labels = _set(manifests(shared_job()))["spec"]["template"]["metadata"]["labels"]
     assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert not [each for each in manifests(digits()) if each["kind"] == "PodDisruptionBudget"]
+
+
+def test_a_ps_whose_job_has_replicas_is_ready_when_the_next_one_may_be_stopped() -> None:
+    def asked(replicas: int) -> dict[str, str]:
+        settings = digits().settings.model_copy(update={"ps_replicas": replicas})
+        objects = manifests(digits().model_copy(update={"settings": settings}))
+        probes = {
+            role: template["spec"]["containers"][0]["readinessProbe"]
+            for role, template in templates(objects).items()
+        }
+        return {role: probe["grpc"]["service"] for role, probe in probes.items()}
+
+    alone, replicated = asked(1), asked(2)
+    assert set(alone.values()) == {"readiness"}
+    assert replicated == {**alone, "ps": REPLICATED}
 
 
 def test_fewer_shares_than_ps_are_refused_in_a_job_file() -> None:

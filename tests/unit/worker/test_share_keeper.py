@@ -159,6 +159,19 @@ def test_who_leads_is_written_down_before_anybody_hears_of_it() -> None:
         assert [each.address for each in job.locked_job.leaders.now()] == ["ps0:1", "ps1:1"]
 
 
+def test_a_ps_is_told_of_the_replicas_that_the_chief_knows_its_process_to_have() -> None:
+    record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 2, 1, (0,))), processes={0: 7, 1: 8})
+    with kept(record) as job:
+        for ps, process, share in ((0, 7, 0), (1, 8, 1)):
+            state = leads(share, 2, FollowerState(PS[1 - ps], has_joined=True))
+            job.ps[ps].reports.put(replace(state, process=process))
+        wait_until(lambda: job.keeper.replicated_process(PS[0]) == 7, 10)
+        assert job.keeper.replicated_process(PS[1]) == 8
+        job.ps[0].reports.put(PsReport(9))  # it was started again
+        wait_until(lambda: job.keeper.replicated_process(PS[0]) == 0, 10)
+        assert job.keeper.replicated_process(PS[1]) == 0
+
+
 def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
     record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 2, 1, (0,))), processes={0: 1, 1: 1})
     with kept(record) as job:
