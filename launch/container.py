@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.resolvers.tf_config import TF_CONFIG
-from ..cluster.roles import TASK_TYPES
+from ..cluster.roles import PS, TASK_TYPES
 from ..cluster.supervision.decisions import Supervision, TaskRun
 from ..cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
 from ..cluster.supervision.exits import End
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 TERMINATION_LOG = Path("/dev/termination-log")
 """Where the kubelet reads why a container has ended; it makes the file."""
 
+_INDEX_IN_JOB = "JOB_COMPLETION_INDEX"
 _POLL_S = 0.1
 _END_S = 5.0  # for what a task has left to be gone
 _MOST_MESSAGE = 1024  # of the 4096 bytes that the kubelet reads
@@ -78,10 +79,32 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
     with tempfile.TemporaryDirectory(prefix="windlass-container-") as folder:
         container = Container(task.task, arguments, settings, Path(folder) / "error")
         code, error = _run(container)
+        code = code_for_launcher(
+            task.task,
+            code,
+            asked_to_stop=container.was_asked_to_stop,
+            in_job=bool(read_environment(_INDEX_IN_JOB)),
+        )
         write_termination_message(TERMINATION_LOG, code, error)
         if task.is_chief:
             end_job(settings.job_id, code)
         return code
+
+
+def code_for_launcher(task: TaskId, code: int, *, asked_to_stop: bool, in_job: bool) -> int:
+    """The exit code that tells the launcher of a container what is to follow. Pure.
+
+    A ps that hands over what it has ends with 0, while its job goes on. A StatefulSet replaces it
+    whatever its code is; to a Job, as a JobSet has it for the ps, 0 says that its part is over.
+
+    Args:
+        task: The task.
+        code: Its exit code.
+        asked_to_stop: Whether this container was asked to stop.
+        in_job: Whether a Job of Kubernetes has made its pod.
+    """
+    may_be_wanted = task.type == PS and code == 0 and asked_to_stop and in_job
+    return int(ExitCode.DRAINED) if may_be_wanted else code
 
 
 def _run(container: "Container") -> tuple[int, str]:
@@ -150,6 +173,11 @@ class Container:
     def error(self) -> str:
         """What the task has reported of its end; empty if nothing."""
         return read_report(self._report)
+
+    @property
+    def was_asked_to_stop(self) -> bool:
+        """Whether this process was asked to stop while the task ran."""
+        return bool(self._supervision.stop_reason)
 
     def _ask_to_stop(self, number: signal.Signals) -> None:
         self._news.put(StopRequested(number.name))

@@ -15,7 +15,7 @@ from helpers import processes
 from helpers.waiting import scaled
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
-from windlass.launch.container import write_termination_message
+from windlass.launch.container import code_for_launcher, write_termination_message
 from windlass.net.free_ports import free_ports
 
 pytestmark = [pytest.mark.real_start, pytest.mark.usefixtures("no_process_left")]
@@ -290,6 +290,23 @@ def test_a_task_that_is_killed_is_started_again_unless_it_had_too_much_memory(
     ended, _, errors = processes.run(command, timeout_s=scaled(60), env=os.environ)
     assert ended == code, errors
     assert Path(f"{program}.began").read_text() == "x" * starts
+
+
+@pytest.mark.parametrize(
+    ("role", "code", "asked", "in_job", "seen"),
+    [
+        pytest.param("ps", 0, True, True, ExitCode.DRAINED, id="a ps of a JobSet hands over"),
+        pytest.param("ps", 0, True, False, 0, id="a ps of a StatefulSet hands over"),
+        pytest.param("ps", 0, False, True, 0, id="the job is over"),
+        pytest.param("ps", 8, True, True, 8, id="a ps that is refused"),
+        pytest.param("worker", 0, True, True, 0, id="a worker whose work was complete"),
+    ],
+)
+def test_a_ps_that_hands_over_in_a_job_of_kubernetes_is_wanted_again(
+    role: str, code: int, asked: bool, in_job: bool, seen: int
+) -> None:
+    task = TaskId(role, 0)
+    assert code_for_launcher(task, code, asked_to_stop=asked, in_job=in_job) == seen
 
 
 @pytest.mark.parametrize(
