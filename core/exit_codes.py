@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     STORAGE = 7
     ACCESS = 8
     NOT_FOUND = 9
+    JOB_FAILED = 10
     KILLED = 137
     PEER_LOST = 138
     JOIN_TIMEOUT = 140
@@ -48,6 +49,7 @@ _MEANINGS = {
     ExitCode.ACCESS: "credentials are missing, expired or not those of this job, or the role may "
     "not",
     ExitCode.NOT_FOUND: "a job or a namespace that a command names does not exist",
+    ExitCode.JOB_FAILED: "another task has failed for good, and with it the job",
     ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",
     ExitCode.PEER_LOST: "a peer this task needs was lost, or the job failed elsewhere",
     ExitCode.JOIN_TIMEOUT: "peers did not answer within the join timeout",

@@ -15,6 +15,7 @@ from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
+from ..core.exit_codes import ExitCode
 from ..core.process.loading import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.public_face import load_public_names
@@ -218,7 +219,12 @@ def _run_program(
         ending = run_program(program, arguments, report.show)
     if ending.message and not ending.shown:
         report.write(f"{ending.message}\n")
-    return run.leave(ending)
+    code = run.leave(ending)
+    if code == ExitCode.PEER_LOST and report.has_parent and task.leads_what_failed_for_good:
+        # Its parent would start it again, to go on without the task that will not come back.
+        report.write(f"{task.reason}\n")
+        return int(ExitCode.JOB_FAILED)
+    return code
 
 
 def _watch_parent_death() -> None:

@@ -255,7 +255,7 @@ class JobTask(JobLink):
         membership, is_done = self._membership, ending.outcome is Outcome.DONE
         if membership is None or membership.who.generation == 0:
             return ending.code
-        membership.finish(ending.outcome, ending.message)
+        membership.finish(ending.outcome, ending.message, ending.code)
         phase = None
         if self._leader is not None:
             step = self._progress.step_of(self._plane.session)
@@ -280,6 +280,11 @@ class JobTask(JobLink):
         """Why the job failed or is stopping; empty otherwise."""
         part = self._leader or self._membership
         return part.reason if part is not None else ""
+
+    @property
+    def leads_what_failed_for_good(self) -> bool:
+        """Whether this task leads a job that failed by a task that would fail again."""
+        return self._leader is not None and self._leader.has_failed_for_good
 
     def status(self) -> JobStatus | None:
         """The job, as the chief sees it; None before joining."""

@@ -163,6 +163,7 @@ class ChiefClient:
         message: str,
         report: TaskReport,
         *,
+        exit_code: int = 0,
         timeout_s: float,
     ) -> tuple[Phase, str]:
         """Report the end of this task's work; returns (phase of the job, its reason).
@@ -175,6 +176,7 @@ class ChiefClient:
             outcome=codec.outcome_to_wire(outcome),
             message=message,
             report=codec.report_to_wire(report),
+            exit_code=exit_code,
         )
         getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
         response = invoke(

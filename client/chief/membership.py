@@ -197,7 +197,7 @@ class Membership:
         if self.phase is Phase.FAILED:
             raise PeerLostError(f"{self.task} ends because the job failed: {self.reason}")
 
-    def finish(self, outcome: Outcome, message: str = "") -> None:
+    def finish(self, outcome: Outcome, message: str = "", exit_code: int = 0) -> None:
         """Report the end of this task's work. A failure to reach the chief is logged."""
         self._finish_sent = True
         if self._lost:
@@ -206,7 +206,12 @@ class Membership:
             for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
                 with attempt:
                     phase, reason = self._chief.finish(
-                        self.who, outcome, message, self._report(), timeout_s=_CALL_S
+                        self.who,
+                        outcome,
+                        message,
+                        self._report(),
+                        exit_code=exit_code,
+                        timeout_s=_CALL_S,
                     )
         except WindlassError as error:
             log.warning("could not report the end to the chief: %s", error)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...core.errors import OtherJobError, PeerLostError, RefusedError, TooManyWorkersError
+from ...core.exit_codes import is_retryable
 from ...core.report import PsCounters, TaskReport
 from ...core.states import Outcome, Phase, State
 from ...core.task import Incarnation, TaskId, is_other_job
@@ -85,6 +86,7 @@ class Job:
         self.began = now
         self.phase = Phase.RUNNING
         self.reason = ""
+        self.has_failed_for_good = False  # by a task that would fail again
         self.program_is_outside = False  # the chief's, so that it has to be told things, too
 
         self.members = {
@@ -191,9 +193,24 @@ class Job:
         return self.phase
 
     def finish(
-        self, who: Incarnation, outcome: Outcome, message: str, report: TaskReport, *, now: float
+        self,
+        who: Incarnation,
+        outcome: Outcome,
+        message: str,
+        report: TaskReport,
+        *,
+        now: float,
+        exit_code: int = 0,
     ) -> Phase:
         """A task's part is over. A failure fails the job, unless it is the evaluator's.
+
+        Args:
+            who: The task.
+            outcome: How its part ended.
+            message: Why, for people.
+            report: What it did.
+            now: The current time.
+            exit_code: With which its process ends; 0: it does not say.
 
         Raises:
             FencedError: A newer incarnation of the task has registered.
@@ -204,6 +221,7 @@ class Job:
         if member.state not in (State.DONE, State.FAILED):
             self._enter(member, State(outcome.value), now, message)
             if outcome is Outcome.FAILED and who.task.type != EVALUATOR:
+                self.has_failed_for_good |= not (self.phase.is_over or is_retryable(exit_code))
                 self.fail(f"{who.task} failed: {message}")
             elif outcome is Outcome.LEFT and who.task == self.chief and self.phase is Phase.RUNNING:
                 self.fail(f"{who.task} left before the work was complete: {message}")

@@ -14,6 +14,8 @@ from ..roles import CHIEF, EVALUATOR, PS, WORKER
 FOLLOWED = frozenset({int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)})
 """Codes of a task that ended because of another one: it lost a peer, or was asked to stop."""
 
+_NOT_TO_BLAME = FOLLOWED | {int(ExitCode.JOB_FAILED)}
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -47,10 +49,10 @@ def whom_to_blame(failures: Sequence[End]) -> End:
             noticed. At least one.
     """
     first = failures[0]
-    if first.code not in FOLLOWED:
+    if first.code not in _NOT_TO_BLAME:
         return first
-    own = [end for end in failures if not is_retryable(end.code)]
-    others = [end for end in failures if end.code not in FOLLOWED]
+    others = [end for end in failures if end.code not in _NOT_TO_BLAME]
+    own = [end for end in others if not is_retryable(end.code)]
     return [*own, *others, first][0]
 
 

@@ -138,15 +138,17 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class FinishRequest(_message.Message):
-    __slots__ = ("outcome", "message", "report")
+    __slots__ = ("outcome", "message", "report", "exit_code")
     FROM_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     message: str
     report: TaskReport
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., message: _Optional[str] = ..., report: _Optional[_Union[TaskReport, _Mapping]] = ..., **kwargs) -> None: ...
+    exit_code: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., message: _Optional[str] = ..., report: _Optional[_Union[TaskReport, _Mapping]] = ..., exit_code: _Optional[int] = ..., **kwargs) -> None: ...
 
 class FinishResponse(_message.Message):
     __slots__ = ("phase", "reason")

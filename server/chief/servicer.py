@@ -147,7 +147,7 @@ class ChiefServicer:
         report = codec.report_from_wire(request.report, who.task)
         message = shorten(request.message, bounds.MAX_TEXT_BYTES)
         with self._locked_job.open() as (job, now):
-            phase = job.finish(who, outcome, message, report, now=now)
+            phase = job.finish(who, outcome, message, report, now=now, exit_code=request.exit_code)
             reason = job.reason
         return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 

@@ -99,15 +99,18 @@ class Containers:
 
     def kill(self, task: TaskId) -> None:
         """As if the machine had lost power: the container's process and its task."""
-        for pid in [self.running[task].pid, *children(self.running[task].pid)]:
-            os.kill(pid, signal.SIGKILL)
-        self.running[task].wait(scaled(10))
+        self._kill(self.running[task])
 
     def close(self) -> None:
         for process in self.running.values():
-            for pid in [process.pid, *children(process.pid)]:
-                os.kill(pid, signal.SIGKILL)
-            process.wait(scaled(10))
+            if process.poll() is None:
+                self._kill(process)
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[Any]) -> None:
+        for pid in [process.pid, *children(process.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        process.wait(scaled(10))
 
 
 def children(pid: int) -> list[int]:
@@ -175,6 +178,21 @@ def test_a_job_of_containers_that_is_done_ends_every_one_with_0(
 
     wait_until(ended, 60, "the end")
     assert sorted(job.ends) == sorted((task, 0) for task in TASKS)
+
+
+@pytest.mark.scenario
+@pytest.mark.timeout(300)
+def test_a_chief_does_not_train_on_without_a_worker_that_has_failed_for_good(
+    write_program: Callable[..., str], tmp_path: Path
+) -> None:
+    fails = "if me.startswith('worker') and count == 5: raise ValueError('bad record 17')"
+    job = Containers(write_program(fails), tmp_path, "1000000", "0.01")
+    try:
+        assert job.running[CHIEF].wait(scaled(60)) == ExitCode.JOB_FAILED
+        assert "failed: ValueError: bad record 17" in job.log(CHIEF).read_text()
+        assert "starts again here" not in job.log(CHIEF).read_text()
+    finally:
+        job.close()
 
 
 # -- one container ---------------------------------------------------------------------------

@@ -307,6 +307,12 @@ class JobLeader:
             return job.reason
 
     @property
+    def has_failed_for_good(self) -> bool:
+        """Whether the job failed by a task that would fail again."""
+        with self.locked_job.open() as (job, _):
+            return job.has_failed_for_good
+
+    @property
     def failure(self) -> WindlassError | None:
         """Why the job failed, if that says more than its phase."""
         return self._loop.failure if self._loop is not None else None

@@ -29,6 +29,11 @@ class ErrorReport:
         self._path = path
         self._is_copy = is_copy
 
+    @property
+    def has_parent(self) -> bool:
+        """Whether it is for the parent of a task in a container."""
+        return self._is_copy and bool(self._path)
+
     def write(self, text: str) -> bool:
         """Hand a text to the launcher; returns whether it is the launcher that prints it."""
         if not self._path:

@@ -80,7 +80,14 @@ class PlayedChief:
         return answer
 
     def finish(
-        self, who: Incarnation, outcome: Outcome, message: str, report: Any, *, timeout_s: float
+        self,
+        who: Incarnation,
+        outcome: Outcome,
+        message: str,
+        report: Any,
+        *,
+        exit_code: int,
+        timeout_s: float,
     ) -> tuple[Phase, str]:
         self.finished.append((who, outcome, message))
         if isinstance(self.finish_answer, WindlassError):

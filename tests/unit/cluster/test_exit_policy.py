@@ -103,6 +103,7 @@ def test_in_sync_too_training_goes_on_without_the_evaluator(code: int) -> None:
 # -- blame -----------------------------------------------------------------------------------
 
 LOST_PEER, ASKED = int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)
+OF_ANOTHER = int(ExitCode.JOB_FAILED)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,8 @@ LOST_PEER, ASKED = int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)
         pytest.param([LOST_PEER, -9], 1, id="a killed task rather than one that lost it"),
         pytest.param([LOST_PEER, 137], 1, id="a killed task, as a shell shows it"),
         pytest.param([LOST_PEER, -9, 1], 2, id="an error rather than a killed task"),
+        pytest.param([OF_ANOTHER, LOST_PEER, 4], 2, id="the task for which the chief ended"),
+        pytest.param([OF_ANOTHER, LOST_PEER], 0, id="the chief, if that task is not known"),
         pytest.param([LOST_PEER, ASKED], 0, id="the first of those that followed"),
     ],
 )

@@ -158,6 +158,25 @@ def test_a_worker_that_fails_fails_the_job_by_name() -> None:
     assert job.members[W1].state is State.FAILED
 
 
+@pytest.mark.parametrize(
+    ("task", "outcome", "code", "for_good"),
+    [
+        (W1, Outcome.FAILED, 1, True),
+        (W1, Outcome.FAILED, 0, True),
+        (W1, Outcome.FAILED, 200, False),
+        (W1, Outcome.LEFT, 138, False),
+        (EVALUATOR, Outcome.FAILED, 1, False),
+    ],
+    ids=["by itself", "does not say", "asks for a restart", "lost a peer", "the evaluator"],
+)
+def test_a_job_has_failed_for_good_by_a_task_that_would_fail_again(
+    task: TaskId, outcome: Outcome, code: int, *, for_good: bool
+) -> None:
+    job, lives = _job()
+    job.finish(lives[task], outcome, "why", REPORT, now=3, exit_code=code)
+    assert job.has_failed_for_good is for_good
+
+
 def test_an_evaluator_that_fails_does_not() -> None:
     job, lives = _job()
     assert job.finish(lives[EVALUATOR], Outcome.FAILED, "oops", REPORT, now=3) is Phase.RUNNING

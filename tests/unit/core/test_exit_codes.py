@@ -17,6 +17,7 @@ def test_the_numbers_are_frozen() -> None:
         "STORAGE": 7,
         "ACCESS": 8,
         "NOT_FOUND": 9,
+        "JOB_FAILED": 10,
         "KILLED": 137,
         "PEER_LOST": 138,
         "JOIN_TIMEOUT": 140,

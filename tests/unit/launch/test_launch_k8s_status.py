@@ -293,6 +293,25 @@ def test_the_chief_is_not_blamed_for_what_another_task_did(
     assert found.exit_code == code
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["there", "gone"])
+def test_the_first_line_of_a_job_that_a_worker_has_failed_names_the_worker(
+    *, is_there: bool
+) -> None:
+    chief, worker = ended(10), ended(4)
+    for each, words in (
+        (chief, "JOB_FAILED (10): /job:worker/task:1 failed: ValueError: bad record 17"),
+        (worker, "CHECKPOINT_UNUSABLE (4): bad record 17"),
+    ):
+        each["containerStatuses"][0]["state"]["terminated"]["message"] = words
+    pods = [task_pod("chief", 0, chief), *([task_pod("worker", 1, worker)] if is_there else [])]
+    found = status(pods, chief="Failed", worker="Failed")
+    assert found.exit_code == (4 if is_there else 10)
+    assert (
+        "worker:1: exit code 4: " if is_there else "/job:worker/task:1 failed: "
+    ) in found.reason
+    assert "bad record 17" in found.reason
+
+
 def test_a_job_that_ran_out_of_retries_says_so_in_its_first_line() -> None:
     jobs, sets = owners(chief="Failed")
     chief = next(each for each in jobs if each["metadata"]["name"] == "digits-chief")
