@@ -16,7 +16,7 @@ from .client import KubernetesApi
 from .code import ShippedCode
 from .explaining import error_of
 from .form import Form
-from .job_status import Observed, job_status
+from .job_status import Observed, is_left_over, job_status
 from .kinds import Done, controller_of
 from .names import RUNTIME_DIGEST, workload
 from .operations import observe, owners_of
@@ -71,6 +71,7 @@ def apply_job(
     """
     live = owners_of(api, job.name)
     _refuse_other_form(api, job.name, live, form)
+    replace = replace or is_left_over(live)
     if not replace:
         _refuse_over(api, job.name, live)
     jobs = {each["metadata"]["name"]: each for each in live.jobs}

@@ -9,6 +9,7 @@ from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...cluster.supervision.exits import End, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode, is_retryable
+from ...core.states import Phase
 from ...core.task import TaskId
 from .names import COMPONENT, ROLES
 from .names import FIELD_MANAGER as OURS
@@ -118,7 +119,10 @@ def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
     if _leader_done(owners) or has_failed(owners.get(_leader(owners))):
         # The chief has ended them: nothing will admit them any more.
         tasks = [replace(t, reason=_ENDED) if t.state == SUSPENDED else t for t in tasks]
-    phase, reason, code = _phase(owners, tasks)
+    if (seen.stateful_sets and not seen.jobs) or is_left_over(seen):
+        phase, reason, code = _phase_without_jobs(seen.record)
+    else:
+        phase, reason, code = _phase(owners, tasks)
     return ClusterStatus(name, phase, reason, code, tasks, read_progress(seen.record))
 
 
@@ -193,6 +197,27 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
     running = {line.task for line in tasks if line.state == "Running"}
     leader = f"{_leader(owners)}:0"
     return ("Running" if leader in running else "Pending"), "", None
+
+
+def is_left_over(seen: Observed) -> bool:
+    """Whether all that there is of a job is what its chief has ended, whose own Job was deleted."""
+    is_led = any(_component(each) == CHIEF for each in seen.jobs)
+    runs = [each for each in seen.jobs if not (each.get("spec") or {}).get("suspend")]
+    pods = sum(_wanted(each) for each in seen.stateful_sets)
+    return bool(seen.stateful_sets) and not (is_led or runs or pods)
+
+
+def _phase_without_jobs(record: Json | None) -> tuple[str, str, int | None]:
+    """Phase, reason and exit code of what is left when Jobs that had ended were deleted: what the
+    chief wrote last.
+    """
+    said = (record or {}).get("data") or {}
+    match said.get("phase"):
+        case Phase.DONE:
+            return "Done", "", 0
+        case Phase.FAILED:
+            return "Failed", str(said.get("reason") or ""), int(ExitCode.PROGRAM_FAILED)
+    return "Absent", "its Jobs were deleted, maybe since they had ended: delete the rest, too", None
 
 
 def _failure(

@@ -20,6 +20,8 @@ from windlass.core.errors import (
 from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.manifests import manifests
+from windlass.launch.k8s.operations import observe
+from windlass.launch.k8s.status_view import headline
 
 
 def test_a_job_is_applied_by_one_manager_and_can_be_applied_again(
@@ -158,6 +160,34 @@ def test_a_job_that_is_over_is_not_applied_and_that_is_said(
     assert written(cluster) == []
     cluster.remove("Pod", "digits-chief-0-x7k2p")
     assert {each.what for each in apply_job(api, digits(), replace=True)} == {"applied"}
+
+
+@pytest.mark.parametrize("suspended", [(), ("worker", "evaluator")], ids=["done", "failed"])
+def test_a_job_whose_chief_was_tidied_away_is_started_anew_and_not_in_part(
+    cluster: KubernetesCluster, api: KubernetesApi, suspended: tuple[str, ...]
+) -> None:
+    apply_job(api, digits())
+    # As its chief has ended it, and Kubernetes deleted the Jobs that had ended (keep_s).
+    for role in {"chief", "worker", "evaluator"} - {*suspended}:
+        cluster.remove("Job", f"digits-{role}")
+    changes: dict[tuple[str, str], Listed] = {("StatefulSet", "ps"): {"replicas": 0}}
+    changes |= {("Job", role): {"suspend": True} for role in suspended}
+    for (kind, role), spec in changes.items():
+        live = cluster.get(kind, f"digits-{role}")
+        assert live is not None
+        cluster.put(kind, {**live, "spec": {**live["spec"], **spec}})
+    cluster.managers["StatefulSet", "digits-ps"] = {"spec.replicas": "unknown"}
+    assert observe(api, "digits").phase == "Absent"
+    cluster.put(
+        "ConfigMap",
+        {"metadata": {"name": "digits-status"}, "data": {"phase": "failed", "reason": "why"}},
+    )
+    assert headline(observe(api, "digits")) == "digits: Failed: why"
+    assert {each.what for each in apply_job(api, digits())} == {"applied"}
+    for role in ("chief", "worker", "evaluator"):
+        live = cluster.get("Job", f"digits-{role}")
+        assert live is not None
+        assert "suspend" not in live["spec"]
 
 
 def test_a_job_that_is_being_deleted_is_waited_for_by_the_caller(
