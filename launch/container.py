@@ -87,7 +87,7 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         )
         write_termination_message(TERMINATION_LOG, code, error)
         if task.is_chief:
-            end_job(settings.job_id, code)
+            end_job(settings.job_id, task.task.type, code)
         return code
 
 

@@ -24,24 +24,32 @@ ENDS_JOB = "WINDLASS_ENDS_JOB"
 INCOMPLETE = "incomplete"
 """Value of :data:`ENDS_JOB`: also when the job could not begin, since tasks did not come."""
 
+FAILURES = "WINDLASS_POD_FAILURES"
+"""Variable with the number of failed pods that the one of this container replaces."""
+
 _MERGE = "application/merge-patch+json"
 
 
-def end_job(job: str, code: int, folder: Path = ACCOUNT_FOLDER) -> None:
+def end_job(job: str, role: str, code: int, folder: Path = ACCOUNT_FOLDER) -> None:
     """End what is left of a job, if ``WINDLASS_ENDS_JOB`` says that this container does.
 
     What goes wrong is logged: the job has ended as it has.
 
     Args:
         job: Name of the job, with which the names of its workloads begin.
-        code: Exit code of the chief's container. One that is worth a restart ends nothing, but
-            see :data:`INCOMPLETE`.
+        role: Role of the task that leads it.
+        code: Exit code of its container. One that is worth a restart ends nothing, unless its Job
+            makes no pod any more; but see :data:`INCOMPLETE`.
         folder: Folder of the pod's account.
     """
     namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
-    if not (is_the_end(code, read_environment(ENDS_JOB)) and namespace and url):
+    ends_job = read_environment(ENDS_JOB)
+    if not (ends_job and namespace and url):
         return
     account = PodAccount(url, folder)
+    own = f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}-{role}"
+    if not is_the_end(code, ends_job) and not _is_last(account, own, code):
+        return
     for path, change in workloads_to_end(job, namespace, failed=code != 0):
         try:
             account.send("PATCH", path, change, _MERGE)
@@ -49,6 +57,36 @@ def end_job(job: str, code: int, folder: Path = ACCOUNT_FOLDER) -> None:
             log.warning("what the job has left keeps what it has requested: %s", error)
             continue
         log.info("the job is over: ended %s", path.partition(f"{namespace}/")[2])
+
+
+def _is_last(account: PodAccount, own: str, code: int) -> bool:
+    """Whether no pod follows this one, by its Job at a path of the API."""
+    try:
+        job = account.read(own)
+    except WindlassError as error:
+        log.warning("whether another pod follows is not known: %s", error)
+        return False
+    return is_last_pod(job, code, read_environment(FAILURES))
+
+
+def is_last_pod(job: Any, code: int, failures: str) -> bool:
+    """Whether a Job makes no pod any more after one that ends so. Pure.
+
+    Its deadline is over, or its retries are used up. A pod that was asked to stop (143) is replaced
+    as often as it takes.
+
+    Args:
+        job: The Job, as the API has it.
+        code: Exit code of the pod's container.
+        failures: How many failed pods this one replaces, as its annotation says.
+    """
+    conditions = (job.get("status") or {}).get("conditions") or []
+    ends = [each for each in conditions if each.get("type") in ("Failed", "FailureTarget")]
+    if any(each.get("status") == "True" for each in ends):
+        return True
+    limit = (job.get("spec") or {}).get("backoffLimitPerIndex")
+    before = int(failures) if failures.isdecimal() else 0
+    return limit is not None and code != ExitCode.DRAINED and before >= limit
 
 
 def is_the_end(code: int, ends_job: str) -> bool:

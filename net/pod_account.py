@@ -48,7 +48,24 @@ class PodAccount:
             ConfigurationError: The API server refuses it otherwise.
             PeerLostError: The API server does not answer, or asks to come back later.
         """
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        self._request(method, path, json.dumps(body).encode(), {"Content-Type": content_type})
+
+    def read(self, path: str) -> Any:
+        """Read an object.
+
+        Raises:
+            WindlassError: As :meth:`send`.
+        """
+        text = self._request("GET", path, None, {})
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise PeerLostError(f"GET {path}: the answer is cut, or no JSON") from error
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> bytes:
+        headers = {**headers, "Accept": "application/json"}
         try:
             headers["Authorization"] = f"Bearer {(self._folder / 'token').read_text().strip()}"
         except OSError as error:
@@ -56,7 +73,7 @@ class PodAccount:
         try:
             connection = self._connect()
             try:
-                connection.request(method, path, json.dumps(body).encode(), headers)
+                connection.request(method, path, body, headers)
                 answer = connection.getresponse()
                 status, text = answer.status, answer.read(_MOST_BYTES)
             finally:
@@ -64,6 +81,7 @@ class PodAccount:
         except (OSError, http.client.HTTPException) as error:
             raise PeerLostError(f"the Kubernetes API does not answer: {error}") from error
         _check(status, text, f"{method} {path}")
+        return text
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port

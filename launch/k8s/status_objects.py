@@ -11,7 +11,7 @@ from typing import Any
 from ...cluster.roles import EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ..job.model import JobFile
-from ..job_end import ENDS_JOB, INCOMPLETE
+from ..job_end import ENDS_JOB, FAILURES, INCOMPLETE
 from .form import Form
 from .names import STATUS, labels, status_object, workload
 
@@ -97,6 +97,7 @@ def _rights(job: JobFile, form: Form) -> list[Json]:
         rights += [
             _right("apps", "statefulsets/scale", [workload(job.name, PS)], ["patch"]),
             _right("batch", "jobs", others, ["patch"]),
+            _right("batch", "jobs", [workload(job.name, job.leader.type)], ["get"]),
         ]
     return rights
 
@@ -112,7 +113,7 @@ def with_account(template: Json, job: JobFile, form: Form) -> Json:
     ends = _ends_job(job, form)
     variables = [
         *(_STATUS if job.kubernetes.status else []),
-        *([{"name": ENDS_JOB, "value": ends}] if ends else []),
+        *([{"name": ENDS_JOB, "value": ends}, _FAILURES] if ends else []),
     ]
     spec = template["spec"]
     (container,) = spec["containers"]
@@ -123,9 +124,18 @@ def with_account(template: Json, job: JobFile, form: Form) -> Json:
     return {**template, "spec": {**spec, **mounted, "containers": [container]}}
 
 
-def _label(name: str) -> Json:
-    return {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{name}']"}}}
+def _field(path: str) -> Json:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
+
+def _label(name: str) -> Json:
+    return _field(f"metadata.labels['{name}']")
+
+
+_FAILURES: Json = {
+    "name": FAILURES,
+    **_field("metadata.annotations['batch.kubernetes.io/job-index-failure-count']"),
+}
 
 _STATUS: list[Json] = [
     {"name": "WINDLASS_STATUS_OBJECT", "value": "$(WINDLASS_JOB_ID)-status"},

@@ -24,6 +24,7 @@ class ApiServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 200
         self.asked: list[tuple[str, str, object, str]] = []
+        self.job: object = {}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -36,6 +37,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.end_headers()
         self.wfile.write(b'{"message": "digits-chief cannot patch"}')
+
+    def do_GET(self) -> None:
+        assert self.path == "/apis/batch/v1/namespaces/training/jobs/digits-chief"
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.server.job).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's
         """Nothing."""
@@ -73,7 +80,7 @@ OTHERS = [
 def test_a_job_that_is_over_for_good_ends_what_it_has_left(
     api: ApiServer, account: Path, code: int, ended: list[tuple[str, object]]
 ) -> None:
-    job_end.end_job("digits", code, account)
+    job_end.end_job("digits", "chief", code, account)
     assert [(path, change) for path, _, change, _ in api.asked] == ended
     assert {kind for _, kind, _, _ in api.asked} == {"application/merge-patch+json"}
     assert {token for _, _, _, token in api.asked} == {"Bearer secret"}
@@ -81,10 +88,50 @@ def test_a_job_that_is_over_for_good_ends_what_it_has_left(
 
 @pytest.mark.parametrize("code", [137, 140, 143])
 def test_a_chief_that_is_started_again_keeps_its_job(
-    api: ApiServer, account: Path, code: int
+    api: ApiServer, account: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    job_end.end_job("digits", code, account)
+    monkeypatch.setenv("WINDLASS_POD_FAILURES", "2")
+    api.job = {"spec": {"backoffLimitPerIndex": 3}}
+    job_end.end_job("digits", "chief", code, account)
     assert api.asked == []
+
+
+@pytest.mark.parametrize(
+    ("code", "failures", "conditions", "is_last"),
+    [
+        pytest.param(143, "", ["FailureTarget"], True, id="its deadline is over"),
+        pytest.param(143, "9", [], False, id="evicted"),
+        pytest.param(140, "3", [], True, id="retries are used up"),
+        pytest.param(137, "2", ["Complete"], False, id="one is left"),
+        pytest.param(137, "", [], False, id="the first pod"),
+    ],
+)
+def test_a_chief_whose_job_makes_no_other_pod_ends_what_is_left(
+    api: ApiServer,
+    account: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    failures: str,
+    conditions: list[str],
+    *,
+    is_last: bool,
+) -> None:
+    monkeypatch.setenv("WINDLASS_POD_FAILURES", failures)
+    said = [{"type": each, "status": "True"} for each in conditions]
+    api.job = {"spec": {"backoffLimitPerIndex": 3}, "status": {"conditions": said}}
+    job_end.end_job("digits", "chief", code, account)
+    assert [(path, change) for path, _, change, _ in api.asked] == (
+        [PS, *OTHERS] if is_last else []
+    )
+
+
+def test_a_chief_that_cannot_know_whether_another_pod_follows_ends_nothing(
+    api: ApiServer, account: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.status = 403
+    job_end.end_job("digits", "chief", 143, account)
+    assert api.asked == []
+    assert "whether another pod follows is not known" in caplog.text
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
@@ -92,7 +139,7 @@ def test_what_the_api_server_refuses_is_said_and_changes_nothing(
     api: ApiServer, account: Path, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     api.status = status
-    job_end.end_job("digits", 0, account)
+    job_end.end_job("digits", "chief", 0, account)
     [said] = caplog.messages
     assert "what the job has left keeps what it has requested" in said
     assert "digits-chief cannot patch" in said

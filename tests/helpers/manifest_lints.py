@@ -20,6 +20,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PERMANENT = set(range(1, 128))
 _OURS = {f"WINDLASS_{name.upper()}" for name in Settings.model_fields} | {
     "WINDLASS_ROLE", "WINDLASS_REPLICAS", "WINDLASS_HOST_TEMPLATE", "WINDLASS_ENDS_JOB",
+    "WINDLASS_POD_FAILURES",
     "WINDLASS_CODE_DIGEST", "WINDLASS_CODE_PARTS",
 }  # fmt: skip
 

@@ -141,6 +141,9 @@ def environment_of(
             continue
         path = each["valueFrom"]["fieldRef"]["fieldPath"]
         label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
+        if path.startswith("metadata.annotations"):  # of controllers, for pods that replace others
+            variables[each["name"]] = ""
+            continue
         variables[each["name"]] = (
             labels[label[1]] if label else {"metadata.namespace": namespace}[path]
         )

@@ -198,6 +198,12 @@ def test_a_chief_that_ends_its_job_may_do_that_and_nothing_else() -> None:
             "resourceNames": ["digits-worker", "digits-evaluator"],
             "verbs": ["patch"],
         },
+        {
+            "apiGroups": ["batch"],
+            "resources": ["jobs"],
+            "resourceNames": ["digits-chief"],
+            "verbs": ["get"],
+        },
     ]
     assert documents["RoleBinding"]["subjects"][0]["name"] == "digits-chief"
     chief = next(

@@ -304,6 +304,12 @@ def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
             "resourceNames": ["digits-worker", "digits-evaluator"],
             "verbs": ["patch"],
         },
+        {
+            "apiGroups": ["batch"],
+            "resources": ["jobs"],
+            "resourceNames": ["digits-chief"],
+            "verbs": ["get"],
+        },
     ]
     [binding] = [each for each in objects if each["kind"] == "RoleBinding"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

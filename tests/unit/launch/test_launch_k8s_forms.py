@@ -221,8 +221,8 @@ def test_without_any_of_these_the_chief_frees_what_cannot_come() -> None:
         assert variables["WINDLASS_JOIN_TIMEOUT_S"] == "300"
         assert ("WINDLASS_ENDS_JOB" in variables) == (role == "chief")
     (role_,) = [each for each in made if each["kind"] == "Role"]
-    assert [rule["resourceNames"] for rule in role_["rules"]] == [["a-ps"], ["a-worker", "a-evaluat"
-                                                                             "or"]]  # fmt: skip
+    named = [rule["resourceNames"] for rule in role_["rules"]]
+    assert named == [["a-ps"], ["a-worker", "a-evaluator"], ["a-chief"]]
     for each in made:
         if each["kind"] == "Job":  # a new pod would wait as long, and hold as much
             failing = each["spec"]["podFailurePolicy"]["rules"][-1]["onExitCodes"]["values"]
