@@ -144,9 +144,12 @@ class KubernetesApi:
             lambda: self._json("patch", kind, name, query, body, "application/merge-patch+json"),
         )
 
-    def delete(self, kind: str, name: str) -> bool:
-        """Delete an object and what it made; False if there was none."""
+    def delete(self, kind: str, name: str, *, dry_run: bool = False) -> bool:
+        """Delete an object and what it made, or only ask whether that is allowed; False if there
+        was none.
+        """
         query = [("propagationPolicy", "Background")]
+        query += [("dryRun", "All")] if dry_run else []
         try:
             self._json("delete", kind, name, query)
         except RefusedRequestError as error:

@@ -12,6 +12,7 @@ from ...core.errors import (
 from .refusals import Refusal
 from .where import Where
 
+_DELETES_NAMESPACE = 'cannot delete resource "namespaces"'
 _GRANTS = "attempting to grant RBAC permissions not currently held"
 
 
@@ -35,6 +36,10 @@ def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
             )
         case 401:
             return AccessError(f"{said}. Log in again, or choose another context (--context)")
+        case 403 if _DELETES_NAMESPACE in refusal.message:
+            return AccessError(
+                f"{said}. Nothing was deleted; without --namespace-too the job alone is deleted"
+            )
         case 403 if account_of(refusal.message):
             return AccessError(
                 f"{said}. Ask for one of the roles of deploy/k8s/rbac: `{_binding(refusal, where)}`"

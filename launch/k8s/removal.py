@@ -113,12 +113,14 @@ def delete_with_namespace(api: KubernetesApi, name: str, grace_s: float) -> list
         grace_s: How long its pods may take to leave. Unit: seconds.
 
     Raises:
+        AccessError: The namespace may not be deleted; nothing was.
         ConfigurationError: Something else runs in the namespace; nothing was deleted.
         NotFoundError: There is no such namespace.
         PeerLostError: Pods or the namespace are still there; says which, or why.
     """
     api.check_namespace()
     _refuse_others(api, name)
+    api.delete("Namespace", api.namespace, dry_run=True)  # before the checkpoints are gone
     done = delete_all(api, name, checkpoints=True)
     wait_until_gone(api, name, grace_s)
     if not api.delete("Namespace", api.namespace):

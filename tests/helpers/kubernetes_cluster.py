@@ -391,7 +391,7 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
             query = asked.query
             there = namespace is None or namespace in cluster.namespaces
             if kind == "Namespace":
-                self._namespace(name)
+                self._namespace(name, is_dry_run=query.get("dryRun") == "All")
             elif asked.method in ("PATCH", "POST") and not there:
                 self._answer(404, missing("Namespace", str(namespace)))
             elif asked.method == "POST":
@@ -420,11 +420,11 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
             else:
                 self._answer(200, cluster.get(kind, name))
 
-        def _namespace(self, name: str) -> None:
+        def _namespace(self, name: str, *, is_dry_run: bool) -> None:
             if name not in cluster.namespaces:
                 self._answer(404, missing("Namespace", name))
                 return
-            if self.command == "DELETE":
+            if self.command == "DELETE" and not is_dry_run:
                 cluster.delete_namespace(name)
             self._answer(200, {"kind": "Namespace", "metadata": {"name": name}})
 

@@ -9,9 +9,10 @@ from click.testing import Result
 
 from helpers.connected_api import completions
 from helpers.job_objects import DIGITS, digits, ended, ready, started, task_pod
-from helpers.kubernetes_cluster import KubernetesCluster
+from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
 from windlass.core.errors import (
+    AccessError,
     ConfigurationError,
     PeerLostError,
 )
@@ -200,7 +201,11 @@ def test_delete_leaves_the_checkpoints_unless_it_is_told_otherwise(
 
 
 def deletions(cluster: KubernetesCluster) -> list[str]:
-    return [each.path.rpartition("/")[2] for each in cluster.asked if each.method == "DELETE"]
+    """What was deleted, without what was only tried."""
+    asked = [
+        each for each in cluster.asked if each.method == "DELETE" and "dryRun" not in each.query
+    ]
+    return [each.path.rpartition("/")[2] for each in asked]
 
 
 def test_a_namespace_is_deleted_after_the_pods_have_left(
@@ -226,6 +231,22 @@ def test_a_namespace_is_deleted_after_the_pods_have_left(
     assert cluster.namespaces == set()
     order = deletions(cluster)
     assert order.index("digits-worker") < order.index("digits-ps") < order.index("train")
+
+
+def test_who_may_not_delete_the_namespace_keeps_the_job_and_its_checkpoints(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    message = (
+        'namespaces "train" is forbidden: User "ann" cannot delete resource "namespaces" in API '
+        'group "" in the namespace "train"'
+    )
+    cluster.refusals = [Refused(403, message, method="DELETE", path="/namespaces/train")]
+    said = run("delete", "--job", str(DIGITS), "--namespace-too")
+    assert isinstance(said.exception, AccessError)
+    assert "without --namespace-too the job alone is deleted" in said.exception.message
+    assert "rolebinding" not in said.exception.message, "no role of ours has that right"
+    assert deletions(cluster) == []
 
 
 def test_a_namespace_in_which_others_run_is_not_deleted(
