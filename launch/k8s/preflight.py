@@ -18,6 +18,18 @@ from .quantities import over_quota, total_of
 Json = dict[str, Any]
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# Provisioners that make file systems which one node mounts: of kind and k3s, and of block devices.
+_OF_ONE_NODE = frozenset(
+    {
+        "rancher.io/local-path",
+        "ebs.csi.aws.com",
+        "kubernetes.io/aws-ebs",
+        "pd.csi.storage.gke.io",
+        "kubernetes.io/gce-pd",
+        "disk.csi.azure.com",
+        "kubernetes.io/azure-disk",
+    }
+)
 
 
 @dataclass(slots=True)
@@ -113,6 +125,7 @@ def _storage(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
         if classes is None:
             continue
         names = [each["metadata"]["name"] for each in classes]
+        yield from _of_one_node(document, classes)
         if wanted and wanted not in names:
             known = ", ".join(names) or "none"
             yield (
@@ -124,6 +137,22 @@ def _storage(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
             yield (
                 f"no StorageClass is the cluster's default one: name one as storage.storage_class"
                 f"{known}, or make a volume for PersistentVolumeClaim {name}"
+            )
+
+
+def _of_one_node(claim: Json, classes: Sequence[Json]) -> Iterator[str]:
+    """Why a claim for several nodes will wait for ever, where its StorageClass is known for that."""
+    spec, name = claim["spec"], claim["metadata"]["name"]
+    wanted = spec.get("storageClassName")
+    for each in classes:
+        is_meant = each["metadata"]["name"] == wanted if wanted else _is_default(each)
+        provisioner = str(each.get("provisioner", ""))
+        if is_meant and "ReadWriteMany" in spec["accessModes"] and provisioner in _OF_ONE_NODE:
+            yield (
+                f"StorageClass {each['metadata']['name']} ({provisioner}) has volumes for one node "
+                f"alone, and PersistentVolumeClaim {name} asks for ReadWriteMany: it stays Pending. "
+                "Take storage.access ReadWriteOnce where one node is enough, another "
+                "storage.storage_class, or a URL as storage.model_dir"
             )
 
 

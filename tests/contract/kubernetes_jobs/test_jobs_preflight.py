@@ -126,6 +126,28 @@ def test_storage_that_cannot_be_had_is_said(
 
 
 @pytest.mark.parametrize(
+    ("access", "provisioner", "is_said"),
+    [
+        ("ReadWriteMany", "rancher.io/local-path", True),
+        ("ReadWriteOnce", "rancher.io/local-path", False),
+        ("ReadWriteMany", "nfs.csi.k8s.io", False),
+    ],
+)
+def test_a_claim_for_several_nodes_of_a_class_for_one_is_said(
+    cluster: KubernetesCluster, api: KubernetesApi, access: str, provisioner: str, *, is_said: bool
+) -> None:
+    known = cluster.get("StorageClass", "standard")
+    assert known is not None
+    cluster.put("StorageClass", {**known, "provisioner": provisioner})
+    storage = digits().storage.model_copy(update={"access": access})
+    found = warnings(api, manifests(digits().model_copy(update={"storage": storage})))
+    assert len(found) == is_said
+    assert all(
+        "standard (rancher.io/local-path) has volumes for one node alone" in f for f in found
+    )
+
+
+@pytest.mark.parametrize(
     ("hard", "used", "said"),
     [
         ({"pods": "8"}, {"pods": "1"}, ""),
