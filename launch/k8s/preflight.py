@@ -141,7 +141,7 @@ def _storage(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
 
 
 def _of_one_node(claim: Json, classes: Sequence[Json]) -> Iterator[str]:
-    """Why a claim for several nodes will wait for ever, where its StorageClass is known for that."""
+    """Why a claim for several nodes will wait for ever, if its StorageClass is known for that."""
     spec, name = claim["spec"], claim["metadata"]["name"]
     wanted = spec.get("storageClassName")
     for each in classes:
@@ -150,8 +150,8 @@ def _of_one_node(claim: Json, classes: Sequence[Json]) -> Iterator[str]:
         if is_meant and "ReadWriteMany" in spec["accessModes"] and provisioner in _OF_ONE_NODE:
             yield (
                 f"StorageClass {each['metadata']['name']} ({provisioner}) has volumes for one node "
-                f"alone, and PersistentVolumeClaim {name} asks for ReadWriteMany: it stays Pending. "
-                "Take storage.access ReadWriteOnce where one node is enough, another "
+                f"alone, and PersistentVolumeClaim {name} asks for ReadWriteMany and waits; "
+                "take storage.access ReadWriteOnce where one node is enough, another "
                 "storage.storage_class, or a URL as storage.model_dir"
             )
 
