@@ -8,7 +8,7 @@ import pytest
 
 from helpers import processes
 from helpers.cluster_faults import FAULTS
-from helpers.real_cluster import RealJob, evict
+from helpers.real_cluster import RealJob, evict, kubectl
 from helpers.waiting import scaled, wait_until
 from windlass.core.exit_codes import ExitCode
 
@@ -53,6 +53,36 @@ def test_a_program_that_fails_ends_its_job_and_the_first_line_says_why(job: Real
     assert "Failed" in first
     assert "exit code 2" in first
     wait_until(lambda: "Running" not in job.states().values(), 120, "nothing runs on")
+
+
+def test_a_worker_that_fails_alone_ends_the_chief_and_frees_what_the_job_held(
+    job: RealJob,
+) -> None:
+    worker = "worker: {count: 2, "
+    job.write(more=", end_job: true", changes={worker: f"{worker}arguments: [--no-such-option], "})
+    job.done("apply")
+    assert job.run("status", "--watch").returncode == ExitCode.USAGE
+    assert "worker:" in job.run("status").stdout.splitlines()[0]
+    wait_until(lambda: "Running" not in job.states().values(), 180, "nothing runs on")
+
+
+def test_ps_with_replicas_are_rolled_without_a_stop(job: RealJob) -> None:
+    job.write(
+        more=", status: true",
+        changes={"24000": "1000000", "security:": "settings: {ps_replicas: 2}\nsecurity:"},
+    )
+    job.done("apply")
+    job.until_running()
+    wait_until(lambda: job.step() > 0, 120, "the first steps")
+    before, where = job.uids(), ("-n", job.namespace, "statefulset/digits-ps")
+    kubectl("rollout", "restart", *where)
+    kubectl("rollout", "status", *where, "--timeout=300s")
+    wait_until(partial(has_gone_on, job, job.step()), 60, "steps after the rolling update")
+    after = job.uids()
+    stayed = {name: uid for name, uid in before.items() if "-ps-" not in name}
+    assert {name: after.get(name) for name in stayed} == stayed
+    assert not [name for name in before if "-ps-" in name and after.get(name) == before[name]]
+    assert "the job was stopped" not in job.done("logs", "chief")
 
 
 def test_a_log_is_followed_into_the_pod_that_replaces_a_ps(job: RealJob, tmp_path: Path) -> None:
