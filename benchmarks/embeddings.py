@@ -23,20 +23,25 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import embedding_steps
+from windlass.client.ps.distinct_rows import DistinctRows
+from windlass.core.arrays.buffers import BufferPools
 from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.built_in.adagrad import Adagrad
 from windlass.core.rules.built_in.adam import Adam
 from windlass.core.rules.built_in.ftrl import Ftrl
 from windlass.core.rules.built_in.sgd import SGD
+from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
-from windlass.core.rules.tables import Sightings
+from windlass.core.rules.tables import Sightings, TableOptions
 from windlass.core.rules.update_rules import UpdateRule
-from windlass.distribute.embedding.row_cache import ROW_BYTES, RowCache
+from windlass.distribute.embedding.row_cache import ROW_BYTES
+from windlass.distribute.embedding.trained_rows import COUNT_BYTES, TrainedLookup, TrainedRows
 from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.distinct import distinct
 from windlass.engine.keyed.hashing import mixed
 from windlass.engine.keyed.index import KeyIndex
+from windlass.engine.keyed.row_states import counts_of
 from windlass.engine.keyed.table import KeyedTable, prepare
 
 BATCH = 106_496  # ids of a step, as the sparse cases of benchmarks.step
@@ -148,24 +153,43 @@ def steps(rule: UpdateRule, table: Table) -> None:
     table.add_row(f"{name}: pull, push, push of new rows", f"{text} M/s")
 
 
-def cached(table: Table) -> None:
+def cached(table: Table, workers: int) -> None:
     """A worker's cache at skewed ids: what it saves, and what it costs."""
     rng, rows, staleness, steps = np.random.default_rng(0), 100_000, 100, 300
     ranks = np.cumsum(np.arange(1, ZIPF_IDS + 1) ** -ZIPF)
-    cache = RowCache(
-        "table", WIDTH, np.dtype(np.float32), staleness, rows * (4 * WIDTH + ROW_BYTES)
-    )
-    took, saved = [], []
+    options = TableOptions(rule=Adagrad())
+    definition = VariableDefinition("t", (ROWS, WIDTH), np.dtype(np.float32), table=options)
+    width = options.state_elements(WIDTH)
+    cache = TrainedRows(definition, staleness, rows * (4 * width + ROW_BYTES + COUNT_BYTES))
+    updates = np.zeros(ZIPF_IDS, np.int64)
+    memory = BufferPools()
+    took, trained, saved, whole = [], [], [], []
     for _ in range(steps):
-        ids = np.searchsorted(ranks, rng.random(BATCH) * ranks[-1])
+        batches = (np.searchsorted(ranks, rng.random(BATCH) * ranks[-1]) for _ in range(workers))
+        ids = next(batches)
         began = time.thread_time()
         lookup = cache.begin(ids)
-        cache.finish(lookup, np.zeros((lookup.missing.size, WIDTH), np.float32))
+        assert isinstance(lookup, TrainedLookup)
+        states = np.ones((lookup.whole.size, width), np.float32)
+        counts_of(states)[:] = updates[lookup.wanted_states]
+        cache.finish_states(lookup, np.zeros((lookup.missing.size, WIDTH), np.float32), states)
         took.append(time.thread_time() - began)
-        saved.append(1 - lookup.missing.size / lookup.keys.size)
+        pulled = lookup.missing.size + lookup.whole.size
+        saved.append(1 - pulled / lookup.keys.size)
+        whole.append(lookup.whole.size / pulled)
+        gradients = np.zeros((lookup.keys.size, WIDTH), np.float32)
+        began = time.thread_time()
+        distinct_rows = DistinctRows(lookup.keys, lookup.keys, None)
+        cache.pushed(distinct_rows, distinct_rows.sums(gradients, memory), 0)
+        trained.append(time.thread_time() - began)
+        for each in (ids, *batches):
+            updates[np.unique(each)] += 1
+    late = slice(steps // 2, None)
     name = f"cache of {rows} rows, {staleness} lookups, Zipf {ZIPF} of {ZIPF_IDS / 1e6:g} M ids"
-    table.add_row(name, f"{np.mean(saved[steps // 2 :]):.1%} fewer rows pulled")
-    table.add_row("  a lookup in it", f"{np.median(took[steps // 2 :]) * 1e3:.1f} ms")
+    table.add_row(f"{name}, {workers} workers", f"{np.mean(saved[late]):.1%} fewer rows pulled")
+    table.add_row("  of those, with slots", f"{np.mean(whole[late]):.1%}")
+    table.add_row("  a lookup in it", f"{np.median(took[late]) * 1e3:.1f} ms")
+    table.add_row("  gradients for it", f"{np.median(trained[late]) * 1e3:.1f} ms")
 
 
 def others(table: Table) -> None:
@@ -274,7 +298,8 @@ def main() -> None:
     growth(int(arguments.keys), table)
     hostile(table)
     others(table)
-    cached(table)
+    for workers in (1, 2):
+        cached(table, workers)
     for rule in RULES:
         steps(rule, table)
     Console().print(table)

@@ -226,6 +226,22 @@ class RowsByKey(PushTarget):
             Shape ``(n, elements of a row)``.
         """
 
+    @property
+    @abstractmethod
+    def state_elements(self) -> int:
+        """Elements of a row, its slots and its count."""
+
+    @abstractmethod
+    def read_states(self, keys: Array) -> Array:
+        """Rows of keys with their slots and counts; makes none.
+
+        Args:
+            keys: int64, shape ``(n,)``. May repeat.
+
+        Returns:
+            Shape ``(n, state_elements)``; see ``engine/keyed/row_states.py``.
+        """
+
     @abstractmethod
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""

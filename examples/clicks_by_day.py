@@ -10,9 +10,9 @@ predicted before the tables are trained on them.
     windlass local --workers 2 --ps 2 examples/clicks_by_day.py -- --days 10
 
 After some days the area under the curve (AUC) of a new day is 0.71 to 0.82; the probabilities that
-the clicks were drawn with reach 0.82 to 0.88. With ``--staleness-reads 4`` a worker keeps rows for
-four lookups, and the AUC stays as it is; with 100 it falls by 0.15 or more. ``windlass status``
-shows the rows of the tables, and how many were evicted and refused.
+the clicks were drawn with reach 0.82 to 0.88. With ``--staleness-reads 100`` a worker keeps rows
+for up to a hundred lookups, and pulls a fraction of them. ``windlass status`` shows the rows of the
+tables, and how many were evicted and refused.
 """
 
 import argparse

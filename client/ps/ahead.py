@@ -5,17 +5,36 @@ are looked up again; what other workers have trained meanwhile shows with the ne
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from .distinct_rows import DistinctRows
+from .distinct_rows import DistinctRows, RowSums
 from .push_plans import PushPayload
 from .row_pulls import WantedRows
 
 _MOST_NOTED = 16  # pushed rows, per row that was looked up: beyond, all are looked up again
 _NO_ROWS = np.empty(0, np.int64)
+
+
+class PushWatcher(Protocol):
+    """Keeps rows of a growing table, which this worker's own gradients change, too."""
+
+    def pushed(self, rows: DistinctRows, sums: RowSums, step: int) -> None:
+        """A gradient was sent.
+
+        Args:
+            rows: Its keys.
+            sums: The sum of the gradients of each key.
+            step: Global step of the values from which it was computed.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Not all that was sent was applied."""
+        ...
 
 
 class RowsAhead:

@@ -18,6 +18,7 @@ import numpy as np
 from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction
 from ...core.arrays.dtypes import Array, DType, row_shape, size_of
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.arrays.scaled_rows import INT8, SCALE_BYTES, unpack_rows
 from ...core.errors import WindlassError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
@@ -28,7 +29,7 @@ from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ...engine.rows import gather_rows
-from .ahead import RowsAhead, changes_of, part_of
+from .ahead import PushWatcher, RowsAhead, changes_of, part_of
 from .definer import Definer, Held
 from .distinct_rows import DistinctRows, DistinctRowsCache
 from .error_feedback import ErrorFeedback
@@ -68,6 +69,7 @@ class ParameterSession:
         self._under_way: PendingStep | None = None
         self._unreported: WindlassError | None = None
         self._ahead: weakref.WeakSet[RowsAhead] = weakref.WeakSet()
+        self._watchers: dict[str, PushWatcher] = {}
         self.global_step = 0
 
     # -- life --------------------------------------------------------------------------------
@@ -345,6 +347,8 @@ class ParameterSession:
             pending = PendingStep(self, requests, buffer, targets, pull_plan)
             self._send(pending)
             self._under_way = pending
+            if push is not None and self._watchers:
+                self._show_push(push, self.global_step if seen_step is None else seen_step)
             return pending
 
     def _send(self, pending: PendingStep) -> None:
@@ -374,6 +378,9 @@ class ParameterSession:
                 raise
             if self._feedback is not None:
                 self._feedback.sent(results.keys())
+            if failure is not None or any(result.duplicate for result in results.values()):
+                for watcher in self._watchers.values():
+                    watcher.forget()
             if failure is not None:
                 mine.failure = self._unreported = failure
                 return
@@ -490,15 +497,48 @@ class ParameterSession:
         Raises:
             ShapeMismatchError: The number of a row is out of range.
         """
+        return self.lookup_states(wanted, {})[0]
+
+    def lookup_states(
+        self, wanted: Mapping[str, Array], states: Mapping[str, Array]
+    ) -> tuple[dict[str, tuple[Array, Array | None]], dict[str, tuple[Array, Array | None]]]:
+        """Rows as :meth:`lookup_rows` gives them, and rows of tables with their slots and counts.
+
+        Args:
+            wanted: As for :meth:`lookup_rows`.
+            states: By name of the table: keys, int64, shape ``(n,)``.
+
+        Returns:
+            (the rows by name, as :meth:`lookup_rows` returns them; the same for ``states``, whose
+            rows are those of ``engine/keyed/row_states.py``)
+        """
         with self._lock:
             self._after_last_step()
-            return _found(self._read_rows(wanted))
+            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
+            whole = [
+                self._wanted(*self._distinct_ids(name, keys), with_state=True)
+                for name, keys in states.items()
+            ]
+            self._fetch([*rows, *whole])
+            return _found(rows), _found(whole)
+
+    def watch_pushes(self, table: str, watcher: PushWatcher) -> None:
+        """Have gradients that this session pushes to a growing table shown to a watcher.
+
+        Args:
+            table: Its name; it may not be defined yet.
+            watcher: Called under the session's lock.
+        """
+        with self._lock:
+            self._watchers[table] = watcher
 
     def look_up_ahead(self, wanted: Mapping[str, Array]) -> RowsAhead:
         """Look up rows for a later step. Arguments and errors: :meth:`lookup_rows`."""
         with self._lock:
             self._after_last_step()
-            ahead = RowsAhead(self._read_rows(wanted))
+            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
+            self._fetch(rows)
+            ahead = RowsAhead(rows)
             self._ahead.add(ahead)
             return ahead
 
@@ -552,22 +592,23 @@ class ParameterSession:
         with self._lock:
             self._distinct.per_table = count
 
-    def _read_rows(self, wanted: Mapping[str, Array]) -> list[WantedRows]:
-        rows = []
-        for variable, ids in wanted.items():
-            placed = self._definer.place(variable)
-            rows.append(self._wanted(placed, self._distinct.of_placed(placed, ids)))
-        self._fetch(rows)
-        return rows
+    def _distinct_ids(self, variable: str, ids: Array) -> tuple[PlacedVariable, DistinctRows]:
+        placed = self._definer.place(variable)
+        return placed, self._distinct.of_placed(placed, ids)
 
-    def _wanted(self, placed: PlacedVariable, distinct: DistinctRows) -> WantedRows:
+    def _wanted(
+        self, placed: PlacedVariable, distinct: DistinctRows, *, with_state: bool = False
+    ) -> WantedRows:
         definition = placed.definition
-        shape = (distinct.unique.size, size_of(row_shape(definition.shape)))
+        elements = size_of(row_shape(definition.shape))
+        if with_state and definition.table is not None:
+            elements = definition.table.state_elements(elements)
+        shape = (distinct.unique.size, elements)
         out = self._distinct.memory.take_array(shape, definition.dtype)
-        return WantedRows(placed, distinct, out)
+        return WantedRows(placed, distinct, out, with_state)
 
     def _fetch(self, rows: Sequence[WantedRows]) -> None:
-        plan = self._plans.row_plan([each.placed for each in rows])
+        plan = self._plans.row_plan(rows)
         arriving = [self._arriving(each) for each in rows]
         self._exchange(*row_pulls(tuple(arriving), plan.layouts, self.global_step))
         for each, arrived in zip(rows, arriving, strict=True):
@@ -577,7 +618,7 @@ class ParameterSession:
     def _arriving(self, rows: WantedRows) -> WantedRows:
         """Rows as they travel."""
         dtype = self._plans.row_dtype(rows.placed)
-        if dtype is None:
+        if dtype is None or rows.with_state:
             return rows
         (count, width), memory = rows.out.shape, self._distinct.memory
         if dtype == INT8:
@@ -592,6 +633,15 @@ class ParameterSession:
                 changed = self._distinct.of_placed(placed, rows).unique
             for ahead in self._ahead:
                 ahead.note(variable, changed)
+
+    def _show_push(self, push: PushPayload, step: int) -> None:
+        for write in push.writes:
+            watcher, rows = self._watchers.get(write.variable), write.value
+            if watcher is None or not isinstance(rows, IndexedSlices):
+                continue
+            _, distinct = self._distinct_ids(write.variable, rows.indices)
+            values = np.ascontiguousarray(rows.values).reshape(distinct.ids.size, -1)
+            watcher.pushed(distinct, distinct.sums(values, self._distinct.memory), step)
 
     def _exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
         """Send to all and receive from all."""

@@ -13,6 +13,7 @@ from .peer import PsPeer
 from .placed_variable import PlacedVariable
 from .pull_plans import PullPlan, plan_pull
 from .push_plans import PushPayload, PushPlan, plan_push
+from .row_pulls import WantedRows
 
 _KEPT_PLANS = 64
 _KEPT_BUFFERS = 16  # each pull plan has memory for its values
@@ -162,21 +163,20 @@ class PlanCache:
             ),
         )
 
-    def row_plan(self, variables: Sequence[PlacedVariable]) -> RowPlan:
+    def row_plan(self, rows: Sequence[WantedRows]) -> RowPlan:
         """How rows of variables and tables are asked for, all in one pull."""
 
         def make() -> RowPlan:
             entries: dict[int, list[LayoutEntry]] = {}
-            for placed in variables:
-                name, by_key = placed.definition.name, placed.definition.table is not None
-                encoding = Encoding.KEYS if by_key else Encoding.ROWS
-                dtype = self.row_dtype(placed)
-                for ps, shard in placed.shards:
+            for each in rows:
+                name, encoding = each.name, _encoding(each)
+                dtype = None if each.with_state else self.row_dtype(each.placed)
+                for ps, shard in each.placed.shards:
                     entry = LayoutEntry(name, shard.part, Operation.PULL, encoding, dtype)
                     entries.setdefault(ps, []).append(entry)
             return RowPlan({ps: self._new_layout(items) for ps, items in entries.items()})
 
-        return self._row_plans.get(tuple(placed.definition.name for placed in variables), make)
+        return self._row_plans.get(tuple((each.name, each.with_state) for each in rows), make)
 
     def _wire_formats(self) -> list[WireFormat]:
         """Per ps: memory that is shared carries everything as it is."""
@@ -192,3 +192,9 @@ class PlanCache:
     def _drop(self, plan: PushPlan | PullPlan | RowPlan) -> None:
         """A plan is forgotten; others take the numbers of its layouts."""
         self._free_layouts += [layout.layout_id for layout in plan.layouts.values()]
+
+
+def _encoding(rows: WantedRows) -> Encoding:
+    if rows.with_state:
+        return Encoding.STATES
+    return Encoding.KEYS if rows.placed.definition.table is not None else Encoding.ROWS

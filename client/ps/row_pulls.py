@@ -17,11 +17,13 @@ class WantedRows:
         placed: The variable, or table.
         distinct: Which rows.
         out: Array of shape ``(distinct rows, elements of a row)``, to be filled.
+        with_state: Whether each row comes with its slots and count, of a table.
     """
 
     placed: PlacedVariable
     distinct: DistinctRows
     out: Array
+    with_state: bool = False
 
     @property
     def name(self) -> str:

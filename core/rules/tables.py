@@ -105,6 +105,10 @@ class TableOptions:
     evicts: Order | None = None
     clipping: NormClipping = field(default_factory=NormClipping)
 
+    def state_elements(self, width: int) -> int:
+        """Elements of a row of ``width`` elements, its slots and its count."""
+        return width + sum(slot_elements(self.rule, width).values()) + 1
+
     def num_bytes(self, rows: int, width: int, dtype: DType) -> int:
         """Most memory of a table with at most so many rows, on one ps."""
         elements = width + sum(slot_elements(self.rule, width).values())

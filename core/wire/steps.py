@@ -35,14 +35,21 @@ class Encoding(StrEnum):
     """How a shard's values stand in a payload.
 
     ``ROWS``: some rows, with their numbers. ``KEYS``: some rows of a table, with their keys, which
-    are any int64. ``ELEMENTS``: some elements of a gradient that is zero elsewhere, with their
-    numbers; an update rule sees the whole gradient.
+    are any int64. ``STATES``: the same, each row with its slots and its number of pushes
+    (``engine/keyed/row_states.py``); for pulls alone. ``ELEMENTS``: some elements of a gradient
+    that is zero elsewhere, with their numbers; an update rule sees the whole gradient.
     """
 
     DENSE = "dense"
     ROWS = "rows"
     ELEMENTS = "elements"
     KEYS = "keys"
+    STATES = "states"
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows are named by keys, which are those of a table."""
+        return self in (Encoding.KEYS, Encoding.STATES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,13 @@ class TableConfig:
         row_norm: Largest norm of a row's gradient, of a growing table; None: any.
         table_norm: Largest norm of a push's gradient, of a growing table; None: any.
         staleness_reads: A row may be read from this worker's memory by so many lookups after the
-            one that has pulled it; 0: every lookup pulls all of its rows. Unit: lookups.
+            one that has pulled it; 0: every lookup pulls all of its rows. Of a growing table this
+            worker's own gradients change it meanwhile, and it is pulled earlier if other workers
+            may have made more than a tenth of its updates since. Unit: lookups.
         staleness_writes: Gradients of a growing table wait for so many of this worker's steps, and
             then travel as one, added up; 0: with each step. Unit: steps.
-        cache_bytes: Most memory on each worker of the rows that are kept for that, and of gradients
-            that wait. Unit: bytes.
+        cache_bytes: Most memory on each worker of the rows that are kept for that, with slots, and
+            of gradients that wait. Unit: bytes.
         wire_dtype: bfloat16, float16, float32, or int8 with a scale for each row: rows travel so
             between a worker and a ps of another machine, and so do their gradients, rounded at
             random; values on the ps keep ``dtype``. None: as they are.

@@ -1,8 +1,8 @@
 """Rows that a worker keeps of a table, for lookups whose rows may be some steps old.
 
 Ids are skewed: of those of a step most were in the steps before, too. A row that was pulled may be
-read again by the next lookups, as many as the table allows; then it is pulled anew. It does not
-change meanwhile, also not by this worker's own gradients.
+read again by the next lookups, as many as the table allows; then it is pulled again. It does not
+change meanwhile; in ``trained_rows.py`` this worker's own gradients change it.
 
 Which rows are kept follows from how often their keys are looked up. A new row takes the place of
 one whose key is looked up less often, as in TinyLFU (Einziger, Friedman and Manes, 2017), so that
@@ -18,13 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.arrays.buffers import BufferPools
-from ...core.arrays.dtypes import Array, DType, as_dtype
+from ...core.arrays.dtypes import Array, DType
 from ...engine.keyed.distinct import distinct
 from ...engine.keyed.hashing import mixed
 from ...engine.keyed.index import INT64, KeyIndex
 from ...engine.rows import gather_rows
 from ...telemetry.catalogue import CACHED_ROWS, UNCACHED_ROWS, Sample
-from .config import TableConfig
 
 ROW_BYTES = 100  # beside the elements of a row: key, lookup, entry of the index, counters
 _COUNTERS = 16  # per row
@@ -67,14 +66,24 @@ class RowCache:
         dtype: Of the rows.
         staleness: A row is read by at most so many lookups after the one that has pulled it.
         max_bytes: Most memory of rows and all that is kept beside them.
+        beside_bytes: Of that, what is kept beside the elements of a row. Unit: bytes.
 
     Attributes:
         hits: Distinct rows of lookups that were read here.
         misses: Distinct rows of lookups that were pulled.
     """
 
-    def __init__(self, name: str, dim: int, dtype: DType, staleness: int, max_bytes: int) -> None:
-        count = max(1, max_bytes // (dim * dtype.itemsize + ROW_BYTES))
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        dtype: DType,
+        staleness: int,
+        max_bytes: int,
+        *,
+        beside_bytes: int = ROW_BYTES,
+    ) -> None:
+        count = max(1, max_bytes // (dim * dtype.itemsize + beside_bytes))
         self._name = name
         self._staleness = staleness
         self._index = KeyIndex(name, count)
@@ -103,13 +112,27 @@ class RowCache:
             self._lookups += 1
             self._uses.count(keys)
             places = self._index.find(keys)
-            usable = places >= 0
-            usable &= self._pulled_at[places] >= self._lookups - self._staleness
+            usable = (places >= 0) & self._are_usable(places)
             gather_rows(self._values, np.maximum(places, 0), rows)  # of others anything
             missing = np.flatnonzero(~usable)
             self.hits += keys.size - missing.size
             self.misses += missing.size
-            return CachedLookup(self._lookups, keys, inverse, rows, missing)
+            return self._begun(keys, inverse, rows, missing, places)
+
+    def _are_usable(self, places: Array) -> Array:
+        """Whether the rows at these places may be read by the lookup under way; -1: any answer."""
+        usable: Array = self._pulled_at[places] >= self._lookups - self._staleness
+        return usable
+
+    def _begun(
+        self,
+        keys: Array,
+        inverse: Array,
+        rows: Array,
+        missing: Array,
+        places: Array,  # noqa: ARG002 - for subclasses
+    ) -> CachedLookup:
+        return CachedLookup(self._lookups, keys, inverse, rows, missing)
 
     def finish(self, lookup: CachedLookup, pulled: Array) -> Array:
         """All rows of a lookup, with those that were pulled; some of them are kept.
@@ -119,20 +142,21 @@ class RowCache:
             pulled: The rows of ``lookup.wanted``, in order; pulled after :meth:`begin`.
         """
         lookup.rows[lookup.missing] = pulled
-        wanted = lookup.wanted
         with self._lock:
-            if not self._may_keep(lookup):
-                return lookup.rows
-            places = self._index.find(wanted)
-            # Another lookup may have brought a row meanwhile, later than this one began.
-            older = (places >= 0) & (self._pulled_at[places] < lookup.number)
-            self._write(places[older], pulled[older], lookup.number)
-            new = np.flatnonzero(places < 0)
-            new, places = self._choose(wanted, new)
-            self._keys[places] = wanted[new]
-            self._index.insert(wanted[new], places)
-            self._write(places, pulled[new], lookup.number)
+            if self._may_keep(lookup):
+                self._keep(lookup.wanted, pulled, lookup.number)
         return lookup.rows
+
+    def _keep(self, keys: Array, pulled: Array, number: int) -> None:
+        """Keep some of the rows that a lookup has pulled."""
+        places = self._index.find(keys)
+        # Another lookup may have brought a row meanwhile, later than this one began.
+        older = (places >= 0) & (self._pulled_at[places] < number)
+        self._write(places[older], pulled[older], number)
+        new, places = self._choose(keys, np.flatnonzero(places < 0))
+        self._keys[places] = keys[new]
+        self._index.insert(keys[new], places)
+        self._write(places, pulled[new], number)
 
     def _may_keep(self, lookup: CachedLookup) -> bool:  # noqa: ARG002 - for subclasses
         """Whether rows that a lookup has pulled may be read again."""
@@ -143,21 +167,26 @@ class RowCache:
         self._pulled_at[places] = number
 
     def _choose(self, keys: Array, new: Array) -> tuple[Array, Array]:
-        """Which of the new keys get a place, and which one."""
+        """Which of the new keys get a place, and which one; others lose theirs."""
+        chosen, victims = self._compare(keys, new)
+        fresh = np.arange(self._used, self._used + chosen.size - victims.size)
+        self._used += fresh.size
+        self._victims = self._victims[victims.size :]
+        self._index.remove(self._keys[victims])
+        return chosen, np.concatenate([fresh, victims])
+
+    def _compare(self, keys: Array, new: Array) -> tuple[Array, Array]:
+        """Which of the new keys are to get a place, and the places of rows that go for them."""
         uses = self._uses.of(keys[new])
         new = new[np.argsort(-uses, kind="stable")]
         victims = self._review()
-        fresh = np.arange(self._used, min(self._used + new.size, self._keys.size))
-        self._used += fresh.size
-        rest = new[fresh.size :]
+        room = min(new.size, self._keys.size - self._used)
+        rest = new[room:]
         victims = victims[: rest.size]
         # The most frequent of the new ones against the least frequent of those that are here.
         better = self._uses.of(keys[rest[: victims.size]]) > self._uses.of(self._keys[victims])
         count = int(better.argmin()) if not better.all() else better.size
-        victims, self._victims = victims[:count], self._victims[count:]
-        self._index.remove(self._keys[victims])
-        chosen = np.concatenate([new[: fresh.size], rest[:count]])
-        return chosen, np.concatenate([fresh, victims])
+        return new[: room + count], victims[:count]
 
     def _review(self) -> Array:
         """Places of rows that are looked up least often, the least first."""
@@ -205,14 +234,6 @@ class _Uses:
     def _places(self, keys: Array) -> tuple[Array, Array]:
         hashed = mixed(keys)
         return hashed >> np.uint64(64 - self._bits), hashed & np.uint64((1 << self._bits) - 1)
-
-
-def cache_of(config: TableConfig) -> RowCache | None:
-    """The cache of a table; None if all of its lookups read rows as they are."""
-    if not config.staleness_reads:
-        return None
-    name, dtype = config.name, as_dtype(config.dtype)
-    return RowCache(name, config.dim, dtype, config.staleness_reads, config.cache_bytes)
 
 
 def rows_of(rows: Array, inverse: Array | None) -> Array:

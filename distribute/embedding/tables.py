@@ -18,7 +18,8 @@ from .bags import Bag
 from .config import FeatureConfig, TableConfig
 from .feature_bags import FeatureBags, by_name, joined
 from .look_ahead import MAX_BATCHES, Found, LookAhead
-from .row_cache import RowCache, cache_of, cache_samples, rows_of
+from .row_cache import RowCache, cache_samples, rows_of
+from .trained_rows import TrainedLookup, TrainedRows, cache_of
 
 Batch = TypeVar("Batch")
 
@@ -81,12 +82,14 @@ class Embeddings:
 
     def _made(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
         own = config.own_optimizer(optimizer)
-        cache = cache_of(config)
         if config.vocabulary_size is None:
-            extended = self._strategy.extended
-            storage = extended.create_table(config.definition(optimizer))
+            extended, definition = self._strategy.extended, config.definition(optimizer)
+            storage = extended.create_table(definition)
             if config.staleness_writes:
                 extended.delay_rows(storage, config.staleness_writes, config.cache_bytes)
+            cache = cache_of(config, definition)
+            if isinstance(cache, TrainedRows):
+                extended.watch_pushes(storage, cache)
             return _Table(config, own, storage, cache)
         variable = Variable(
             initializer=config.first_values,
@@ -94,7 +97,7 @@ class Embeddings:
             dtype=config.dtype,
             name=config.name,
         )
-        return _Table(config, own, variable, cache)
+        return _Table(config, own, variable, cache_of(config, None))
 
     def _show_caches(self) -> None:
         caches = {t.config.name: t.cache for t in self._tables.values() if t.cache is not None}
@@ -135,8 +138,8 @@ class Embeddings:
         """The rows of some features, combined for each example.
 
         A key that has no row reads as its row would begin (or as zeros: ``unknown``), and makes
-        none. Rows are as they are now; of a table with ``staleness_reads`` as they were at most so
-        many lookups ago.
+        none. Rows are as they are now; of a table with ``staleness_reads`` they may lack what other
+        workers have trained in at most so many lookups of this one.
 
         Args:
             ids: By name of the feature: integers of shape ``(examples,)`` or ``(examples, n)``,
@@ -230,18 +233,31 @@ class Embeddings:
 
     def _pull(self, wanted: Sequence[tuple[_Table, Array]]) -> list[tuple[Array, Array | None]]:
         """The distinct rows of each table, and which of them belongs to each id."""
-        looked_up = [None if table.cache is None else table.cache.begin(i) for table, i in wanted]
-        asked = [
-            (table.storage, ids if cached is None else cached.wanted)
-            for (table, ids), cached in zip(wanted, looked_up, strict=True)
-        ]
-        pulled = self._strategy.extended.lookup_rows(asked) if asked else []
-        return [
-            (rows, inverse)
-            if table.cache is None or cached is None
-            else (table.cache.finish(cached, rows_of(rows, inverse)), cached.inverse)
-            for (table, _), cached, (rows, inverse) in zip(wanted, looked_up, pulled, strict=True)
-        ]
+        if not wanted:
+            return []
+        begun = [None if table.cache is None else table.cache.begin(i) for table, i in wanted]
+        pairs = list(zip(wanted, begun, strict=True))
+        pulled, states = self._strategy.extended.lookup_states(
+            [(t.storage, ids if cached is None else cached.wanted) for (t, ids), cached in pairs],
+            [
+                (t.storage, cached.wanted_states)
+                for (t, _), cached in pairs
+                if isinstance(cached, TrainedLookup)
+            ],
+        )
+        whole = iter(states)
+        found: Found = []
+        for ((table, _), cached), (rows, inverse) in zip(pairs, pulled, strict=True):
+            if cached is None or table.cache is None:
+                found.append((rows, inverse))
+                continue
+            own = rows_of(rows, inverse)
+            if isinstance(cached, TrainedLookup) and isinstance(table.cache, TrainedRows):
+                every = table.cache.finish_states(cached, own, rows_of(*next(whole)))
+            else:
+                every = table.cache.finish(cached, own)
+            found.append((every, cached.inverse))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

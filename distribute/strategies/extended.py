@@ -44,6 +44,9 @@ from .reducer import Reducer
 from .replica_runner import ReplicaRunner
 from .step_interface import StepInterface
 
+FoundRows = tuple[Array, Array | None]
+"""(the distinct rows; which of them belongs to each id, None: one after the other)"""
+
 
 class StrategyExtended(StepInterface):
     """The algorithms of a strategy, one object each. As ``tf.distribute.StrategyExtended``.
@@ -166,9 +169,7 @@ class StrategyExtended(StepInterface):
             table=table,
         )
 
-    def lookup_rows(
-        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
-    ) -> list[tuple[Array, Array | None]]:
+    def lookup_rows(self, wanted: Sequence[tuple[Variable | PsTable, Array]]) -> list[FoundRows]:
         """Rows of variables and tables as they are now; from parameter servers in one exchange.
 
         Args:
@@ -185,9 +186,26 @@ class StrategyExtended(StepInterface):
         found = [v.sparse_read(ids) for v, ids in wanted if isinstance(v, Variable)]
         return [(to_host(rows).reshape(len(rows), -1), None) for rows in found]
 
+    def lookup_states(
+        self,
+        wanted: Sequence[tuple[Variable | PsTable, Array]],
+        states: Sequence[tuple[PsTable, Array]],  # noqa: ARG002 - of growing tables, on servers
+    ) -> tuple[list[FoundRows], list[FoundRows]]:
+        """Rows as :meth:`lookup_rows` gives them, and rows of growing tables with slots and counts.
+
+        Args:
+            wanted: As for :meth:`lookup_rows`.
+            states: Pairs of a growing table and keys: int64, shape ``(n,)``.
+
+        Returns:
+            (what :meth:`lookup_rows` returns; the same for ``states``, whose rows are those of
+            ``engine/keyed/row_states.py``)
+        """
+        return self.lookup_rows(wanted), []
+
     def look_up_ahead(
         self, wanted: Sequence[tuple[Variable | PsTable, Array]]
-    ) -> Callable[[], list[tuple[Array, Array | None]]]:
+    ) -> Callable[[], list[FoundRows]]:
         """Look up rows for a later step: from another thread, while this one computes.
 
         Args:

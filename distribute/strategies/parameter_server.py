@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from ...client.ps.ahead import PushWatcher
 from ...client.ps.push_plans import Write
 from ...client.ps.snapshot import PsSnapshot
 from ...cluster.placement.balance import Placement, greedy_by_bytes
@@ -37,7 +38,7 @@ from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable,
 from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
-from .extended import StrategyExtended
+from .extended import FoundRows, StrategyExtended
 from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
 from .server_step import Gradients, ServerStep
@@ -438,25 +439,37 @@ class ParameterServerExtended(StrategyExtended):
             self._step.settle(variable.name)
             return self.runtime.session.lookup(variable.name, indices)
 
-    def lookup_rows(
-        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
-    ) -> list[tuple[Array, Array | None]]:
-        """Rows of variables and tables as they are now, in one exchange.
+    def lookup_rows(self, wanted: Sequence[tuple[Variable | PsTable, Array]]) -> list[FoundRows]:
+        """Rows of variables and tables as they are now, in one exchange."""
+        return self.lookup_states(wanted, ())[0]
+
+    def lookup_states(
+        self,
+        wanted: Sequence[tuple[Variable | PsTable, Array]],
+        states: Sequence[tuple[PsTable, Array]],
+    ) -> tuple[list[FoundRows], list[FoundRows]]:
+        """Rows as :meth:`lookup_rows`, and rows of tables with slots and counts, in one exchange.
 
         In a step variables of up to ``TINY_TABLE_BYTES`` are read whole, as others that it reads,
         unless the values that it reads were asked for before its last push (``prefetch``).
         """
         with self._lock:
             self._define()
-            found: dict[str, tuple[Array, Array | None]] = {}
+            found: dict[str, FoundRows] = {}
             if self._step.is_active and not self._prefetch:
                 found = {v.name: (self._whole(v), i) for v, i in wanted if _comes_whole(v, i)}
             ids = {variable.name: own for variable, own in wanted if variable.name not in found}
             for name in ids:
                 self._step.settle(name)
+            whole: dict[str, FoundRows] = {}
             if ids:
-                found |= self.runtime.session.lookup_rows(ids)
-            return [found[variable.name] for variable, _ in wanted]
+                keys = {table.name: own for table, own in states}
+                rows, whole = self.runtime.session.lookup_states(ids, keys)
+                found |= rows
+            return (
+                [found[variable.name] for variable, _ in wanted],
+                [whole[table.name] for table, _ in states],
+            )
 
     def _whole(self, variable: Variable | PsTable) -> Array:
         value = self._step.read(variable.name, self._small_variables)
@@ -464,14 +477,14 @@ class ParameterServerExtended(StrategyExtended):
 
     def look_up_ahead(
         self, wanted: Sequence[tuple[Variable | PsTable, Array]]
-    ) -> Callable[[], list[tuple[Array, Array | None]]]:
+    ) -> Callable[[], list[FoundRows]]:
         """Look up rows for a later step, beside the one that is under way."""
         with self._lock:
             self._define()
         session = self.runtime.session
         ahead = session.look_up_ahead({variable.name: ids for variable, ids in wanted})
 
-        def rows() -> list[tuple[Array, Array | None]]:
+        def rows() -> list[FoundRows]:
             with self._lock:
                 for variable, _ in wanted:
                     self._step.settle(variable.name)
@@ -497,6 +510,11 @@ class ParameterServerExtended(StrategyExtended):
             self._step.add_writes(
                 [Write(table.name, Operation.APPLY, rows) for table, rows in gradients]
             )
+
+    def watch_pushes(self, table: PsTable, watcher: PushWatcher) -> None:
+        """Show gradients that this worker pushes to a growing table to a watcher."""
+        if self.runtime.task.task.type != EVALUATOR:
+            self.runtime.session.watch_pushes(table.name, watcher)
 
     def delay_rows(self, table: PsTable, steps: int, max_bytes: int) -> None:
         """Have gradients of a growing table wait for some steps, and travel summed.

@@ -109,6 +109,17 @@ class KeyedBlock(RowsByKey):
             rows = self._memory.take_array(shape, self.dtype)
         return self.table.read(keys, rows)
 
+    @property
+    def state_elements(self) -> int:
+        """Elements of a row, its slots and its count."""
+        definition = self.table.definition
+        return definition.state_elements(definition.dim)
+
+    def read_states(self, keys: Array) -> Array:
+        """Rows of keys with their slots and counts; makes none."""
+        shape = (keys.size, self.state_elements)
+        return self.table.read_states(keys, self._memory.take_array(shape, self.dtype))
+
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""
         self.table = KeyedTable(self.table.definition)

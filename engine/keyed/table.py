@@ -30,6 +30,7 @@ from .index import INT64, KeyIndex, as_keys
 from .recent_rows import RecentRows
 from .removals import Removals
 from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
+from .row_states import counts_of, gather_states
 from .row_store import BUSY, FREE, LAST_STEP, RowStore
 from .tiles import Tile, check_tile, tile_of
 
@@ -108,6 +109,23 @@ class KeyedTable:
             out[unknown] = 0
         elif unknown.size:
             self._draws.fill(out, keys[unknown], unknown)
+        return out
+
+    def read_states(self, keys: Array, out: Array) -> Array:
+        """The rows of keys with their slots and counts; makes none.
+
+        Args:
+            keys: int64, shape ``(n,)``. May repeat.
+            out: contiguous array of the table's dtype, shape ``(n, state_elements)``. Modified. The
+                count of a key without a row is 0.
+
+        Returns:
+            ``out``.
+        """
+        rows = self._index.find(keys)
+        gather_states(self._store, np.maximum(rows, 0), out)
+        out[:, : self.definition.dim] = self.read(keys)
+        counts_of(out)[rows < 0] = 0
         return out
 
     def push(self, keys: Array, gradients: Array, step: int, scale: float = 1.0) -> None:

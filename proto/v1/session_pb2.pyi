@@ -28,6 +28,7 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_ROWS: _ClassVar[Encoding]
     ENCODING_ELEMENTS: _ClassVar[Encoding]
     ENCODING_KEYS: _ClassVar[Encoding]
+    ENCODING_STATES: _ClassVar[Encoding]
 OPERATION_UNSPECIFIED: Operation
 OPERATION_PULL: Operation
 OPERATION_APPLY: Operation
@@ -42,6 +43,7 @@ ENCODING_DENSE: Encoding
 ENCODING_ROWS: Encoding
 ENCODING_ELEMENTS: Encoding
 ENCODING_KEYS: Encoding
+ENCODING_STATES: Encoding
 
 class ClientMessage(_message.Message):
     __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure", "change_optimizer", "forget", "find_memory", "follow_rows", "keep_rows", "read_kept_rows")

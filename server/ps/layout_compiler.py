@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from ...core.arrays.dtypes import DType, is_float, row_shape, size_of
 from ...core.arrays.scaled_rows import INT8
 from ...core.errors import RefusedError
+from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
 from ...core.wire.bounds import check_number
 from ...core.wire.steps import ROW_OPERATIONS, Encoding, LayoutEntry, Operation
-from ...engine.push_target import RowsByKey
+from ...engine.push_target import PushTarget, RowsByKey
 from .layout import Layout, LayoutRange, join_ranges
 from .shard_table import ShardTable
 
@@ -40,9 +41,10 @@ def _range(item: LayoutEntry, table: ShardTable) -> LayoutRange:
     dtype = item.dtype or block.dtype
     _check_dtype(item, block.dtype, dtype, table.task)
     _check_encoding(item, isinstance(block, RowsByKey), table.task)
+    _check_states(item, block.dtype, dtype, table.task)
     _check_decay(item, block.dtype, table.task)
     applied = rule if item.operation is Operation.APPLY else None
-    width = size_of(row_shape(block.shards[entry].shape))
+    width = _width(block, block.shards[entry], item.encoding)
     where = block.range_of(entry)
     return LayoutRange(
         block, where, item.operation, applied, item.encoding, dtype, width, item.decay
@@ -56,7 +58,7 @@ def _check_dtype(item: LayoutEntry, held: DType, wire: DType, task: TaskId) -> N
 
 
 def _check_encoding(item: LayoutEntry, is_table: bool, task: TaskId) -> None:
-    by_key = item.encoding is Encoding.KEYS
+    by_key = item.encoding.is_by_key
     if item.encoding is Encoding.ELEMENTS and item.operation is not Operation.APPLY:
         raise RefusedError(f"{task}: single elements are for gradients", task=task)
     if item.operation in ROW_OPERATIONS and item.encoding is not Encoding.ROWS:
@@ -71,6 +73,24 @@ def _check_encoding(item: LayoutEntry, is_table: bool, task: TaskId) -> None:
             f"is a table, whose rows are read, and updated by its rule: {item.operation} is for "
             "arrays",
         )
+
+
+def _check_states(item: LayoutEntry, held: DType, wire: DType, task: TaskId) -> None:
+    pulls = item.operation is Operation.PULL and wire == held
+    if item.encoding is Encoding.STATES and not pulls:
+        raise RefusedError(
+            f"{task}: rows of {item.variable!r} with their slots are pulled, and travel as "
+            f"{held.name}",
+            task=task,
+            variable=item.variable,
+        )
+
+
+def _width(block: PushTarget, shard: ShardDefinition, encoding: Encoding) -> int:
+    """Elements of a row in the payload."""
+    if encoding is Encoding.STATES and isinstance(block, RowsByKey):
+        return block.state_elements
+    return size_of(row_shape(shard.shape))
 
 
 def _check_decay(item: LayoutEntry, dtype: DType, task: TaskId) -> None:

@@ -160,7 +160,7 @@ class Store:
             if part.encoding is Encoding.DENSE:
                 continue
             indices, what = next(given), part.encoding.removesuffix("s")
-            if indices.size == 0 or part.encoding is Encoding.KEYS:  # any int64 is a key
+            if indices.size == 0 or part.encoding.is_by_key:  # any int64 is a key
                 continue
             label = part.block.shards[part.where.first].label
             low, high = int(indices.min()), int(indices.max())
@@ -524,6 +524,8 @@ def _values(
     block, where = part.block, part.where
     if isinstance(block, RowsByKey):
         keys = _NO_KEYS if numbers is None else numbers
+        if part.encoding is Encoding.STATES:
+            return block.read_states(keys).reshape(-1), None
         own = room(part.numbered_bytes(keys.size)) if part.dtype == block.dtype else None
         return block.read(keys, own).reshape(-1), None
     value = part.array.value[where.start : where.stop]

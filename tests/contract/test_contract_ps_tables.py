@@ -8,8 +8,10 @@ import pytest
 from helpers.ps_faults import DIRECTIONS, shm
 from helpers.ps_peers import CONNECTIONS, REMOTE, Ps, faults_on, open_session
 from helpers.tables import DIM, EXTREMES, Reference, gradients, table
+from windlass.client.ps.distinct_rows import DistinctRows, RowSums
 from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.definitions import VariableDefinition
+from windlass.engine.keyed.row_states import counts_of
 
 
 @pytest.fixture(params=CONNECTIONS)
@@ -41,12 +43,49 @@ def test_steps_on_two_ps_are_those_of_numpy(servers: list[Ps]) -> None:
     assert sum(each.rows for each in counted) == 2 * EXTREMES.size
 
 
+class _Watcher:
+    """Counts what it is shown."""
+
+    pushes = doubts = 0
+
+    def pushed(self, rows: DistinctRows, sums: RowSums, step: int) -> None:
+        self.pushes += 1
+        assert sums.array().shape == (rows.unique.size, DIM)
+
+    def forget(self) -> None:
+        self.doubts += 1
+
+
+def test_rows_come_with_their_slots_and_counts_beside_plain_ones(servers: list[Ps]) -> None:
+    session = open_session(*servers)
+    session.define([table("t"), table("u")], {}, create=True)
+    keys, ones = EXTREMES[:5], np.ones((5, DIM), np.float32)
+    for count in (1, 2):
+        session.step(gradients(t=(keys[:count], ones[:count])))
+    wanted = {"t": EXTREMES[5:], "u": keys}
+    rows, states = session.lookup_states(wanted, {"t": keys})
+    found, inverse = states["t"]
+    assert inverse is not None
+    found = found[inverse]
+    plain = session.lookup_rows(wanted | {"t": EXTREMES})
+    for name, ids in wanted.items():
+        own, theirs = (each[0][each[1]] for each in (rows[name], plain[name]))
+        np.testing.assert_array_equal(own, theirs[-ids.size :])
+    values, order = plain["t"]
+    np.testing.assert_array_equal(found[:, :DIM], values[order][:5])
+    assert counts_of(found).tolist() == [2, 1, 0, 0, 0]
+    np.testing.assert_allclose(found[:2, DIM:-1], [[2.1] * DIM, [1.1] * DIM], rtol=1e-6)
+    session.close()
+
+
 @pytest.mark.parametrize("kind", REMOTE)
 def test_a_step_cut_at_any_byte_is_repeated_and_applied_once(kind: str) -> None:
     ps, faults = Ps(kind), faults_on(kind)
     session = open_session(ps, faults=faults)
     session.define([table()], {}, create=True)
     reference, rng = Reference(table()), np.random.default_rng(1)
+    watcher = _Watcher()
+    session.watch_pushes("t", watcher)
 
     def step() -> None:
         keys = rng.choice(EXTREMES, 20)
@@ -65,6 +104,8 @@ def test_a_step_cut_at_any_byte_is_repeated_and_applied_once(kind: str) -> None:
             faults.stream.cut(place, direction)
             step()
     assert ps.store.counters().pushes == 2 + 2 * 8
+    assert watcher.pushes == 2 + 2 * 8
+    assert watcher.doubts == ps.store.counters().duplicates > 0
     session.close()
     ps.close()
 

@@ -163,8 +163,20 @@ def test_tables_of_several_shares_are_shown_as_one() -> None:
         LayoutEntry("t", 0, Operation.ASSIGN, Encoding.KEYS),
         LayoutEntry("t", 0, Operation.MULTIPLY, Encoding.KEYS),
         LayoutEntry("w", 0, Operation.PULL, Encoding.KEYS),
+        LayoutEntry("w", 0, Operation.PULL, Encoding.STATES),
+        LayoutEntry("t", 0, Operation.APPLY, Encoding.STATES),
+        LayoutEntry("t", 0, Operation.PULL, Encoding.STATES, np.dtype(np.float16)),
     ],
-    ids=["whole", "by number", "assign", "multiply", "array by key"],
+    ids=[
+        "whole",
+        "by number",
+        "assign",
+        "multiply",
+        "array by key",
+        "array with slots",
+        "push of slots",
+        "narrow slots",
+    ],
 )
 def test_a_layout_that_does_not_fit_is_refused(entry: LayoutEntry) -> None:
     store = make_store(table(), VariableDefinition("w", (3, 4), F32))
