@@ -57,6 +57,7 @@ _REPLICATED = "chief, of a job with replicas"
 _TABLES = "ps, of tables that grow"
 _FOLLOWED = "ps, of a job whose shares move"
 _CACHING = "workers, of tables with staleness_reads"
+_READERS = "readers (wl.embedding.Reader)"
 
 TASK_INFO = _metric(
     _EVERY,
@@ -105,6 +106,44 @@ UNCACHED_ROWS = _metric(
     "embedding_pulled_rows_total",
     "Distinct rows of lookups of such a table that were pulled.",
     "table",
+)
+
+READER_LAG = _metric(
+    _READERS,
+    "reader_lag_seconds",
+    "How old the rows that a reader keeps of a table may be.",
+    "table",
+)
+READER_ROWS = _metric(_READERS, "reader_kept_rows", "Rows that a reader keeps of a table.", "table")
+READER_BYTES = _metric(
+    _READERS, "reader_kept_bytes", "Memory of them and all that is kept beside them.", "table"
+)
+READER_HITS = _metric(
+    _READERS,
+    "reader_cached_rows_total",
+    "Distinct rows of lookups that were read from the reader's memory.",
+    "table",
+)
+READER_MISSES = _metric(
+    _READERS,
+    "reader_looked_up_rows_total",
+    "Distinct rows of lookups of such a table that the servers were asked for.",
+    "table",
+)
+READER_CHANGES = _metric(
+    _READERS,
+    "reader_changed_rows_total",
+    "Rows of a table that servers named as changed, or as there when following began.",
+    "table",
+)
+READER_RENEWED = _metric(
+    _READERS,
+    "reader_renewed_rows_total",
+    "Rows that it pulled to keep them, as they are after changes.",
+    "table",
+)
+READER_RECEIVED = _metric(
+    _READERS, "reader_received_bytes_total", "Rows and keys received from all ps."
 )
 
 PS_PUSHES = _metric(_PS, "ps_pushes_total", "Pushes applied.")

@@ -68,6 +68,8 @@ class ReaderSession:
         AccessError: It does not let this reader in.
     """
 
+    _key_bytes = 0  # of answers that say which rows changed
+
     def __init__(self, chief: str, settings: Settings) -> None:
         # One of many: readers know nothing of each other.
         task = TaskId(READER, secrets.randbelow(MAX_TASK_INDEX + 1))
@@ -120,6 +122,11 @@ class ReaderSession:
     def global_step(self) -> int:
         """Global step of the job, as far as lookups have seen it."""
         return self._session.global_step
+
+    @property
+    def received_bytes(self) -> int:
+        """Rows, and keys of changed ones, that came from all ps. Unit: bytes."""
+        return self._session.counters.pulled + self._key_bytes
 
     def close(self) -> None:
         """End the sessions. Idempotent."""
@@ -190,6 +197,7 @@ class ReaderSession:
                 f"{self._peers[ps].task} sent {len(payload)} bytes of keys and announced "
                 f"{answer.payload_bytes}"
             )
+        self._key_bytes += len(payload)
         return answer, np.frombuffer(payload, np.int64)
 
     # -- rows of one moment --------------------------------------------------------------------

@@ -8,7 +8,7 @@ taken over a share or the reader was away, all rows that are kept are pulled aga
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,16 @@ from ...core.arrays.dtypes import Array, DType
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.wire.followed_rows import MAX_RANGES, FollowAnswer, FollowRequest, Position, within
 from ...engine.keyed.hashing import ps_of_keys
+from ...telemetry.catalogue import (
+    READER_BYTES,
+    READER_CHANGES,
+    READER_HITS,
+    READER_LAG,
+    READER_MISSES,
+    READER_RENEWED,
+    READER_ROWS,
+    Sample,
+)
 from .row_cache import CachedLookup, RowCache, rows_of
 
 _ALWAYS = 1 << 62  # lookups: how long a row is kept that did not change
@@ -128,6 +138,8 @@ class FollowedTable:
     Attributes:
         rows: What is kept.
         as_of: On the clock of ``time.monotonic``: all changes until then are in it.
+        changes: How many rows the ps named: as changed, or as there when following began.
+        renewed: How many of them were pulled.
     """
 
     def __init__(
@@ -148,6 +160,7 @@ class FollowedTable:
             definition.name, dim, definition.dtype, max_bytes, self._is_chosen
         )
         self.as_of = float("-inf")
+        self.changes = self.renewed = 0
 
     def _is_chosen(self, keys: Array) -> Array:
         if self._list is not None:
@@ -195,6 +208,7 @@ class FollowedTable:
             if answer.unknown:
                 return answer.position, [], True
             parts.append(keys)
+            self.changes += keys.size
             cursor = answer.next
             if not cursor:
                 return position, parts, False
@@ -215,6 +229,7 @@ class FollowedTable:
         for part in _pieces(keys[self._is_wanted(keys)]):
             rows, inverse = self._source.lookup_rows({self._name: part})[self._name]
             self.rows.renew(part, rows_of(rows, inverse))
+            self.renewed += part.size
 
     def _is_wanted(self, keys: Array) -> Array:
         held = self.rows.holds(keys)
@@ -222,6 +237,22 @@ class FollowedTable:
             return held  # others are not brought here by a change
         wanted: Array = held | self._is_chosen(keys)
         return wanted
+
+
+def followed_samples(tables: Mapping[str, FollowedTable]) -> Iterator[Sample]:
+    """What a reader keeps of each table, for Prometheus."""
+    now = time.monotonic()
+    for name, table in tables.items():
+        for metric, value in (
+            (READER_LAG, now - table.as_of),
+            (READER_ROWS, len(table.rows)),
+            (READER_BYTES, table.rows.num_bytes),
+            (READER_HITS, table.rows.hits),
+            (READER_MISSES, table.rows.misses),
+            (READER_CHANGES, table.changes),
+            (READER_RENEWED, table.renewed),
+        ):
+            yield Sample(metric, value, (name,))
 
 
 def _pieces(keys: Array) -> Iterator[Array]:

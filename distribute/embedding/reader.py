@@ -18,9 +18,12 @@ from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread
 from ...core.settings import load_settings, quiet_grpc
 from ...net.auth.own_job import with_own_job
+from ...net.metrics_port import MetricsPort
+from ...telemetry.catalogue import READER_RECEIVED, Sample
+from ...telemetry.task_metrics import task_samples
 from .config import DEFAULT_CACHE_BYTES, FeatureConfig
 from .feature_bags import FeatureBags, by_name
-from .followed_tables import FollowedTable
+from .followed_tables import FollowedTable, followed_samples
 from .reader_arguments import Keys, check_table, checked_keys, chief_of_cluster
 from .row_cache import CachedLookup, rows_of
 
@@ -87,9 +90,12 @@ class Reader:
         ca: File with the CA of the job's certificates.
         cert: File with this reader's certificate, of the role reader.
         key: File with its key.
+        metrics_port: Port where Prometheus reads this reader's metrics; 0: none. It has a port of
+            its own in each process, so ``WINDLASS_METRICS_PORT``, which tasks read, is not for it.
         settings: Further settings by name, as in ``WINDLASS_NAME`` variables.
 
     Raises:
+        AddressInUseError: ``metrics_port`` is taken.
         ConfigurationError: Arguments or settings that are not valid, or a table that the job has
             otherwise.
         PeerLostError: There is no answer at the address.
@@ -112,6 +118,7 @@ class Reader:
         ca: str = "",
         cert: str = "",
         key: str = "",
+        metrics_port: int = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._features = by_name(list(features))
@@ -130,10 +137,12 @@ class Reader:
         self._failure: WindlassError | None = None
         files = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
         given = {name: file for name, file in files.items() if file} | dict(settings or {})
+        own = with_own_job(load_settings(given | {"metrics_port": metrics_port}))
+        chief = chief or chief_of_cluster()
         quiet_grpc()
-        self._session = ReaderSession(
-            chief or chief_of_cluster(), with_own_job(load_settings(given))
-        )
+        self._session = ReaderSession(chief, own)
+        self._kept: dict[str, FollowedTable] = {}
+        self._metrics = MetricsPort(self._session.who.task, chief, own, self._samples)
         try:
             definitions = self._session.find(tables)
             for name, definition in definitions.items():
@@ -143,6 +152,7 @@ class Reader:
                 for name, which in wanted.items()
             }
             self._follow_all()
+            self._metrics.start()
         except BaseException:
             self._session.close()
             raise
@@ -164,14 +174,10 @@ class Reader:
             weights: The same.
 
         Returns:
-            By name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,
-            max_sequence_length, dim)``.
+            Arrays by name of the feature, as :meth:`Embeddings.lookup` returns them.
 
         Raises:
-            KeyError: There is no such feature, or one has weights alone.
-            TypeError: Ids are no integers.
-            ValueError: Weights do not fit the ids.
-            ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
+            KeyError, TypeError, ValueError, ShapeMismatchError: As :meth:`Embeddings.lookup`.
             StaleRowsError: Rows that are kept are older than ``max_lag_s``, and a server does not
                 answer.
             PeerLostError: A server does not answer, or the job is over, and a row is not kept.
@@ -251,6 +257,7 @@ class Reader:
     def close(self) -> None:
         """End the sessions. Idempotent."""
         self._closing.set()
+        self._metrics.stop()
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -258,6 +265,12 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _samples(self) -> Iterator[Sample]:
+        who = self._session.who
+        yield from task_samples(who.task, who.job, draining=self._closing.is_set())
+        yield from followed_samples(self._kept)
+        yield Sample(READER_RECEIVED, self._session.received_bytes)
 
     # -- following -----------------------------------------------------------------------------
 

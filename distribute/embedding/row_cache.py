@@ -83,7 +83,8 @@ class RowCache:
         *,
         beside_bytes: int = ROW_BYTES,
     ) -> None:
-        count = max(1, max_bytes // (dim * dtype.itemsize + beside_bytes))
+        self._row_bytes = dim * dtype.itemsize + beside_bytes
+        count = max(1, max_bytes // self._row_bytes)
         self._name = name
         self._staleness = staleness
         self._index = KeyIndex(name, count)
@@ -99,6 +100,11 @@ class RowCache:
 
     def __len__(self) -> int:
         return self._used
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the rows that are kept and of all that is beside them."""
+        return self._used * self._row_bytes
 
     def begin(self, ids: Array) -> CachedLookup:
         """Begin a lookup: what is here is read.

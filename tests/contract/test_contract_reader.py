@@ -4,9 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import windlass as wl
 from helpers.certificates import tls_settings
@@ -27,6 +29,7 @@ from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Operation
+from windlass.net.free_ports import free_ports
 from windlass.proto.v1 import session_pb2
 from windlass.server.chief.server import ChiefServer
 from windlass.server.chief.servicer import WATCH_S
@@ -214,6 +217,30 @@ def test_rows_that_are_kept_stay_within_their_bytes(job: Job) -> None:
         expected = job.worker.lookup("t", np.arange(500))
         np.testing.assert_array_equal(reader.lookup({"id": np.arange(500)})["id"], expected)
         assert reader.kept_rows == {"t": 50}
+
+
+def test_prometheus_reads_what_a_reader_keeps(job: Job) -> None:
+    job.push(np.arange(10))
+    [port] = free_ports(1)
+    options: dict[str, Any] = {"keys": {"t": [(0, 7)]}, "max_lag_s": 1000.0}
+    with job.reader(**options, metrics_port=port) as reader:
+        job.push(np.arange(4))
+        reader._follow_all()
+        reader.lookup({"id": [1, 2, 9], "day": [0]})
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            found = {s.name: s for family in families for s in family.samples}
+        with pytest.raises(wl.errors.AddressInUseError, match="metrics"):
+            job.reader(metrics_port=port)
+    wanted = {"kept_rows": 8, "cached_rows_total": 2, "looked_up_rows_total": 1,
+              "changed_rows_total": 8 + 4, "renewed_rows_total": 8 + 4}  # fmt: skip
+    for name, value in wanted.items():
+        sample = found[f"windlass_reader_{name}"]
+        assert (sample.value, sample.labels) == (value, {"table": "t"}), name
+    assert 0 <= found["windlass_reader_lag_seconds"].value < 100
+    assert found["windlass_reader_kept_bytes"].value == reader._kept["t"].rows.num_bytes
+    assert found["windlass_reader_received_bytes_total"].value >= (8 + 4 + 2) * 4 * DIM
+    assert found["windlass_task_info"].labels["role"] == "reader"
 
 
 def test_a_ps_notes_changes_only_while_a_reader_follows(job: Job) -> None:
