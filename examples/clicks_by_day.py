@@ -94,18 +94,24 @@ def auc(clicks, predictions):
     return (ranks[clicks == 1].sum() - hits * (hits + 1) / 2) / (hits * (len(clicks) - hits))
 
 
+def predict_and_train(strategy, embeddings, day, seed):
+    """(the best AUC there can be, the AUC) of a day, on which the tables are trained then."""
+    ids, clicks, probability = visits(day, seed=1000 * seed + strategy.task_index)
+    rows = embeddings.lookup(ids)  # before anything of this day was trained
+    found, best = auc(clicks, predict(rows["user"], rows["ad"])), auc(clicks, probability)
+    for start in range(0, VISITS, BATCH):
+        part = slice(start, start + BATCH)
+        batch = {kind: each[part] for kind, each in ids.items()}
+        strategy.run(train_step, args=(embeddings, batch, clicks[part]))
+    return best, found
+
+
 def main(days, staleness_reads=0, seed=0):
     strategy = wl.distribute.ParameterServerStrategy()
     embeddings = make_embeddings(strategy, staleness_reads)
     for day in range(days):
-        ids, clicks, probability = visits(day, seed=1000 * seed + strategy.task_index)
-        rows = embeddings.lookup(ids)  # before anything of this day was trained
-        found, best = auc(clicks, predict(rows["user"], rows["ad"])), auc(clicks, probability)
+        best, found = predict_and_train(strategy, embeddings, day, seed)
         print(f"day {day}: best {best:.3f}, AUC {found:.3f}", flush=True)
-        for start in range(0, VISITS, BATCH):
-            part = slice(start, start + BATCH)
-            batch = {kind: each[part] for kind, each in ids.items()}
-            strategy.run(train_step, args=(embeddings, batch, clicks[part]))
     return strategy
 
 
