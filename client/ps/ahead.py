@@ -33,7 +33,7 @@ class PushWatcher(Protocol):
         ...
 
     def forget(self) -> None:
-        """Not all that was sent was applied."""
+        """A push was refused, or answered as a repeated one: what was shown may not be applied."""
         ...
 
 

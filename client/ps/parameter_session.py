@@ -378,8 +378,8 @@ class ParameterSession:
                 raise
             if self._feedback is not None:
                 self._feedback.sent(results.keys())
-            if failure is not None or any(result.duplicate for result in results.values()):
-                for watcher in self._watchers.values():
+            for watcher in self._watchers.values():
+                if failure is not None or any(each.duplicate for each in results.values()):
                     watcher.forget()
             if failure is not None:
                 mine.failure = self._unreported = failure

@@ -1,7 +1,7 @@
 """Embeddings: the tables of some features, looked up in one exchange and trained in one push."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ...core.arrays.dtypes import Array
@@ -71,8 +71,9 @@ class Embeddings:
         self._show_caches()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For closures: what this task looks up ahead stays with it."""
-        return self.__dict__ | {"_ahead": None}
+        """For closures: what this task keeps, and looks up ahead, stays with it."""
+        tables = {config: replace(table, cache=None) for config, table in self._tables.items()}
+        return self.__dict__ | {"_ahead": None, "_tables": tables}
 
     def _make(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
         table = self._made(config, optimizer)

@@ -1,5 +1,6 @@
 """A worker's cache of rows: none is older than its bound, and what is read often stays."""
 
+import copy
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.distribute import ParameterServerStrategy
+from windlass.distribute.coordinator.shipping import pickle_for_workers
 from windlass.distribute.embedding.config import FeatureConfig, TableConfig
 from windlass.distribute.embedding.row_cache import ROW_BYTES, RowCache
 from windlass.distribute.embedding.tables import Embeddings
@@ -132,6 +134,17 @@ def test_a_table_is_read_up_to_its_bound_of_lookups_ago() -> None:
         ("windlass_embedding_cached_rows_total", 10, ("t",)),
         ("windlass_embedding_pulled_rows_total", 6, ("t",)),
     ]
+
+
+@pytest.mark.parametrize("vocabulary_size", [None, 50], ids=["growing", "dense"])
+def test_closures_read_rows_as_they_are(vocabulary_size: int | None) -> None:
+    strategy, embeddings = on_servers(TableConfig("t", 2, vocabulary_size, staleness_reads=2))
+    sent = pickle_for_workers(embeddings, strategy)
+    assert sent.num_bytes > 0
+    (table,) = copy.copy(embeddings)._tables.values()
+    assert table.cache is None
+    (own,) = embeddings._tables.values()
+    assert own.cache is not None
 
 
 def test_without_a_bound_every_lookup_reads_rows_as_they_are() -> None:
