@@ -59,22 +59,21 @@ class _Watcher:
 def test_rows_come_with_their_slots_and_counts_beside_plain_ones(servers: list[Ps]) -> None:
     session = open_session(*servers)
     session.define([table("t"), table("u")], {}, create=True)
-    keys, ones = EXTREMES[:5], np.ones((5, DIM), np.float32)
-    for count in (1, 2):
+    keys, ones = np.arange(40), np.ones((40, DIM), np.float32)
+    for count in (10, 20):
         session.step(gradients(t=(keys[:count], ones[:count])))
-    wanted = {"t": EXTREMES[5:], "u": keys}
+    wanted = {"t": EXTREMES, "u": keys}
     rows, states = session.lookup_states(wanted, {"t": keys})
     found, inverse = states["t"]
     assert inverse is not None
     found = found[inverse]
-    plain = session.lookup_rows(wanted | {"t": EXTREMES})
     for name, ids in wanted.items():
-        own, theirs = (each[0][each[1]] for each in (rows[name], plain[name]))
-        np.testing.assert_array_equal(own, theirs[-ids.size :])
-    values, order = plain["t"]
-    np.testing.assert_array_equal(found[:, :DIM], values[order][:5])
-    assert counts_of(found).tolist() == [2, 1, 0, 0, 0]
-    np.testing.assert_allclose(found[:2, DIM:-1], [[2.1] * DIM, [1.1] * DIM], rtol=1e-6)
+        own, order = rows[name]
+        np.testing.assert_array_equal(own[order], session.lookup(name, ids))
+    np.testing.assert_array_equal(found[:, :DIM], session.lookup("t", keys))
+    assert counts_of(found).tolist() == [2] * 10 + [1] * 10 + [0] * 20
+    for accumulators, sum_of_squares in ((found[:10], 2.1), (found[10:20], 1.1)):
+        np.testing.assert_allclose(accumulators[:, DIM:-1], sum_of_squares, rtol=1e-6)
     session.close()
 
 
