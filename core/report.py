@@ -44,11 +44,12 @@ class TableCounters:
     Attributes:
         name: Name of the table.
         rows: Rows now.
-        num_bytes: Size of rows, slots and index. Unit: bytes.
+        num_bytes: Memory of rows, slots and index. Unit: bytes.
         admitted: Rows that were made.
         refused: Sightings of keys that were not admitted; their gradients were dropped.
         full: Sightings of keys for which there was no room; their gradients were dropped.
         evicted: Rows that were evicted.
+        disk_bytes: Size of rows and slots that are on disk alone. Unit: bytes.
     """
 
     name: str
@@ -58,6 +59,7 @@ class TableCounters:
     refused: int = 0
     full: int = 0
     evicted: int = 0
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

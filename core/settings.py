@@ -137,6 +137,19 @@ class Settings(BaseModel):
         "refused before memory is taken. 0: four fifths of the memory of its machine or cgroup; "
         "the rest is for steps under way and checkpoints.",
     )
+    table_folder: str = Field(
+        default="",
+        description="Folder of a ps for growing tables with `memory_bytes`: their rows beyond that "
+        "lie there, in files without a name that go with the process. On a local disk, for this "
+        "user alone (mode 700), made if it is not there. Empty: such a table is refused, since a "
+        "program must not fill a disk that it was not given.",
+    )
+    max_ps_disk_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Most bytes of `table_folder` that one ps reserves. 0: what is free there, "
+        "which is reserved when a table is defined.",
+    )
     ps_replicas: int = Field(
         default=1,
         ge=1,

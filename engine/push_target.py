@@ -129,6 +129,16 @@ class PushTarget(ABC):
         return self.value_bytes + self.slot_bytes + self.followed_bytes
 
     @property
+    def disk_bytes(self) -> int:
+        """Bytes of values and slots that are on disk alone."""
+        return 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of the disk that are reserved for values and slots."""
+        return 0
+
+    @property
     def followed_bytes(self) -> int:
         """Most bytes of what is noted about changes of rows."""
         return sum(each.num_bytes for each in list(self.changes.values()))
@@ -240,6 +250,15 @@ class RowsByKey(PushTarget):
 
         Returns:
             Shape ``(n, state_elements)``; see ``engine/keyed/row_states.py``.
+        """
+
+    def fetch(self, keys: Array) -> None:
+        """Rows that will be read, and updated then: have those come that are on disk.
+
+        Without the lock.
+
+        Args:
+            keys: int64, shape ``(n,)``. May repeat.
         """
 
     @abstractmethod

@@ -162,6 +162,12 @@ PS_TABLE_ROWS = _metric(_TABLES, "ps_table_rows", "Rows of a growing table here.
 PS_TABLE_BYTES = _metric(
     _TABLES, "ps_table_bytes", "Memory of a growing table's rows, slots and index here.", "table"
 )
+PS_TABLE_DISK_BYTES = _metric(
+    _TABLES,
+    "ps_table_disk_bytes",
+    "Rows and slots of a growing table that are on disk alone here.",
+    "table",
+)
 PS_TABLE_ADMITTED = _metric(
     _TABLES, "ps_table_admitted_rows_total", "Rows that a growing table has made.", "table"
 )

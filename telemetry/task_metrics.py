@@ -52,6 +52,7 @@ from .catalogue import (
     PS_SLOTS,
     PS_TABLE_ADMITTED,
     PS_TABLE_BYTES,
+    PS_TABLE_DISK_BYTES,
     PS_TABLE_EVICTED,
     PS_TABLE_FULL,
     PS_TABLE_REFUSED,
@@ -139,6 +140,7 @@ def ps_samples(
         label = (table.name,)
         yield Sample(PS_TABLE_ROWS, table.rows, label)
         yield Sample(PS_TABLE_BYTES, table.num_bytes, label)
+        yield Sample(PS_TABLE_DISK_BYTES, table.disk_bytes, label)
         yield Sample(PS_TABLE_ADMITTED, table.admitted, label)
         yield Sample(PS_TABLE_REFUSED, table.refused, label)
         yield Sample(PS_TABLE_FULL, table.full, label)

@@ -53,7 +53,7 @@ class VariableDefinition:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the value; of a table the most it may take."""
+        """Bytes of the value; of a table the most it may take, in memory or on disk."""
         if self.table is not None:
             return self.table.num_bytes(self.shape[0], size_of(row_shape(self.shape)), self.dtype)
         return self.size * self.dtype.itemsize
@@ -98,12 +98,35 @@ class ShardDefinition:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the value; of a table the most it may take."""
+        """Bytes of the value; of a table the most it may take, in memory or on disk."""
         variable = self.variable
         if variable.table is not None:
             width = size_of(row_shape(variable.shape))
             return variable.table.num_bytes(self.rows, width, variable.dtype)
         return self.size * variable.dtype.itemsize
+
+    @property
+    def memory_bytes(self) -> int:
+        """Most memory of it, where a ps has a disk for the rest."""
+        budget = self.memory_budget
+        return self.num_bytes if budget is None else min(self.num_bytes, budget)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of a table's values and slots, if not all of it fits into its memory; else 0."""
+        variable = self.variable
+        if variable.table is None or self.memory_bytes == self.num_bytes:
+            return 0
+        width = size_of(row_shape(variable.shape))
+        return variable.table.row_bytes(self.rows, width, variable.dtype)
+
+    @property
+    def memory_budget(self) -> int | None:
+        """This part's share of a table's ``memory_bytes``; None: it has none."""
+        table = self.variable.table
+        if table is None or table.memory_bytes is None:
+            return None
+        return table.memory_bytes * self.rows // max(1, self.variable.shape[0])
 
 
 def cut(definition: VariableDefinition, num_parts: int) -> list[ShardDefinition]:

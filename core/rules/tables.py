@@ -96,6 +96,8 @@ class TableOptions:
             of them; None: no row is.
         evicts: Order of eviction when the table is full; None: none, and new keys are refused.
         clipping: Clipping of gradients, by norm.
+        memory_bytes: Most memory of the whole table, over all ps: rows beyond it are on the disks
+            of the ps. None: all rows are in memory.
     """
 
     rule: UpdateRule
@@ -104,15 +106,26 @@ class TableOptions:
     max_unseen_steps: int | None = None
     evicts: Order | None = None
     clipping: NormClipping = field(default_factory=NormClipping)
+    memory_bytes: int | None = None
 
     def state_elements(self, width: int) -> int:
         """Elements of a row of ``width`` elements, its slots and its count."""
         return width + sum(slot_elements(self.rule, width).values()) + 1
 
     def num_bytes(self, rows: int, width: int, dtype: DType) -> int:
-        """Most memory of a table with at most so many rows, on one ps."""
+        """Most bytes of a table with at most so many rows, on one ps, in memory or on disk."""
+        return self.row_bytes(rows, width, dtype) + self.index_bytes(rows)
+
+    def row_bytes(self, rows: int, width: int, dtype: DType) -> int:
+        """Bytes of the values and slots of so many rows, which may be on disk."""
         elements = width + sum(slot_elements(self.rule, width).values())
-        return rows * (elements * dtype.itemsize + _ROW_BYTES) + self._admission_bytes()
+        return rows * elements * dtype.itemsize
+
+    def index_bytes(self, rows: int) -> int:
+        """Most bytes of the rest, which is always in memory: of keys, counts, steps and index, and
+        of what admission remembers.
+        """
+        return rows * _ROW_BYTES + self._admission_bytes()
 
     def rows_within(self, budget_bytes: int, width: int, dtype: DType) -> int:
         """Most rows of a table that fit into a budget, at least 1."""

@@ -39,6 +39,7 @@ def table_to_wire(options: TableOptions, rule: struct_pb2.Struct) -> ps_pb2.Tabl
         max_unseen_steps=options.max_unseen_steps or 0,
         row_norm=options.clipping.row_norm or 0.0,
         table_norm=options.clipping.table_norm or 0.0,
+        memory_bytes=options.memory_bytes or 0,
     )
     if options.evicts is not None:
         message.evicts = _ORDERS[options.evicts]
@@ -77,6 +78,7 @@ def table_from_wire(message: ps_pb2.TableOptions, rule: UpdateRule) -> TableOpti
         max_unseen_steps=message.max_unseen_steps or None,
         evicts=_FROM_WIRE.get(message.evicts),
         clipping=clipping,
+        memory_bytes=message.memory_bytes or None,
     )
 
 
@@ -99,6 +101,7 @@ def counters_to_wire(counters: TableCounters) -> ps_pb2.TableCounters:
         refused=min(counters.refused, MAX_COUNT),
         full=min(counters.full, MAX_COUNT),
         evicted=min(counters.evicted, MAX_COUNT),
+        disk_bytes=counters.disk_bytes,
     )
 
 
@@ -112,4 +115,5 @@ def counters_from_wire(message: ps_pb2.TableCounters) -> TableCounters:
         message.refused,
         message.full,
         message.evicted,
+        message.disk_bytes,
     )

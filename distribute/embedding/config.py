@@ -40,7 +40,10 @@ class TableConfig:
         dtype: float32 or float64; with a vocabulary_size any dtype of floating-point numbers.
         max_rows: Maximal number of rows of a growing table, over all ps; None: as ``max_bytes``
             says, or 1,048,576. Each ps has an equal part of them.
-        max_bytes: The same as memory of rows, slots and index over all ps. Unit: bytes.
+        max_bytes: The same as bytes of rows, slots and index over all ps. Unit: bytes.
+        memory_bytes: Memory of a growing table over all ps, with slots and index: the rows beyond
+            it that were not used for longest are on the disks of the ps, which need a
+            ``table_folder``. None: all rows are in memory. Unit: bytes.
         admission: Which keys of a growing table get a row: :class:`Sightings`,
             :class:`SketchedSightings` or :class:`Chance`; None: all.
         evicts: Which rows make room when a growing table is full: ``"least_recent"``,
@@ -76,6 +79,7 @@ class TableConfig:
     dtype: Any = np.float32
     max_rows: int | None = None
     max_bytes: int | None = None
+    memory_bytes: int | None = None
     admission: Admission | None = None
     evicts: Order | None = "least_recent"
     max_unseen_steps: int | None = None
@@ -93,7 +97,7 @@ class TableConfig:
         for name in ("staleness_reads", "staleness_writes"):
             self._check(name, getattr(self, name) >= 0, "at least 0")
         self._check("cache_bytes", self.cache_bytes >= 1, "at least 1")
-        for name in ("vocabulary_size", "max_rows", "max_bytes"):
+        for name in ("vocabulary_size", "max_rows", "max_bytes", "memory_bytes"):
             value = getattr(self, name)
             self._check(name, value is None or value >= 1, "at least 1, or None")
         self._check("unknown", self.unknown in ("initial", "zeros"), '"initial" or "zeros"')
@@ -152,6 +156,7 @@ class TableConfig:
             max_unseen_steps=self.max_unseen_steps,
             evicts=self.evicts,
             clipping=NormClipping(self.row_norm, self.table_norm),
+            memory_bytes=self.memory_bytes,
         )
         rows = self.max_rows or DEFAULT_MAX_ROWS
         if self.max_bytes is not None:
@@ -182,8 +187,8 @@ class TableConfig:
 
 
 _GROWING_ALONE = (
-    "max_rows", "max_bytes", "admission", "max_unseen_steps", "row_norm", "table_norm",
-    "staleness_writes",
+    "max_rows", "max_bytes", "memory_bytes", "admission", "max_unseen_steps", "row_norm",
+    "table_norm", "staleness_writes",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from ...core.rules.definitions import ShardDefinition
 from ...core.wire.memory import MemoryLocation
 from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
 from ..row_changes import RowChanges
-from .definition import TableCounts, definition_of
+from .definition import TableCounts, TableDefinition, definition_of
 from .row_rules import warm_up
 from .row_store import LAST_STEP
 from .table import KeyedTable
@@ -52,10 +52,13 @@ class KeyedBlock(RowsByKey):
     def __init__(self, shard: ShardDefinition, number: int = 0) -> None:
         super().__init__([shard], number)
         definition = definition_of(shard)
-        self.table = KeyedTable(definition)
+        self.table = self._new_table(definition)
         self.rules = [definition.rule]
         self.initialized[:] = True
         self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
+
+    def _new_table(self, definition: TableDefinition) -> KeyedTable:
+        return KeyedTable(definition)
 
     @property
     def value_bytes(self) -> int:
@@ -122,7 +125,7 @@ class KeyedBlock(RowsByKey):
 
     def clear(self) -> None:
         """Forget all rows, and what is remembered beside them."""
-        self.table = KeyedTable(self.table.definition)
+        self.table = self._new_table(self.table.definition)
         self.changes = {}
 
     def follow(self, entry: int, holder: Hashable) -> RowChanges:
@@ -146,6 +149,13 @@ class KeyedBlock(RowsByKey):
     def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
         """Keys of rows that changed and are there."""
         return self.table.keys_in_use(self.changes[entry].since(since, start, stop))
+
+    def fetch_copied(self, places: Array) -> None:
+        """Places of rows that will be copied. Without the lock.
+
+        Args:
+            places: int64, shape ``(n,)``.
+        """
 
     def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:
         """Remove rows, and write others as they were copied from another replica."""

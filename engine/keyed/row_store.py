@@ -55,15 +55,16 @@ class RowStore:
         per_row = width + sum(elements for elements, _ in slots.values())
         self.row_bytes = per_row * dtype.itemsize + 24  # with key, count, step and free list
         with reserving(name, f"{max_rows} rows of {self.row_bytes} bytes"):
-            self.values = zeros(max_rows * width, dtype).reshape(max_rows, width)
-            self.slots = {
-                slot: zeros(max_rows * elements, dtype).reshape(max_rows, elements)
-                for slot, (elements, _) in slots.items()
-            }
+            self.values = self.column(width, dtype)
+            self.slots = {slot: self.column(size, dtype) for slot, (size, _) in slots.items()}
             self.keys, self._free = (zeros(max_rows, INT64) for _ in range(2))
             self.counts, self.last = (zeros(max_rows, UINT32) for _ in range(2))
         self.used = 0
         self._num_free = 0
+
+    def column(self, width: int, dtype: DType) -> Array:
+        """Zeroed memory of values or of a slot, shape ``(max_rows, width)``."""
+        return zeros(self.max_rows * width, dtype).reshape(self.max_rows, width)
 
     @property
     def columns(self) -> dict[str, Array]:

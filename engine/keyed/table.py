@@ -7,7 +7,7 @@ that runs the same pushes is equal, bit for bit. A read makes no row: a key with
 value with which its row would begin.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple
 
 import numpy as np
@@ -44,6 +44,7 @@ class KeyedTable:
 
     Args:
         definition: What it is.
+        store: Makes the store of its rows.
 
     Attributes:
         counts: What happened so far.
@@ -55,13 +56,15 @@ class KeyedTable:
         LimitExceededError: There are no addresses for so many rows.
     """
 
-    def __init__(self, definition: TableDefinition) -> None:
+    def __init__(
+        self, definition: TableDefinition, store: Callable[..., RowStore] = RowStore
+    ) -> None:
         name, rule = definition.name, definition.rule
         self.definition = definition
         self._draws = draws_of(name, definition.initializer)
         self._admitter = admitter(name, definition.admission, self._draws.seed)
         slots = slots_of(name, rule, definition.dim)
-        self._store = RowStore(name, definition.max_rows, definition.dim, definition.dtype, slots)
+        self._store = store(name, definition.max_rows, definition.dim, definition.dtype, slots)
         self._index = KeyIndex(name, definition.max_rows)
         self._updater = RowUpdater(name, rule)
         self._removals = Removals(name, definition.max_rows)
@@ -235,6 +238,11 @@ class KeyedTable:
     def places(self) -> int:
         """Number of places of rows that were ever used."""
         return self._store.used
+
+    def places_of(self, keys: Array) -> Array:
+        """Places of the rows of those of these keys that have one, int64."""
+        rows = self._index.find(as_keys(self.definition.name, keys))
+        return rows[rows >= 0]
 
     def keys_in_use(self, rows: Array) -> Array:
         """Keys of those of these places that have a row, int64."""

@@ -232,7 +232,10 @@ def placement_text(item: TaskStatus) -> str:
 
 
 def _table_text(table: TableCounters) -> str:
-    """A growing table: ``users 6012 rows, 735.2 KiB, 20 evicted``."""
+    """A growing table: ``users 6012 rows, 735.2 KiB, 20 evicted``, or ``…, 735.2 KiB + 2.0 MiB on
+    disk``.
+    """
+    disk = f" + {human_bytes(table.disk_bytes)} on disk" if table.disk_bytes else ""
     counted = {"evicted": table.evicted, "refused": table.refused, "no room": table.full}
     rest = "".join(f", {count} {what}" for what, count in counted.items() if count)
-    return f"{table.name} {table.rows} rows, {human_bytes(table.num_bytes)}{rest}"
+    return f"{table.name} {table.rows} rows, {human_bytes(table.num_bytes)}{disk}{rest}"

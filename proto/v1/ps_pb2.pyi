@@ -72,7 +72,7 @@ class ShardDefinition(_message.Message):
     def __init__(self, variable: _Optional[str] = ..., full_shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., trainable: bool = ..., table: _Optional[_Union[TableOptions, _Mapping]] = ...) -> None: ...
 
 class TableOptions(_message.Message):
-    __slots__ = ("rule", "unknown_is_zero", "sightings", "sketch", "chance", "max_unseen_steps", "evicts", "row_norm", "table_norm")
+    __slots__ = ("rule", "unknown_is_zero", "sightings", "sketch", "chance", "max_unseen_steps", "evicts", "row_norm", "table_norm", "memory_bytes")
     RULE_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_IS_ZERO_FIELD_NUMBER: _ClassVar[int]
     SIGHTINGS_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class TableOptions(_message.Message):
     EVICTS_FIELD_NUMBER: _ClassVar[int]
     ROW_NORM_FIELD_NUMBER: _ClassVar[int]
     TABLE_NORM_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     rule: _struct_pb2.Struct
     unknown_is_zero: bool
     sightings: Sightings
@@ -91,7 +92,8 @@ class TableOptions(_message.Message):
     evicts: Eviction
     row_norm: float
     table_norm: float
-    def __init__(self, rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., unknown_is_zero: bool = ..., sightings: _Optional[_Union[Sightings, _Mapping]] = ..., sketch: _Optional[_Union[SketchedSightings, _Mapping]] = ..., chance: _Optional[float] = ..., max_unseen_steps: _Optional[int] = ..., evicts: _Optional[_Union[Eviction, str]] = ..., row_norm: _Optional[float] = ..., table_norm: _Optional[float] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., unknown_is_zero: bool = ..., sightings: _Optional[_Union[Sightings, _Mapping]] = ..., sketch: _Optional[_Union[SketchedSightings, _Mapping]] = ..., chance: _Optional[float] = ..., max_unseen_steps: _Optional[int] = ..., evicts: _Optional[_Union[Eviction, str]] = ..., row_norm: _Optional[float] = ..., table_norm: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Sightings(_message.Message):
     __slots__ = ("count", "max_candidates")
@@ -179,7 +181,7 @@ class PsCounters(_message.Message):
     def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., global_step: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableCounters, _Mapping]]] = ...) -> None: ...
 
 class TableCounters(_message.Message):
-    __slots__ = ("name", "rows", "num_bytes", "admitted", "refused", "full", "evicted")
+    __slots__ = ("name", "rows", "num_bytes", "admitted", "refused", "full", "evicted", "disk_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +189,7 @@ class TableCounters(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     num_bytes: int
@@ -194,7 +197,8 @@ class TableCounters(_message.Message):
     refused: int
     full: int
     evicted: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., num_bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., full: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
+    disk_bytes: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., num_bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., full: _Optional[int] = ..., evicted: _Optional[int] = ..., disk_bytes: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("chief", "chief_address", "lease_s", "may_leave", "replicated_process")

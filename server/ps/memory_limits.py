@@ -1,4 +1,6 @@
-"""How many bytes a ps holds at most, checked before any are taken. Pure, but for its constructor.
+"""How many bytes a ps holds at most, in memory and on disk, checked before any are taken.
+
+Pure, but for the constructor.
 
 A definition costs its caller a hundred bytes and the ps as much as it says. Without a limit one
 with a nought too many ends the ps, and with it the job, by the kernel's hand; so it is refused,
@@ -7,9 +9,10 @@ and the error says how much there is.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from ...core.arrays.dtypes import is_float
-from ...core.errors import LimitExceededError
+from ...core.errors import ConfigurationError, LimitExceededError
 from ...core.process.memory import memory_bytes
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
@@ -19,24 +22,39 @@ from ...engine.block import Block
 from ...engine.push_target import PushTarget
 
 
+class HeldBytes(NamedTuple):
+    """Bytes of values and slots.
+
+    Attributes:
+        memory: In memory.
+        disk: Reserved on disk.
+    """
+
+    memory: int = 0
+    disk: int = 0
+
+
 class MemoryLimits:
     """The limits of one ps.
 
     Args:
         task: The ps, for messages.
-        settings: ``max_ps_bytes`` and ``max_variable_bytes``.
-        beside: Bytes that the ps holds in other tables.
+        settings: ``max_ps_bytes``, ``max_variable_bytes``, and for its disk ``table_folder`` and
+            ``max_ps_disk_bytes``.
+        beside: What the ps holds in other stores.
 
     Attributes:
-        max_ps_bytes: Most of values and slots together.
+        max_ps_bytes: Most memory of values and slots together.
     """
 
     def __init__(
-        self, task: TaskId, settings: Settings, beside: Callable[[], int] = lambda: 0
+        self, task: TaskId, settings: Settings, beside: Callable[[], HeldBytes] = HeldBytes
     ) -> None:
         self._task = task
         self._beside = beside
         self.max_ps_bytes = settings.max_ps_bytes or memory_bytes() * 4 // 5
+        self._has_disk = bool(settings.table_folder)
+        self._max_disk_bytes = settings.max_ps_disk_bytes
         self._max_variable_bytes = settings.max_variable_bytes or self.max_ps_bytes
 
     def check_shards(
@@ -53,20 +71,52 @@ class MemoryLimits:
             return
         more: Counter[str] = Counter()
         for shard in new:
-            more[shard.variable.name] += shard.num_bytes
+            more[shard.variable.name] += self._memory_of(shard)
         held: Counter[str] = Counter()
-        used = self._beside()
+        used = self._beside().memory
         for block in blocks:
             used += block.most_bytes - block.followed_bytes
             for shard in block.shards:
                 if shard.variable.name in more:
-                    held[shard.variable.name] += shard.num_bytes
+                    held[shard.variable.name] += self._memory_of(shard)
         largest = max(more, key=lambda name: more[name])
         self._check(used + more.total(), self.max_ps_bytes, "max_ps_bytes", largest, who)
         for name, num_bytes in more.items():
             total = held[name] + num_bytes
             self._check(total, self._max_variable_bytes, "max_variable_bytes", name, who)
+        if self._has_disk:
+            self._check_disk(new, blocks, who)
         self._give_way(blocks, used + more.total())
+
+    def _memory_of(self, shard: ShardDefinition) -> int:
+        return shard.memory_bytes if self._has_disk else shard.num_bytes
+
+    def _check_disk(
+        self, new: Sequence[ShardDefinition], blocks: Collection[PushTarget], who: Incarnation
+    ) -> None:
+        largest = max(new, key=lambda shard: shard.disk_bytes)
+        if largest.disk_bytes and self._max_disk_bytes:
+            more = sum(shard.disk_bytes for shard in new)
+            reserved = self._beside().disk + sum(block.reserved_bytes for block in blocks)
+            name, most = largest.variable.name, self._max_disk_bytes
+            self._check(reserved + more, most, "max_ps_disk_bytes", name, who)
+
+    def check_folder(self, new: Iterable[ShardDefinition]) -> None:
+        """Check that this ps has a folder for tables that are larger than their memory.
+
+        Raises:
+            ConfigurationError: It has none.
+        """
+        for shard in new:
+            if shard.disk_bytes and not self._has_disk:
+                name = shard.variable.name
+                raise ConfigurationError(
+                    f"table {name!r} has memory_bytes, and {self._task} no folder for the rows "
+                    "beyond it: set WINDLASS_TABLE_FOLDER on every ps to a folder of a local disk, "
+                    "or leave memory_bytes out",
+                    table=name,
+                    task=self._task,
+                )
 
     def check_slots(
         self,
@@ -83,7 +133,7 @@ class MemoryLimits:
             LimitExceededError: They do not.
         """
         wanted, slots = set(names), rule.active_slots()
-        used, more, label = self._beside(), 0, ""
+        used, more, label = self._beside().memory, 0, ""
         for block in blocks:
             used += block.most_bytes - block.followed_bytes
             if not isinstance(block, Block) or not is_float(block.dtype):
@@ -102,7 +152,7 @@ class MemoryLimits:
         Raises:
             LimitExceededError: It does not.
         """
-        used = self._beside() + sum(block.most_bytes for block in blocks)
+        used = self._beside().memory + sum(block.most_bytes for block in blocks)
         if used + num_bytes > self.max_ps_bytes:
             raise LimitExceededError(
                 f"{self._task} would hold {used + num_bytes} bytes if it noted which rows of "

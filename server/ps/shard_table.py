@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from ...core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
@@ -32,7 +33,7 @@ from ...engine.row_changes import RowChanges
 from ...net.shared_memory import SharedSegment, unavailable
 from .claims import Claims
 from .first_values import Held, initialize, restored_slots
-from .memory_limits import MemoryLimits
+from .memory_limits import HeldBytes, MemoryLimits
 from .replication.copying import copy_to_all, post_tiles
 from .replication.records import BlockCopyBegun, RuleBound, TableCopyBegun
 from .replication.stream import RecordStream
@@ -58,7 +59,7 @@ class ShardTable:
         settings: Settings,
         restored: Callable[[int], None],
         records: RecordStream,
-        beside: Callable[[], int] = lambda: 0,
+        beside: Callable[[], HeldBytes] = HeldBytes,
     ) -> None:
         self.task = task
         self._records = records
@@ -78,6 +79,7 @@ class ShardTable:
         shares = settings.shared_memory and not unavailable()
         self._arena = Arena(_create_slab if shares else None)
         self._limits = MemoryLimits(task, settings, beside)
+        self._table_folder = settings.table_folder
 
     def define(
         self,
@@ -100,8 +102,10 @@ class ShardTable:
         Raises:
             DefinitionMismatchError: One exists, here or in the checkpoint, with another shape,
                 dtype or cut.
-            LimitExceededError: Too many shards, or too many bytes.
-            ConfigurationError: Options of a table do not fit together.
+            LimitExceededError: Too many shards, or too many bytes, in memory or on disk.
+            ConfigurationError: Options of a table do not fit together, or this ps has no folder for
+                a table that is larger than its memory.
+            StorageError: It has one that cannot be used.
             PeerLostError: The caller gave up; nothing was defined.
             CheckpointError: The checkpoint cannot be read.
         """
@@ -110,6 +114,7 @@ class ShardTable:
         with self._defining:
             self._claims.wait(names)
             new = self._missing(shards, who)
+            self._limits.check_folder(new)
             self._limits.check_shards(new, [*self._blocks, *self._filling], who)
             before = self._arena.mark()
             blocks = [self._new_block(group) for group in _group(new)]
@@ -129,10 +134,22 @@ class ShardTable:
     def _new_block(self, shards: Sequence[ShardDefinition]) -> PushTarget:
         self._num_blocks += 1
         if shards[0].variable.table is not None:
-            from ...engine.keyed.block import KeyedBlock  # a ps without tables never loads it
-
-            return KeyedBlock(shards[0], self._num_blocks - 1)
+            return self._new_table(shards[0], self._num_blocks - 1)
         return Block(shards, self._arena, self._num_blocks - 1)
+
+    def _new_table(self, shard: ShardDefinition, number: int) -> RowsByKey:
+        # A ps without tables never loads these.
+        if not (shard.disk_bytes and self._table_folder):
+            from ...engine.keyed.block import KeyedBlock
+
+            return KeyedBlock(shard, number)
+        from ...engine.keyed.disk_block import BlockOnDisk
+        from ...net.row_file import RowFile
+
+        def create(num_bytes: int) -> RowFile:
+            return RowFile.create(Path(self._table_folder), num_bytes, shard.variable.name)
+
+        return BlockOnDisk(shard, number, create, RowFile.page_bytes)
 
     def _missing(
         self, shards: Sequence[ShardDefinition], who: Incarnation
@@ -256,16 +273,16 @@ class ShardTable:
     def install_table(self, copied: TableCopyBegun) -> RowsByKey:
         """As follower: make a part of a table, whose rows come next.
 
+        Without a folder for those that are larger than their memory, all of it is in memory.
+
         Raises:
             LimitExceededError: It does not fit.
             ConfigurationError: It is no table.
         """
         _warm_up_tables([copied.shard])
-        from ...engine.keyed.block import KeyedBlock  # a ps without tables never loads it
-
         with self._defining:
             self._limits.check_shards([copied.shard], self._blocks, copied.defined_by)
-            block = KeyedBlock(copied.shard, copied.block)
+            block = self._new_table(copied.shard, copied.block)
             self._num_blocks = max(self._num_blocks, copied.block + 1)
             with self.publishing():
                 self._show([block], [Held(block, 0, copied.defined_by)])
@@ -524,10 +541,14 @@ class ShardTable:
             return list(self._blocks)
 
     def bytes_in_use(self) -> int:
-        """Bytes of all values and slots, growing tables included, and of what notes changes."""
-        with self._definitions:
-            blocks = list(self._blocks)
-        return sum(each.value_bytes + each.slot_bytes + each.followed_bytes for each in blocks)
+        """Memory of all values and slots, growing tables included, and of what notes changes."""
+        return self.held().memory + sum(each.followed_bytes for each in self.targets())
+
+    def held(self) -> HeldBytes:
+        """Bytes of all values and slots, growing tables included."""
+        blocks = self.targets()
+        memory = sum(each.value_bytes + each.slot_bytes - each.disk_bytes for each in blocks)
+        return HeldBytes(memory, sum(each.reserved_bytes for each in blocks))
 
     def blocks(self) -> list[Block]:
         """Every block of arrays, in the order of creation."""

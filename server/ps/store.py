@@ -29,6 +29,7 @@ from .cut.cuts import ShareCuts
 from .cut.image import CutImage, Moment
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
+from .memory_limits import HeldBytes
 from .readers import Readers
 from .replication.copying import run_and_post
 from .replication.follower import Follower
@@ -93,7 +94,7 @@ class Store:
         task: The ps, for messages.
         settings: For the bounds.
         share: Number of the share that these shards are; None: the ps's own.
-        beside: Bytes of values and slots that the ps holds in other stores.
+        beside: What the ps holds in other stores.
 
     Attributes:
         contents: Identity of what is held here: followers take it over, and a worker that finds
@@ -110,7 +111,7 @@ class Store:
         task: TaskId,
         settings: Settings,
         share: int | None = None,
-        beside: Callable[[], int] = lambda: 0,
+        beside: Callable[[], HeldBytes] = HeldBytes,
     ) -> None:
         self.task = task
         self.settings = settings
@@ -363,7 +364,7 @@ class Store:
             self.table.blocks() if rows_of is None else (),
             self.table.tables() if with_slots else (),
             most=most,
-            room=max(0, self.table.max_bytes - in_use - self._beside()),
+            room=max(0, self.table.max_bytes - in_use - self._beside().memory),
             with_slots=with_slots,
             rows=self.readers.rows_of(rows_of) if rows_of is not None else (),
         )
@@ -435,6 +436,8 @@ class Store:
         for part in layout.ranges:
             numbers = next(given) if part.encoding is not Encoding.DENSE else None
             where, block = part.where, part.block
+            if numbers is not None and isinstance(block, RowsByKey):
+                block.fetch(numbers)
             with block.lock:
                 value, numbers = _values(part, numbers, room)
                 if part.dtype != value.dtype:

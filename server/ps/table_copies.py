@@ -139,6 +139,7 @@ class TableCopy:
             yield start, min(start + self.step, self.used)
 
     def _copied(self, start: int, stop: int) -> list[Array]:
+        self.block.fetch_copied(np.arange(start, stop))
         with self.block.lock:
             columns = self.block.table.columns
         copies = [np.empty_like(column[start:stop]) for column in columns.values()]
@@ -218,7 +219,8 @@ def _load_rows(block: KeyedBlock, tile: Tile) -> None:
     table = block.table
     size = max(1, table.definition.max_rows // _PARTS)  # so that rows can make room for others
     for start in range(0, tile.keys.size, size):
-        table.load(tile.chosen(np.arange(start, min(start + size, tile.keys.size))))
+        with block.writing():
+            table.load(tile.chosen(np.arange(start, min(start + size, tile.keys.size))))
 
 
 def _load_state(block: KeyedBlock, state: dict[str, Array], *, same_parts: bool) -> None:

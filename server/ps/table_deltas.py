@@ -67,6 +67,7 @@ class TableDelta:
     def _copied(self, listed: Mapping[str, Array]) -> dict[str, Array]:
         """The rows of listed places, by column; free where they are those of other keys."""
         places, columns = listed["places"], self.block.table.columns
+        self.block.fetch_copied(places)
         copies = {
             name: np.empty((places.size, *column.shape[1:]), column.dtype)
             for name, column in columns.items()

@@ -1,13 +1,14 @@
 """Growing tables over every connection: rows by key, in the steps that arrays travel in."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers.ps_faults import DIRECTIONS, shm
 from helpers.ps_peers import CONNECTIONS, REMOTE, Ps, faults_on, open_session
-from helpers.tables import DIM, EXTREMES, Reference, gradients, table
+from helpers.tables import DIM, EXTREMES, Reference, gradients, on_disk, table
 from windlass.client.ps.distinct_rows import DistinctRows, RowSums
 from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.definitions import VariableDefinition
@@ -15,15 +16,17 @@ from windlass.engine.keyed.row_states import counts_of
 
 
 @pytest.fixture(params=CONNECTIONS)
-def servers(request: pytest.FixtureRequest) -> Iterator[list[Ps]]:
-    made = [Ps(request.param, index) for index in range(2)]
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Ps]]:
+    folder = str(tmp_path / "rows")
+    made = [Ps(request.param, index, table_folder=folder) for index in range(2)]
     yield made
     for ps in made:
         ps.close()
 
 
 def test_steps_on_two_ps_are_those_of_numpy(servers: list[Ps]) -> None:
-    definitions = [table("t"), table("u"), VariableDefinition("w", (3,), np.dtype(np.float32))]
+    on_disk_too = on_disk(table("u", max_rows=20_000))
+    definitions = [table("t"), on_disk_too, VariableDefinition("w", (3,), np.dtype(np.float32))]
     session = open_session(*servers)
     session.define(definitions, {"w": np.zeros(3, np.float32)}, create=True)
     references = {name: Reference(table(name)) for name in ("t", "u")}
@@ -40,6 +43,7 @@ def test_steps_on_two_ps_are_those_of_numpy(servers: list[Ps]) -> None:
             reference.push(keys[name], values[name])
     session.close()
     counted = [table for ps in servers for table in ps.store.counters().tables]
+    assert all(ps.store.table.held().disk > 0 for ps in servers)
     assert sum(each.rows for each in counted) == 2 * EXTREMES.size
 
 

@@ -1,5 +1,6 @@
 """Growing tables on parameter servers: a definition, and a reference in NumPy."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,13 @@ def table(
     """A table of rows that begin in [-1, 1)."""
     made = TableOptions(rule=rule, **options)
     return VariableDefinition(name, (max_rows, dim), dtype, INITIALIZER, table=made)
+
+
+def on_disk(definition: VariableDefinition, rows_bytes: int = 1 << 16) -> VariableDefinition:
+    """A table that has memory for so many bytes of values and slots, on each of up to four ps."""
+    assert definition.table is not None
+    memory = definition.table.index_bytes(definition.shape[0]) + 4 * rows_bytes
+    return replace(definition, table=replace(definition.table, memory_bytes=memory))
 
 
 def gradients(**by_table: tuple[Array, Array]) -> PushPayload:

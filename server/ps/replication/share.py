@@ -15,6 +15,7 @@ from ....core.errors import FencedError, MovedError, RefusedError, WindlassError
 from ....core.process.threads import new_thread
 from ....core.settings import Settings
 from ....core.task import TaskId
+from ..memory_limits import HeldBytes
 from ..store import Store
 from .follower import Follower, FollowerLink
 from .joining import copy_store
@@ -47,7 +48,7 @@ class ReplicatedShare:
         contents: Identity of what the share holds, if this ps is the first to lead it. A worker
             that finds another one knows that its variables are gone.
         changed: Called after each change of :attr:`state`.
-        beside: Bytes of values and slots of the other shares of this ps.
+        beside: What the other shares of this ps hold.
 
     Attributes:
         store: The share's content; replaced when this ps follows another leader.
@@ -61,7 +62,7 @@ class ReplicatedShare:
         settings: Settings,
         contents: int = 1,
         changed: Callable[[], None] = lambda: None,
-        beside: Callable[[], int] = lambda: 0,
+        beside: Callable[[], HeldBytes] = HeldBytes,
     ) -> None:
         self.number = number
         self.replica = Replica()

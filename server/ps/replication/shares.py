@@ -13,6 +13,7 @@ from ....core.process.threads import new_thread
 from ....core.report import PsCounters, total_counters
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
+from ..memory_limits import HeldBytes
 from ..store import Store
 from .follower import FollowerLink
 from .link import RemoteLink
@@ -96,10 +97,10 @@ class PsShares:
                 )
             return share
 
-    def _bytes_beside(self, number: int) -> int:
+    def _bytes_beside(self, number: int) -> HeldBytes:
         others = [share for share in tuple(self._shares.values()) if share.number != number]
-        held = [share.store.table.summary() for share in others]
-        return sum(values + slots for _, _, values, slots, _ in held)
+        held = [share.store.table.held() for share in others]
+        return HeldBytes(sum(each.memory for each in held), sum(each.disk for each in held))
 
     def counters(self, sessions: int = 0) -> PsCounters:
         """Counters of the shares that this ps leads.

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.rules import Adagrad, Adam
-from helpers.tables import DIM, F32, gradients, table
+from helpers.tables import DIM, F32, gradients, on_disk, table
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays.dtypes import Array
 from windlass.core.checkpoint import CheckpointReader, export_checkpoint, prune
@@ -59,8 +59,9 @@ class Cluster:
         *definitions: VariableDefinition,
         restore_from: Path | str = "",
         max_ps_bytes: int = 1 << 30,
+        table_folder: Path | str = "",
     ) -> None:
-        settings = Settings(max_ps_bytes=max_ps_bytes)
+        settings = Settings(max_ps_bytes=max_ps_bytes, table_folder=str(table_folder))
         self.stores = [Store(TaskId("ps", index), settings) for index in range(num_ps)]
         peers = [LocalPs(store.task, WHO, store.settings, store) for store in self.stores]
         self.session = ParameterSession(peers, WHO, Settings())
@@ -113,9 +114,11 @@ class Cluster:
         return [block.table.digest() for block in self.tables()]
 
 
-def trained(num_ps: int, *definitions: VariableDefinition) -> Cluster:
+def trained(
+    num_ps: int, *definitions: VariableDefinition, table_folder: Path | str = ""
+) -> Cluster:
     """Rows from -1000 to 1000, the last of which were pushed with the step of no other."""
-    cluster = Cluster(num_ps, *definitions)
+    cluster = Cluster(num_ps, *definitions, table_folder=table_folder)
     for seed, rows in enumerate((KEYS, KEYS, KEYS[::3], KEYS[:50])):
         cluster.push(rows, seed)
     return cluster
@@ -163,15 +166,20 @@ def test_a_second_delta_of_the_same_whole_one_stands_without_the_first(tmp_path:
     assert Cluster(1, T, restore_from=delta).digests() == before.digests()
 
 
+@pytest.mark.parametrize("definition", [T, on_disk(T)], ids=["in memory", "on disk"])
 @pytest.mark.parametrize("kind", ["whole", "delta"])
-def test_a_delta_of_a_cut_has_nothing_that_came_after(tmp_path: Path, kind: str) -> None:
-    before = trained(2, T)
+def test_a_delta_of_a_cut_has_nothing_that_came_after(
+    tmp_path: Path, kind: str, definition: VariableDefinition
+) -> None:
+    before = trained(2, definition, table_folder=tmp_path / "rows")
+    assert (before.stores[0].table.held().disk > 0) == (definition is not T)
     before.save(tmp_path, "whole", cut=kind == "whole")
     changed(before)
     expected = before.digests()
     delta = before.save(tmp_path, "delta", cut=kind == "delta")
     assert manifest_of(delta).base is not None
-    assert Cluster(2, T, restore_from=delta).digests() == expected
+    after = Cluster(2, definition, restore_from=delta, table_folder=tmp_path / "rows")
+    assert after.digests() == expected
 
 
 def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_path: Path) -> None:

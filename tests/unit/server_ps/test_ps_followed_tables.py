@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from helpers.digests import digest_of
 from helpers.replication import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
-from helpers.tables import DIM, gradients, table
+from helpers.tables import DIM, gradients, on_disk, table
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.errors import LimitExceededError
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
@@ -31,6 +32,9 @@ TABLES = {
     "sketched": table(
         max_rows=3000, admission=SketchedSightings(2, 1 << 12), evicts="least_recent"
     ),
+    "on disk": on_disk(
+        table(rule=Adam(learning_rate=0.1), max_rows=8000, evicts="least_recent"), 1 << 14
+    ),
 }
 
 
@@ -49,11 +53,12 @@ def push(session: ParameterSession, draw: np.random.Generator, num_keys: int = 2
 
 @pytest.mark.parametrize("definition", TABLES.values(), ids=TABLES)
 def test_a_follower_that_joins_while_workers_push_has_the_same_rows(
-    definition: VariableDefinition, monkeypatch: pytest.MonkeyPatch
+    definition: VariableDefinition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings = Settings(table_folder=str(tmp_path / "rows"))  # the follower has none
     monkeypatch.setattr(table_copying, "_TILE_BYTES", 4096)
     monkeypatch.setattr(table_copying, "_FEW_BYTES", 1024)
-    store = Store(TaskId("ps", 0), SETTINGS)
+    store = Store(TaskId("ps", 0), settings)
     sessions = [session_of(store, index) for index in range(2)]
     sessions[0].define([definition], {}, create=True)
     sessions[1].define([definition], {}, create=False)
@@ -81,7 +86,9 @@ def test_a_follower_that_joins_while_workers_push_has_the_same_rows(
     link.finish()
     assert digest_of(follower) == digest_of(store)
     [mine], [theirs] = store.counters().tables, follower.counters().tables
-    assert replace(mine, num_bytes=0) == replace(theirs, num_bytes=0)  # places may be others
+    # Places may be others, and in memory.
+    one, other = (replace(each, num_bytes=0, disk_bytes=0) for each in (mine, theirs))
+    assert one == other
 
 
 def test_a_table_that_is_defined_later_is_followed_from_the_start() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.rules import SGD, Adam
-from helpers.tables import DIM, F32, gradients, table
+from helpers.tables import DIM, F32, gradients, on_disk, table
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays.dtypes import Array
 from windlass.core.checkpoint import CheckpointReader, export_checkpoint
@@ -21,6 +21,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.local_ps import LocalPs
 from windlass.engine.keyed.block import KeyedBlock
+from windlass.engine.keyed.disk_block import BlockOnDisk
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
 from windlass.server.ps.table_copies import TableCopy
@@ -33,9 +34,14 @@ class Cluster:
     """Some ps with tables, and a worker."""
 
     def __init__(
-        self, num_ps: int, *definitions: VariableDefinition, restore_from: Path | str = ""
+        self,
+        num_ps: int,
+        *definitions: VariableDefinition,
+        restore_from: Path | str = "",
+        table_folder: Path | str = "",
     ) -> None:
-        self.stores = [Store(TaskId("ps", index), Settings()) for index in range(num_ps)]
+        settings = Settings(table_folder=str(table_folder))
+        self.stores = [Store(TaskId("ps", index), settings) for index in range(num_ps)]
         peers = [LocalPs(store.task, WHO, store.settings, store) for store in self.stores]
         self.session = ParameterSession(peers, WHO, Settings())
         self.session.connect()
@@ -59,8 +65,9 @@ class Cluster:
         return sum(getattr(block.counters, what) for block in self.blocks())
 
 
-def trained(num_ps: int, definition: VariableDefinition) -> Cluster:
-    cluster, rng = Cluster(num_ps, definition), np.random.default_rng(5)
+def trained(num_ps: int, definition: VariableDefinition, table_folder: Path | str = "") -> Cluster:
+    cluster = Cluster(num_ps, definition, table_folder=table_folder)
+    rng = np.random.default_rng(5)
     for seed in range(6):
         cluster.push(rng.integers(-200, 200, 150), seed)
     return cluster
@@ -94,6 +101,18 @@ def test_a_restored_table_goes_on_as_the_saved_one(
             cluster.push(KEYS, 9)
         one, other = (cluster.session.lookup("t", KEYS) for cluster in (before, after))
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_table_on_disk_is_restored_in_memory_and_the_other_way_round(tmp_path: Path) -> None:
+    folder, in_memory = tmp_path / "rows", table(rule=ADAM, max_rows=6000)
+    larger = on_disk(in_memory)
+    before = trained(2, larger, folder)
+    directory = before.save(tmp_path / "one")
+    middle = Cluster(2, in_memory, restore_from=directory)
+    after = Cluster(2, larger, restore_from=middle.save(tmp_path / "other"), table_folder=folder)
+    assert all(isinstance(block, BlockOnDisk) for block in (*before.blocks(), *after.blocks()))
+    for block, saved in zip(after.blocks(), before.blocks(), strict=True):
+        assert block.table.digest() == saved.table.digest()
 
 
 def test_another_rule_begins_with_new_slots(tmp_path: Path) -> None:

@@ -71,8 +71,9 @@ def training(definition: VariableDefinition) -> tuple[Store, ParameterSession]:
         table(rule=RowwiseAdagrad(), admission=Sightings(3), unknown="zeros"),
         table(rule=GroupFtrl(beta=0.5), admission=SketchedSightings(2, 1 << 10)),
         table(admission=Chance(0.25), evicts="least_frequent", clipping=NormClipping(1.0, 2.0)),
+        table(memory_bytes=1 << 40),
     ],
-    ids=["adam", "sightings", "sketch", "chance"],
+    ids=["adam", "sightings", "sketch", "chance", "memory"],
 )
 def test_a_definition_survives_the_wire(definition: VariableDefinition) -> None:
     shard = ShardDefinition(definition)
@@ -218,6 +219,7 @@ def test_refused_and_evicted_rows_are_counted() -> None:
     assert values == {
         "windlass_ps_table_rows": 10,
         "windlass_ps_table_bytes": counted.num_bytes,
+        "windlass_ps_table_disk_bytes": 0,
         "windlass_ps_table_admitted_rows_total": 20,
         "windlass_ps_table_refused_keys_total": 20,
         "windlass_ps_table_full_keys_total": 0,
