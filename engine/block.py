@@ -116,7 +116,7 @@ class Block(PushTarget):
         return True
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, parts: Sequence[UpdatePart] = ()) -> Iterator[None]:  # noqa: ARG002 - for rows on disk
         """Hold the lock, and show readers of shared memory that the values are changing."""
         sequence = self.memory.sequence
         with self.lock:

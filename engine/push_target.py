@@ -193,9 +193,21 @@ class PushTarget(ABC):
     def range_of(self, entry: int) -> Range:
         """One entry's elements."""
 
+    def reading(self, rows: Array | None) -> AbstractContextManager[object]:  # noqa: ARG002 - for those on disk
+        """Hold the lock, after rows that are on disk have been asked for.
+
+        Args:
+            rows: Numbers or keys of the rows that will be read; None: all.
+        """
+        return self.lock
+
     @abstractmethod
-    def writing(self) -> AbstractContextManager[None]:
-        """Hold the lock, and show readers of shared memory that the values are changing."""
+    def writing(self, parts: Sequence[UpdatePart] = ()) -> AbstractContextManager[None]:
+        """Hold the lock, and show readers of shared memory that the values are changing.
+
+        Args:
+            parts: What a push will do: rows that are on disk are asked for before.
+        """
 
     @abstractmethod
     def run(self, parts: Sequence[UpdatePart], info: StepInfo) -> None:
@@ -250,15 +262,6 @@ class RowsByKey(PushTarget):
 
         Returns:
             Shape ``(n, state_elements)``; see ``engine/keyed/row_states.py``.
-        """
-
-    def fetch(self, keys: Array) -> None:
-        """Rows that will be read, and updated then: have those come that are on disk.
-
-        Without the lock.
-
-        Args:
-            keys: int64, shape ``(n,)``. May repeat.
         """
 
     @abstractmethod

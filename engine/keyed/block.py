@@ -84,7 +84,7 @@ class KeyedBlock(RowsByKey):
         return _ALL
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, parts: Sequence[UpdatePart] = ()) -> Iterator[None]:  # noqa: ARG002 - for rows on disk
         """Hold the lock."""
         with self.lock:
             yield

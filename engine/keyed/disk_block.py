@@ -4,14 +4,15 @@ Values and slots lie in a mapped file, by place, as they would in memory, so wha
 runs on these. The rest is in memory: keys, counts, steps and the index.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from ...core.arrays.dtypes import Array, DType
 from ...core.errors import ConfigurationError
 from ...core.report import TableCounters
 from ...core.rules.definitions import ShardDefinition
+from ..push_target import UpdatePart
 from .block import KeyedBlock
 from .definition import TableDefinition, definition_of
 from .pages import PagedMemory, RowPages, file_bytes
@@ -122,24 +123,33 @@ class BlockOnDisk(KeyedBlock):
         known, on_disk = super().counters, self.disk_bytes
         return replace(known, num_bytes=known.num_bytes - on_disk, disk_bytes=on_disk)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the lock; rows that are too many in memory leave it afterwards."""
-        with super().writing():
-            yield
-        self._pages.keep_budget()
+    def reading(self, rows: Array | None) -> AbstractContextManager[object]:
+        """Hold the lock, after the rows of these keys were asked for, and their slots: a push
+        follows.
+        """
+        if rows is not None:
+            self._fetch([rows])
+        return self.lock
 
-    def fetch(self, keys: Array) -> None:
-        """Have the rows of keys come from disk, with their slots. Without the lock."""
+    @contextmanager
+    def writing(self, parts: Sequence[UpdatePart] = ()) -> Iterator[None]:
+        """Hold the lock, after the rows were asked for."""
+        self._fetch([part.gradient.rows for part in parts if part.gradient.rows is not None])
         with self.lock:
-            rows = self.table.places_of(keys)
-        self._pages.fetch(rows)
+            yield
+
+    def _fetch(self, keys: Sequence[Array]) -> None:
+        """Ask for rows, once what is too much in memory has left it: not what is asked for now."""
         self._pages.keep_budget()
+        for each in keys:
+            with self.lock:
+                rows = self.table.places_of(each)
+            self._pages.fetch(rows)
 
     def fetch_copied(self, places: Array) -> None:
         """Have rows come from disk that will be copied, and leave first. Without the lock."""
-        self._pages.fetch_copied(places)
         self._pages.keep_budget()
+        self._pages.fetch_copied(places)
 
 
 def row_budget(shard: ShardDefinition) -> int:

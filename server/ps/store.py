@@ -272,7 +272,7 @@ class Store:
         is_last: bool,
     ) -> PushResult | None:
         """Update a block; returns the push's result if it is complete with it."""
-        with block.writing():
+        with block.writing(work):
             if block.has_applied(info):
                 return None
             image = self.cuts.image
@@ -436,9 +436,7 @@ class Store:
         for part in layout.ranges:
             numbers = next(given) if part.encoding is not Encoding.DENSE else None
             where, block = part.where, part.block
-            if numbers is not None and isinstance(block, RowsByKey):
-                block.fetch(numbers)
-            with block.lock:
+            with block.reading(numbers):
                 value, numbers = _values(part, numbers, room)
                 if part.dtype != value.dtype:
                     if numbers is not None:

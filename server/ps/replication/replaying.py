@@ -80,7 +80,7 @@ class Replayer:
 
     def _update(self, record: BlockUpdated) -> None:
         block = self._tables.get(record.block) or self._blocks[record.block]
-        with block.writing():
+        with block.writing(record.parts):
             block.run(record.parts, record.info)
         if record.completes is not None:
             self._store.complete(record.info, record.completes)

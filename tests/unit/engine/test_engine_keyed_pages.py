@@ -78,8 +78,8 @@ def test_what_is_only_copied_leaves_before_what_steps_use() -> None:
     pages, memory = pages_of(budget=16)
     pages.note(np.arange(4 * 10))
     for start in range(40, 400, 40):
-        pages.fetch_copied(np.arange(start, start + 40))
         pages.keep_budget()
+        pages.fetch_copied(np.arange(start, start + 40))
     assert min(first for first, _ in memory.dropped) >= 10
     memory.fetched.clear()
     pages.fetch(np.arange(4 * 10))

@@ -85,15 +85,17 @@ def test_a_table_of_four_times_its_memory_is_exact_and_stays_near_its_budget(
         squares[part] += values**2
         rows[part] -= np.float32(0.1) * values / np.sqrt(squares[part] + np.float32(RULE.epsilon))
         resident.append(resident_bytes(block.table.columns["values"]))
-    batch = 2 * ROWS // 16 * WIDTH * 4
-    assert max(resident) <= MEMORY + batch
+    # The rows of a step come on top, and pages that the kernel maps beside those that are read.
+    assert max(resident) <= 1.5 * MEMORY
     counted = block.counters
     assert counted.disk_bytes > 2 * MEMORY
     assert counted.num_bytes + counted.disk_bytes == block.table.num_bytes
     np.testing.assert_allclose(session.lookup("t", np.arange(ROWS)), rows, rtol=2e-5, atol=1e-6)
 
 
-def test_rows_that_steps_use_stay_and_those_that_none_used_for_long_go(tmp_path: Path) -> None:
+def test_rows_that_steps_use_stay_and_others_are_asked_for_before_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = make_store(tmp_path / "rows")
     session = session_of(store, large())
     often = np.arange(200)
@@ -103,11 +105,19 @@ def test_rows_that_steps_use_stay_and_those_that_none_used_for_long_go(tmp_path:
         ones = np.ones((keys.size, WIDTH), np.float32)
         session.step(gradients(t=(keys, ones)), step_increment=1)
     block = block_of(store)
-    file = block._pages._memory
-    vars(file)["fetch"] = lambda _, count: asked.append(count)
+
+    def ask(_: int, count: int) -> None:
+        assert not block.lock.locked(), "others would wait for the disk"
+        asked.append(count)
+
+    monkeypatch.setattr(block._pages._memory, "fetch", ask)
     session.lookup("t", often)
     assert asked == []
-    session.lookup("t", np.arange(300, 400))
+    cold = np.arange(300, 400)
+    session.lookup("t", cold)
+    assert sum(asked) >= 2 * 100 * WIDTH * 4 // 4096  # values and slots
+    asked.clear()
+    session.step(gradients(t=(cold + 200, np.ones((100, WIDTH), np.float32))))
     assert asked != []
 
 
@@ -227,8 +237,10 @@ def test_a_follower_has_a_folder_of_its_own_or_all_rows_in_memory(
     session = session_of(leader, definition)
     rng = np.random.default_rng(1)
 
+    parts = np.split(rng.permutation(ROWS), 16)  # rows of a part lie beside each other
+
     def train() -> None:
-        for part in np.split(rng.permutation(ROWS), 16):
+        for part in parts:
             values = rng.standard_normal((part.size, WIDTH), np.float32)
             session.step(gradients(t=(part, values)), step_increment=1)
 
@@ -241,8 +253,7 @@ def test_a_follower_has_a_folder_of_its_own_or_all_rows_in_memory(
     [block] = follower.table.tables()
     assert isinstance(block, BlockOnDisk) == follows_on_disk
     if isinstance(block, BlockOnDisk):
-        batch = 2 * ROWS // 16 * WIDTH * 4
-        assert block._pages.memory_bytes <= MEMORY + batch
+        assert block._pages.memory_bytes <= 1.5 * MEMORY
 
 
 @pytest.mark.parametrize("rule", [Adam(learning_rate=0.1), RowwiseAdagrad()], ids=["adam", "row"])
