@@ -112,7 +112,7 @@ class ShardDefinition:
         return self.num_bytes if budget is None else min(self.num_bytes, budget)
 
     @property
-    def disk_bytes(self) -> int:
+    def file_bytes(self) -> int:
         """Bytes of a table's values and slots, if not all of it fits into its memory; else 0."""
         variable = self.variable
         if variable.table is None or self.memory_bytes == self.num_bytes:

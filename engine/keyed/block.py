@@ -150,11 +150,11 @@ class KeyedBlock(RowsByKey):
         """Keys of rows that changed and are there."""
         return self.table.keys_in_use(self.changes[entry].since(since, start, stop))
 
-    def fetch_copied(self, places: Array) -> None:
-        """Places of rows that will be copied. Without the lock.
+    def fetch_copied(self, places: Array | range) -> None:
+        """Have rows come from disk that will be copied: here none are there. Without the lock.
 
         Args:
-            places: int64, shape ``(n,)``.
+            places: Places of the rows: int64, shape ``(n,)``, or neighbouring ones.
         """
 
     def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:

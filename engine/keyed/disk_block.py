@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
+import numpy as np
+
 from ...core.arrays.dtypes import Array, DType
 from ...core.errors import ConfigurationError
 from ...core.report import TableCounters
@@ -63,7 +65,7 @@ class BlockOnDisk(KeyedBlock):
     """A part of a table whose rows beyond its memory are on disk.
 
     Args:
-        shard: The part. Its ``disk_bytes`` are not 0.
+        shard: The part. Its ``file_bytes`` are not 0.
         number: Number of the block among those of its store.
         create: Makes the file: memory of at least so many bytes, zero.
         page_bytes: Size of a page.
@@ -146,8 +148,10 @@ class BlockOnDisk(KeyedBlock):
                 rows = self.table.places_of(each)
             self._pages.fetch(rows)
 
-    def fetch_copied(self, places: Array) -> None:
+    def fetch_copied(self, places: Array | range) -> None:
         """Have rows come from disk that will be copied, and leave first. Without the lock."""
+        if isinstance(places, range):
+            places = np.arange(places.start, places.stop)
         self._pages.keep_budget()
         self._pages.fetch_copied(places)
 

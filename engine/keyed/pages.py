@@ -119,21 +119,25 @@ class RowPages:
         try:
             self._run_round()
         except OSError as error:
-            log.warning("rows of table %r cannot leave memory: %s", self._table, error)
+            log.warning("rows of table %r cannot leave memory, and stay: %s", self._table, error)
+            self._most = self._used.size
         finally:
             self._round.release()
 
     def _run_round(self) -> None:
         self._come = 0
         there = np.flatnonzero(self._used)
-        over = max(0, there.size - (self._most - self._most // _ROUNDS))
         again = self._leaving[self._used[self._leaving] == 0]  # the disk has them by now
-        oldest = np.argpartition(self._used[there], max(0, over - 1))[:over]
-        self._leaving = there[oldest]
+        self._leaving = self._oldest(there, there.size - (self._most - self._most // _ROUNDS))
         self._used[self._leaving] = 0
-        self._there = there.size - over
+        self._there = there.size - self._leaving.size
         for first, count in stretches(np.union1d(again, self._leaving)):
             self._memory.drop(first, count)
+
+    def _oldest(self, pages: Array, count: int) -> Array:
+        if count <= 0:
+            return pages[:0]
+        return pages[np.argpartition(self._used[pages], count - 1)[:count]]
 
     def _mark(self, pages: Array, mark: int) -> Array:
         """Mark pages as used; those that were not in memory, ascending."""

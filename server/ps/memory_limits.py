@@ -94,9 +94,9 @@ class MemoryLimits:
     def _check_disk(
         self, new: Sequence[ShardDefinition], blocks: Collection[PushTarget], who: Incarnation
     ) -> None:
-        largest = max(new, key=lambda shard: shard.disk_bytes)
-        if largest.disk_bytes and self._max_disk_bytes:
-            more = sum(shard.disk_bytes for shard in new)
+        largest = max(new, key=lambda shard: shard.file_bytes)
+        if largest.file_bytes and self._max_disk_bytes:
+            more = sum(shard.file_bytes for shard in new)
             reserved = self._beside().disk + sum(block.reserved_bytes for block in blocks)
             name, most = largest.variable.name, self._max_disk_bytes
             self._check(reserved + more, most, "max_ps_disk_bytes", name, who)
@@ -108,7 +108,7 @@ class MemoryLimits:
             ConfigurationError: It has none.
         """
         for shard in new:
-            if shard.disk_bytes and not self._has_disk:
+            if shard.file_bytes and not self._has_disk:
                 name = shard.variable.name
                 raise ConfigurationError(
                     f"table {name!r} has memory_bytes, and {self._task} no folder for the rows "

@@ -139,7 +139,7 @@ class ShardTable:
 
     def _new_table(self, shard: ShardDefinition, number: int) -> RowsByKey:
         # A ps without tables never loads these.
-        if not (shard.disk_bytes and self._table_folder):
+        if not (shard.file_bytes and self._table_folder):
             from ...engine.keyed.block import KeyedBlock
 
             return KeyedBlock(shard, number)

@@ -139,7 +139,7 @@ class TableCopy:
             yield start, min(start + self.step, self.used)
 
     def _copied(self, start: int, stop: int) -> list[Array]:
-        self.block.fetch_copied(np.arange(start, stop))
+        self.block.fetch_copied(range(start, stop))
         with self.block.lock:
             columns = self.block.table.columns
         copies = [np.empty_like(column[start:stop]) for column in columns.values()]

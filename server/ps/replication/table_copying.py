@@ -84,7 +84,7 @@ class _Copy:
             mark = table.mark()
         while cursor >= 0:
             if not since:  # of later passes few rows are copied
-                self._block.fetch_copied(np.arange(cursor, min(cursor + self._rows, table.places)))
+                self._block.fetch_copied(range(cursor, min(cursor + self._rows, table.places)))
             with self._block.lock:
                 tile, cursor = table.copy(cursor, self._rows, since, before=mark)
             if tile.keys.size or removed.size:

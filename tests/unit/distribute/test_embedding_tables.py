@@ -205,6 +205,9 @@ def test_tables_grow_on_parameter_servers_alone(strategy: wl.distribute.Strategy
         ({"optimizer": wl.optimizers.Lamb()}, "Lamb"),
         ({"initializer": wl.Initializer("he_normal")}, "he_normal"),
         ({"max_bytes": 2**39}, "max_ps_bytes"),
+        ({"memory_bytes": 0}, "memory_bytes=0"),
+        ({"vocabulary_size": 5, "memory_bytes": 1 << 20}, "vocabulary_size and memory_bytes"),
+        ({"memory_bytes": 1 << 20}, "WINDLASS_TABLE_FOLDER"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )

@@ -310,11 +310,11 @@ def test_the_reason_is_told_and_square_brackets_are_not_markup() -> None:
                 shards=2,
                 tables=(
                     TableCounters("users", rows=7, num_bytes=2048, evicted=3, refused=5, full=1),
-                    TableCounters("ads"),
+                    TableCounters("ads", rows=9, num_bytes=1024, disk_bytes=3 << 20),
                 ),
             ),
             "2 shards, 0 B · users 7 rows, 2.0 KiB, 3 evicted, 5 refused, 1 no room"
-            " · ads 0 rows, 0 B",
+            " · ads 9 rows, 1.0 KiB + 3.0 MiB on disk",
             id="tables",
         ),
     ],

@@ -137,21 +137,39 @@ def test_a_table_without_a_budget_runs_what_it_ran() -> None:
     assert (block.disk_bytes, block.reserved_bytes) == (0, 0)
 
 
+def test_it_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
+    stores = [make_store(tmp_path / "rows"), make_store("")]
+    tables = [large(), table(max_rows=ROWS, dim=WIDTH)]
+    rng = np.random.default_rng(3)
+    sessions = [session_of(store, each) for store, each in zip(stores, tables, strict=True)]
+    for _ in range(12):
+        keys = rng.integers(-ROWS // 2, ROWS // 2, 3000)
+        values = rng.standard_normal((keys.size, WIDTH), np.float32)
+        found = []
+        for session in sessions:
+            found.append(session.lookup("t", keys))
+            session.step(gradients(t=(keys, values)), step_increment=1)
+        np.testing.assert_array_equal(found[0], found[1])
+    sessions[0].lookup("t", keys[:5])  # after the rows of a whole step
+    assert block_of(stores[0]).disk_bytes > 0
+    assert digest_of(stores[0]) == digest_of(stores[1])
+
+
 # -- limits ----------------------------------------------------------------------------------
 
 
 def test_rows_on_disk_count_for_the_disk_and_not_for_memory(tmp_path: Path) -> None:
     shard = ShardDefinition(large())
-    limits = {"max_ps_bytes": shard.memory_bytes + 1000, "max_ps_disk_bytes": shard.disk_bytes}
+    limits = {"max_ps_bytes": shard.memory_bytes + 1000, "max_ps_disk_bytes": shard.file_bytes}
     store = make_store(tmp_path / "rows", **limits)
     define(store, large())
     assert shard.num_bytes > limits["max_ps_bytes"]
     assert block_of(store).most_bytes == shard.memory_bytes
-    assert store.table.held().disk == block_of(store).reserved_bytes == shard.disk_bytes
+    assert store.table.held().disk == block_of(store).reserved_bytes == shard.file_bytes
     with pytest.raises(LimitExceededError, match=r"'w'.*max_ps_bytes"):
         define(store, VariableDefinition("w", (500,), F32))
     with pytest.raises(LimitExceededError, match=r"'t'.*max_ps_disk_bytes is 2097151"):
-        define(make_store(tmp_path / "rows", max_ps_disk_bytes=shard.disk_bytes - 1), large())
+        define(make_store(tmp_path / "rows", max_ps_disk_bytes=shard.file_bytes - 1), large())
 
 
 def test_the_disk_that_other_shares_of_the_ps_hold_counts(tmp_path: Path) -> None:
