@@ -14,7 +14,7 @@ from ..core.task import TaskId
 from ..telemetry.catalogue import Sample
 from ..telemetry.task_metrics import connection_samples
 from .auth.guard import Guard
-from .auth.mode import SecurityMode, is_loopback
+from .auth.mode import SecurityMode, is_loopback, security_mode
 from .descriptors import most_grpc_connections, raise_limit
 from .endpoint import Endpoint, Service, refusal_frame
 from .health import Health
@@ -179,6 +179,8 @@ class TaskHost:
             raise
 
     def _start(self, address: str) -> None:
+        # First: it is wrong whether the port is free or not.
+        security_mode(self._settings, address, self._settings.host)
         where = bind_address(address, self._settings)
         host, port = split_address(where)
         try:

@@ -1,5 +1,6 @@
 """What bad input gets, as the user sees it: an exit code, and words that name the culprit."""
 
+import contextlib
 import errno
 import json
 import shutil
@@ -105,8 +106,12 @@ def test_wrong_usage_is_refused_and_nothing_is_written(
 
 def test_serving_other_machines_must_be_asked_for(run: Cli) -> None:
     config = {"cluster": {"ps": ["train-ps-0:2222"]}, "task": {"type": "ps", "index": 0}}
-    result = run("ps", TF_CONFIG=json.dumps(config))
-    assert result.returncode == 2
+    with socket.socket() as taken:  # whether the port is free or not
+        with contextlib.suppress(OSError):  # another test has it
+            taken.bind(("127.0.0.1", 2222))
+            taken.listen()
+        result = run("ps", TF_CONFIG=json.dumps(config))
+    assert result.returncode == 2, result.stderr
     message = one_line(result)
     assert all(word in message for word in ("train-ps-0:2222", "--insecure", "127.0.0.1")), message
 
