@@ -130,7 +130,9 @@ def test_the_pods_of_the_manifests_train(
     assert shown | {REPORTED.name} == {
         metric.name
         for metric in CATALOGUE.values()
-        if not metric.shown_by.startswith(("chief, of", "ps, of", "workers, of", "a cluster"))
+        if not metric.shown_by.startswith(
+            ("chief, of", "ps, of", "workers, of", "a cluster", "readers")
+        )
     }
     for name, role in roles.items():
         took_part = "has done 5 steps" in ended[name].text
