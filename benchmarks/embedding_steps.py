@@ -18,6 +18,7 @@ from benchmarks.compare import PEERS, ratio, run_script
 from benchmarks.running import connected, parameter_servers
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload, Write
+from windlass.cluster.placement.partitioners import FixedShardsPartitioner
 from windlass.core.arrays.dtypes import Array
 from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.rules.built_in.adagrad import Adagrad
@@ -49,7 +50,9 @@ def opened(tables: int, transport: str, *, grows: bool) -> Iterator[ParameterSes
         for i in range(tables)
     ]
     with parameter_servers(2) as addresses, connected(addresses, transport) as session:
-        session.define(definitions, {}, create=True)
+        # A table alone is cut over the ps, as TensorFlow's is; many of them share the ps anyway.
+        cut = FixedShardsPartitioner(2 if tables == 1 else 1)
+        session.define(definitions, {}, create=True, partitioner=cut)
         if not grows:
             session.bind([each.name for each in definitions], RULE)
         yield session
