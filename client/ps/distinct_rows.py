@@ -8,13 +8,13 @@ because they are sorted by ps.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...core.arrays.buffers import BufferPools
 from ...core.arrays.copying import copy_into
-from ...core.arrays.dtypes import Array, as_bytes, size_of
+from ...core.arrays.dtypes import Array, as_bytes
 from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition
@@ -53,6 +53,8 @@ class DistinctRows:
         if self.bounds is not None:
             low, high = self.bounds[shard.part], self.bounds[shard.part + 1]
             return low, high, self.unique[low:high]
+        if shard.num_parts == 1:
+            return 0, self.unique.size, self.unique
         low, high = self.between(shard.row_offset, shard.row_offset + shard.rows)
         return low, high, self.unique[low:high] - shard.row_offset
 
@@ -78,6 +80,7 @@ class RowSums:
         first: The first sum of this part.
         last: The one after the last.
         memory: For sums that are not written where they travel.
+        num_bytes: Size in the payload. Unit: bytes.
     """
 
     values: Array
@@ -85,11 +88,11 @@ class RowSums:
     first: int
     last: int
     memory: BufferPools
+    num_bytes: int = field(init=False)
 
-    @property
-    def num_bytes(self) -> int:
-        """In the payload."""
-        return (self.last - self.first) * size_of(self.values.shape[1:]) * self.values.itemsize
+    def __post_init__(self) -> None:
+        row_bytes = self.values.shape[1] * self.values.itemsize
+        object.__setattr__(self, "num_bytes", (self.last - self.first) * row_bytes)
 
     @property
     def is_plain(self) -> bool:
@@ -98,7 +101,8 @@ class RowSums:
 
     def part(self, first: int, last: int) -> "RowSums":
         """The sums ``[first, last)`` of these."""
-        return replace(self, first=self.first + first, last=self.first + last)
+        first, last = self.first + first, self.first + last
+        return RowSums(self.values, self.inverse, first, last, self.memory)
 
     def write(self, out: Array) -> None:
         """Sum into ``out``."""
@@ -209,7 +213,9 @@ class DistinctRowsCache:
 
 
 def _same(left: Array, right: Array) -> bool:
-    return np.array_equal(left[:_FIRST], right[:_FIRST]) and np.array_equal(left, right)
+    if left.size != right.size or not (left[:_FIRST] == right[:_FIRST]).all():
+        return False
+    return bool((left == right).all())
 
 
 def _ascend(ids: Array) -> bool:

@@ -100,6 +100,9 @@ class BufferPools:
         least_bytes: Smaller buffers come from the heap, which is as fast.
         sizes: Largest number of pools.
         most_bytes: Limit for all pools together, except the latest one.
+
+    Attributes:
+        held_bytes: Bytes of the buffers that are kept.
     """
 
     def __init__(
@@ -109,11 +112,7 @@ class BufferPools:
         self._most_bytes = most_bytes
         self._sizes = sizes
         self._pools: OrderedDict[int, BufferPool] = OrderedDict()
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the buffers that are kept."""
-        return sum(pool.held_bytes for pool in self._pools.values())
+        self.held_bytes = 0
 
     def take(self, num_bytes: int) -> Array:
         """An unreferenced, uninitialised buffer, uint8."""
@@ -123,12 +122,16 @@ class BufferPools:
         if pool is None:
             pool = self._pools[num_bytes] = BufferPool(num_bytes)
         self._pools.move_to_end(num_bytes)
+        before = pool.held_bytes
         taken, _ = pool.take()
-        held = self.held_bytes
-        while len(self._pools) > self._sizes or (held > self._most_bytes and len(self._pools) > 1):
+        self.held_bytes += pool.held_bytes - before
+        while len(self._pools) > self._sizes or self._holds_too_much():
             _, oldest = self._pools.popitem(last=False)
-            held -= oldest.held_bytes
+            self.held_bytes -= oldest.held_bytes
         return taken
+
+    def _holds_too_much(self) -> bool:
+        return self.held_bytes > self._most_bytes and len(self._pools) > 1
 
     def take_array(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An unreferenced, uninitialised array. Shapes that differ little share memory."""

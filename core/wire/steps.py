@@ -138,6 +138,8 @@ class StepRequest:
         has_previous: Whether the result of the last pull of the same layout is at hand.
         detached: Whether the caller may change the memory of ``values`` once the step is sent.
         closure: Closure in which the push is made; ``sequence`` is its number there.
+        value_bytes: Size of the pushed values alone. Unit: bytes.
+        payload_bytes: Size of row numbers and values, wherever they travel. Unit: bytes.
     """
 
     sequence: int = 0
@@ -157,21 +159,17 @@ class StepRequest:
     has_previous: bool = False
     detached: bool = False
     closure: ClosureRun | None = None
+    value_bytes: int = field(init=False)
+    payload_bytes: int = field(init=False)
 
-    @property
-    def payload_bytes(self) -> int:
-        """Row numbers and values, wherever they travel. Unit: bytes."""
-        if self.in_segment:
-            return self.segment_bytes
-        if not self.push_rows and not self.pull_rows:
-            return self.value_bytes
-        rows = sum(numbers.nbytes for numbers in (*self.push_rows, *self.pull_rows))
-        return rows + self.value_bytes
-
-    @property
-    def value_bytes(self) -> int:
-        """The pushed values alone. Unit: bytes."""
-        return sum(buffer.num_bytes for buffer in self.values)
+    def __post_init__(self) -> None:
+        value_bytes = sum(buffer.num_bytes for buffer in self.values)
+        payload_bytes = self.segment_bytes
+        if not self.in_segment:
+            rows = sum(numbers.nbytes for numbers in (*self.push_rows, *self.pull_rows))
+            payload_bytes = rows + value_bytes
+        object.__setattr__(self, "value_bytes", value_bytes)
+        object.__setattr__(self, "payload_bytes", payload_bytes)
 
 
 @dataclass(frozen=True, slots=True)
