@@ -100,8 +100,16 @@ def growth(count: int, table: Table) -> None:
     table.add_row(f"find, of {name}", f"{BATCH / hit / 1e6:.1f} M/s")
     miss = median_s(index.find, lambda: random_keys(rng, BATCH))
     table.add_row("  keys that are not there", f"{BATCH / miss / 1e6:.1f} M/s")
-    gone = median_s(index.remove, lambda: np.unique(keys[rng.integers(0, count, BATCH)]))
+    removed = []
+
+    def remove(batch: Array) -> None:
+        removed.append(batch)
+        index.remove(batch)
+
+    gone = median_s(remove, lambda: np.unique(keys[rng.integers(0, count, BATCH)]))
     table.add_row("remove", f"{BATCH / gone / 1e6:.1f} M/s")
+    back = median_s(lambda batch: index.insert(batch, batch & 0xFF), removed.pop)
+    table.add_row("insert, with room for them", f"{BATCH / back / 1e6:.1f} M/s")
 
 
 def hostile(table: Table) -> None:
