@@ -12,7 +12,9 @@ import hashlib
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ..settings import read_environment
@@ -24,6 +26,7 @@ from .user_folders import cache_folder
 _REMOVE_S = 5.0  # for which the end of a process waits; the next one goes on
 _RANDOM_BYTES = 9  # that the random end of a name has
 _TRIES = 10  # another process may take a new folder for left, before it is locked
+_RETRY_S = 0.02  # in which it removes an empty folder
 
 _remover = Remover()
 
@@ -60,11 +63,7 @@ class TemporaryFolder:
         """
         with self._guard:
             if self._lock >= 0 and not self._is_there():
-                os.makedirs(self.path.parent, 0o700, exist_ok=True)
-                self.path.mkdir(mode=0o700)
-                lock = _locked(self.path)
-                if lock < 0:
-                    raise OSError(errno.ENOLCK, "the folder cannot be locked", str(self.path))
+                lock = _make_again(self.path)
                 os.close(self._lock)
                 self._lock = lock
         return self.path
@@ -130,6 +129,19 @@ def _new_folder(prefix: str, max_path_bytes: int) -> tuple[Path, int]:
         except OSError as error:
             failure = error
     raise failure
+
+
+def _make_again(path: Path) -> int:
+    """Make a folder that has been removed; returns its lock."""
+    os.makedirs(path.parent, 0o700, exist_ok=True)
+    for _ in range(_TRIES):
+        with suppress(FileExistsError):  # it is being removed
+            path.mkdir(mode=0o700)
+        lock = _locked(path)
+        if lock >= 0:
+            return lock
+        time.sleep(_RETRY_S)
+    raise OSError(errno.ENOLCK, "the folder cannot be locked", str(path))
 
 
 def _remove_left(prefix: str) -> bool:

@@ -1,5 +1,6 @@
 """Temporary folders: those of living processes stay, those of killed ones go; nobody waits long."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -17,11 +18,25 @@ from windlass.core.files.temporary import TemporaryFolder
 from windlass.core.files.trusted_folder import UnsafeFolderError
 
 
+@pytest.fixture
+def remover(monkeypatch: pytest.MonkeyPatch) -> Remover:
+    """Removes what is left; of this test alone."""
+    remover = Remover()
+    monkeypatch.setattr(temporary, "_remover", remover)
+    return remover
+
+
+def has_looked(remover: Remover, folder: Path) -> None:
+    """Wait until nothing that it was to do is left: it takes no folder that is made after this."""
+    assert remover.remove(folder / "not there").wait(scaled(30))
+
+
 def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     mine = TemporaryFolder("windlass-x")
+    has_looked(remover, tmp_path)
     (mine.path / "file").write_text("mine")
     left = tmp_path / mine.path.name.replace(mine.path.name[-8:], "left____")
     left.mkdir()
@@ -33,6 +48,7 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
     of_other_machine = tmp_path / "windlass-x-0000-left____"
     of_other_machine.mkdir()
     other = TemporaryFolder("windlass-x")
+    has_looked(remover, tmp_path)
     wait_until(lambda: not left.exists(), 10, "what was left to go")
     assert elsewhere.exists()
     assert (mine.path / "file").read_text() == "mine"
@@ -116,11 +132,35 @@ def test_a_folder_that_a_cleaner_has_removed_is_made_anew_for_this_user_alone(
     assert not path.exists()  # the process is about to end
 
 
+def test_a_folder_that_another_process_takes_for_left_before_it_is_locked_is_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = TemporaryFolder("windlass-t")
+    has_looked(remover, tmp_path)
+    folder.path.rmdir()
+    mkdir, taken = Path.mkdir, list[int]()
+
+    def make_and_lose(path: Path, mode: int) -> None:
+        mkdir(path, mode)
+        if not taken:  # what the other process does first
+            taken.append(os.open(path, os.O_RDONLY))
+            fcntl.flock(taken[0], fcntl.LOCK_EX)
+            remover.remove(path, then=lambda: os.close(taken[0]))
+
+    monkeypatch.setattr(Path, "mkdir", make_and_lose)
+    assert folder.present().is_dir()
+    assert taken
+    monkeypatch.undo()
+    folder.remove()
+
+
 def test_what_somebody_else_put_in_its_place_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = TemporaryFolder("windlass-u")
+    has_looked(remover, tmp_path)
     folder.path.rmdir()
     folder.path.mkdir()
     with pytest.raises(UnsafeFolderError, match="made again by somebody else; start this process"):
