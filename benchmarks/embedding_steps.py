@@ -39,12 +39,14 @@ Ids = dict[str, Array]
 
 
 @contextmanager
-def opened(tables: int, transport: str, *, grows: bool) -> Iterator[ParameterSession]:
-    """A session with tables of ``ROWS`` rows together, all ones."""
+def opened(
+    tables: int, transport: str, *, grows: bool, num_rows: int = ROWS
+) -> Iterator[ParameterSession]:
+    """A session with tables of so many rows together, all ones."""
     rows.prepare()
     options = TableOptions(RULE) if grows else None
     # Hashes do not fill all parts alike.
-    each = ROWS // tables * (2 if grows else 1)
+    each = num_rows // tables * (2 if grows else 1)
     definitions = [
         VariableDefinition(f"table {i}", (each, WIDTH), np.dtype("f4"), _INITIALIZER, table=options)
         for i in range(tables)
@@ -58,9 +60,9 @@ def opened(tables: int, transport: str, *, grows: bool) -> Iterator[ParameterSes
         yield session
 
 
-def draw(rng: np.random.Generator, tables: int, *, grows: bool) -> Ids:
+def draw(rng: np.random.Generator, tables: int, *, grows: bool, num_rows: int = ROWS) -> Ids:
     """Ids of a step."""
-    numbers = rng.integers(0, ROWS // tables, (tables, BATCH // tables))
+    numbers = rng.integers(0, num_rows // tables, (tables, BATCH // tables))
     keys = [mixed(each).view(np.int64) if grows else each for each in numbers]
     return {f"table {i}": ids for i, ids in enumerate(keys)}
 
@@ -98,6 +100,33 @@ def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> dict[st
             table.add_row("  pull, push", f"{speeds} M rows/s")
             table.add_row(f"  {FEATURES} tables with as many ids", f"{of_many / both:.2f} x one")
     return steps
+
+
+def of_many_rows(table: Table, num_rows: int) -> None:
+    """A step on a dense table of so many rows, which must fit into memory, beside one of the usual.
+
+    Args:
+        table: Where the rows go.
+        num_rows: Number of rows of the large table.
+    """
+    rng = np.random.default_rng(5)
+    gradient = rng.standard_normal((BATCH, WIDTH), np.float32)
+    took: list[list[float]] = []
+    with (
+        opened(1, "shm", grows=False) as usual,
+        opened(1, "shm", grows=False, num_rows=num_rows) as large,
+    ):
+        for _ in range(_WARM_UP + _STEPS):
+            took.append([])
+            for session, count in ((usual, ROWS), (large, num_rows)):
+                ids = draw(rng, 1, grows=False, num_rows=count)
+                began = time.perf_counter()
+                session.lookup_rows(ids)
+                push(session, ids, gradient)
+                took[-1].append(time.perf_counter() - began)
+    of_usual, of_large = np.median(took[_WARM_UP:], axis=0).tolist()
+    table.add_row(f"dense, shm, {ROWS / 1e6:g} M rows: both", f"{of_usual * 1e3:.1f} ms")
+    table.add_row(f"  {num_rows / 1e6:g} M rows", f"{of_large / of_usual:.2f} x that")
 
 
 def beside_tensorflow(table: Table, steps: dict[str, float], python: Path) -> None:

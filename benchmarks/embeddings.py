@@ -2,6 +2,7 @@
 
     python -m benchmarks.embeddings                # the table; a minute
     python -m benchmarks.embeddings --keys 5e7     # grow to 50 million keys; 5 GB
+    python -m benchmarks.embeddings --rows 1e8     # steps on a dense table of 13 GB with its slots
     python -m benchmarks.embeddings --check        # compares every step with NumPy, times none
     python -m benchmarks.embeddings --steps --peers-python .venv-peers/bin/python  # and TensorFlow
 
@@ -279,6 +280,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--keys", type=float, default=1e7, help="the index grows to so many")
     parser.add_argument("--steps", action="store_true", help="only the steps of two ps")
+    parser.add_argument("--rows", type=float, help="only steps on a dense table of so many rows")
     parser.add_argument("--peers-python", type=Path, help="a python that has TensorFlow")
     arguments = parser.parse_args()
     for rule in RULES:
@@ -291,6 +293,11 @@ def main() -> None:
         parser.error(f"--keys is {arguments.keys:g}; it must be in [1, {_MAX_KEYS}]")
     table = Table("", "")
     loads = [os.getloadavg()[0]]
+    if arguments.rows:
+        embedding_steps.of_many_rows(table, int(arguments.rows))
+        Console().print(table)
+        print(f"load before and after: {loads[0]:.1f}, {os.getloadavg()[0]:.1f}")
+        return
     medians = embedding_steps.times(table)
     loads.append(os.getloadavg()[0])
     if arguments.peers_python:
