@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.mapped_memory import wants_huge_pages
 from helpers.streams import open_descriptors
 from windlass.core.errors import RefusedError
 from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
@@ -32,6 +33,16 @@ def test_what_one_side_writes_the_other_reads() -> None:
     assert theirs.memory[HEADER_BYTES] == 7
     assert mine.memory[HEADER_BYTES + 1] == 9
     assert theirs.counters[1] == 2**40
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="needs huge pages"
+)
+def test_large_segments_ask_for_huge_pages_and_small_ones_do_not() -> None:
+    small, large = SharedSegment.create(1 << 20), SharedSegment.create(64 << 20)
+    assert wants_huge_pages(large.memory)
+    assert wants_huge_pages(received(large, writable=False).memory)
+    assert not wants_huge_pages(small.memory)
 
 
 def test_memory_lives_as_long_as_an_array_of_it() -> None:
