@@ -14,15 +14,7 @@ from typing import Any, Self
 
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.rules import update_rules as rules
-from ..core.rules.schedules import (
-    CosineDecay,
-    CosineDecayRestarts,
-    ExponentialDecay,
-    InverseTimeDecay,
-    PiecewiseConstantDecay,
-    PolynomialDecay,
-    Schedule,
-)
+from ..core.rules.schedules import Schedule, ServerSchedule
 from .base.arrays import as_array
 from .base.contexts import get_replica_context, get_strategy, require_own
 from .base.numbers_of_now import CountNow, RateNow
@@ -33,15 +25,6 @@ from .variables.variable import Variable
 
 Rate = float | Schedule | Callable[..., Any]
 """A number, one of our schedules (evaluated by the ps), or a callable (evaluated by the worker)."""
-
-_SCHEDULES = (
-    CosineDecay,
-    CosineDecayRestarts,
-    ExponentialDecay,
-    InverseTimeDecay,
-    PiecewiseConstantDecay,
-    PolynomialDecay,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +66,7 @@ class Optimizer:
             own["_name"] = arguments.pop("name", None)
             arguments = _offered(rule, arguments)
             rate = arguments.get("learning_rate")
-            if callable(rate) and not _is_schedule(rate):
+            if callable(rate) and not isinstance(rate, ServerSchedule):
                 own["_rate"] = _of_step(rate)
                 del arguments["learning_rate"]
             rule = rules.make_rule(rule, {k: _number(v) for k, v in arguments.items()})
@@ -118,7 +101,7 @@ class Optimizer:
     def _assign(self, name: str, value: Any) -> None:
         rate = self._rate
         if name == "learning_rate":
-            if callable(value) and not _is_schedule(value):
+            if callable(value) and not isinstance(value, ServerSchedule):
                 self.__dict__["_rate"] = _of_step(value)
                 return
             rate = None
@@ -329,10 +312,6 @@ def _offered(rule: type[rules.UpdateRule], arguments: Mapping[str, Any]) -> dict
 
 def _forget(known: dict[int, Any], key: int, reference: Any) -> None:  # noqa: ARG001
     known.pop(key, None)
-
-
-def _is_schedule(rate: Any) -> bool:
-    return isinstance(rate, _SCHEDULES)
 
 
 def _of_step(rate: Callable[..., Any]) -> Callable[[int], Any]:

@@ -13,21 +13,26 @@ _PREFETCHED_BYTES = 2048  # of a row; what follows is found by the processor's o
 _LINE_BYTES = 64
 _CHOSEN = 1024  # row numbers at a time; they stay in the first cache
 
-Registry = dict[str, tuple[Callable[..., Any], Callable[[DType], tuple[Any, ...]]]]
-"""Name → (a kernel before it is compiled, its argument types for a dtype)."""
-
-ROW_FUNCTIONS: Registry = {}
+_Arguments = Callable[[DType], tuple[Any, ...]]
 
 
-def _kernel(arguments: Callable[[DType], tuple[Any, ...]]) -> Callable[[Any], Any]:
-    def register(function: Any) -> Any:
-        ROW_FUNCTIONS[function.__name__] = (function, arguments)
-        return function
+class Registry(dict[str, tuple[Callable[..., Any], _Arguments]]):
+    """Name → (a kernel before it is compiled, its argument types for a dtype)."""
 
-    return register
+    def kernel(self, arguments: _Arguments) -> Callable[[Any], Any]:
+        """Decorator of a kernel with these types of arguments."""
+
+        def register(function: Any) -> Any:
+            self[function.__name__] = (function, arguments)
+            return function
+
+        return register
 
 
-@_kernel(lambda dtype: (read(dtype), read(np.int64), changed(dtype), INT64))
+ROW_FUNCTIONS = Registry()
+
+
+@ROW_FUNCTIONS.kernel(lambda dtype: (read(dtype), read(np.int64), changed(dtype), INT64))
 def gather(table, rows, out, width):  # type: ignore[no-untyped-def]
     """``out[r] = table[rows[r]]``, rows of ``width`` bytes."""
     fetched = min(width, _PREFETCHED_BYTES)
@@ -40,7 +45,7 @@ def gather(table, rows, out, width):  # type: ignore[no-untyped-def]
         copy_elements(out, r * width, table, rows[r] * width, width)
 
 
-@_kernel(
+@ROW_FUNCTIONS.kernel(
     lambda dtype: (
         read(dtype), read(np.int64), INT64, changed(dtype), changed(np.dtype(np.uint8)), INT64,
     )
@@ -77,7 +82,7 @@ def sum_rows(values, inverse, first, out, seen, width):  # type: ignore[no-untyp
                     out[lo + i] = values[at + i]
 
 
-@_kernel(
+@ROW_FUNCTIONS.kernel(
     lambda dtype: (
         read(dtype), INT64, changed(np.dtype(np.uint64)), changed(dtype),
         changed(np.dtype(np.int64)),
@@ -113,7 +118,7 @@ def deduplicate_bitmap(ids, num_rows, words, unique, inverse):  # type: ignore[n
     return count
 
 
-@_kernel(
+@ROW_FUNCTIONS.kernel(
     lambda dtype: (
         read(dtype), INT64, changed(dtype), changed(dtype), changed(dtype), changed(dtype),
         changed(dtype), changed(dtype),

@@ -27,8 +27,8 @@ class LearningRateSchedule(ABC):
 
 
 @LearningRateSchedule.register
-class _Schedule(BaseModel):
-    """A call with the global step gives the rate.
+class ServerSchedule(BaseModel):
+    """A schedule that the ps evaluates: a call with the global step gives the rate.
 
     Arguments by position stand in Keras' order. A ``name`` of the program's own is left out: the
     field says which schedule it is.
@@ -63,38 +63,10 @@ class _Schedule(BaseModel):
         return self.model_dump()
 
 
-class ExponentialDecay(_Schedule):
-    """``initial * decay_rate ** (step / decay_steps)``; ``staircase`` floors the exponent."""
+class _DecayOfRate(ServerSchedule):
+    """A rate that each ``decay_steps`` changes by ``decay_rate``."""
 
-    name: Literal["ExponentialDecay"] = "ExponentialDecay"
-    initial_learning_rate: float
-    decay_steps: float = Field(gt=0)
-    decay_rate: float = Field(gt=0)
-    staircase: bool = False
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            initial_learning_rate: float,
-            decay_steps: float,
-            decay_rate: float,
-            staircase: bool = False,
-            name: str = "",
-        ) -> None: ...
-
-    def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
-        exponent = step / self.decay_steps
-        if self.staircase:
-            exponent = math.floor(exponent)
-        return self.initial_learning_rate * math.pow(self.decay_rate, exponent)
-
-
-class InverseTimeDecay(_Schedule):
-    """``initial / (1 + decay_rate * step / decay_steps)``; ``staircase`` floors the quotient."""
-
-    name: Literal["InverseTimeDecay"] = "InverseTimeDecay"
+    name: str
     initial_learning_rate: float
     decay_steps: float = Field(gt=0)
     decay_rate: float
@@ -111,15 +83,34 @@ class InverseTimeDecay(_Schedule):
             name: str = "",
         ) -> None: ...
 
+    def _decays(self, step: int) -> float:
+        """How many times ``decay_steps`` have passed."""
+        decays = step / self.decay_steps
+        return math.floor(decays) if self.staircase else decays
+
+
+class ExponentialDecay(_DecayOfRate):
+    """``initial * decay_rate ** (step / decay_steps)``; ``staircase`` floors the exponent."""
+
+    name: Literal["ExponentialDecay"] = "ExponentialDecay"
+    decay_rate: float = Field(gt=0)
+
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
-        quotient = step / self.decay_steps
-        if self.staircase:
-            quotient = math.floor(quotient)
-        return self.initial_learning_rate / (1 + self.decay_rate * quotient)
+        return self.initial_learning_rate * math.pow(self.decay_rate, self._decays(step))
 
 
-class PolynomialDecay(_Schedule):
+class InverseTimeDecay(_DecayOfRate):
+    """``initial / (1 + decay_rate * step / decay_steps)``; ``staircase`` floors the quotient."""
+
+    name: Literal["InverseTimeDecay"] = "InverseTimeDecay"
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        return self.initial_learning_rate / (1 + self.decay_rate * self._decays(step))
+
+
+class PolynomialDecay(ServerSchedule):
     """``(initial - end) * (1 - step/decay_steps) ** power + end``, held or cycled at the end."""
 
     name: Literal["PolynomialDecay"] = "PolynomialDecay"
@@ -151,7 +142,7 @@ class PolynomialDecay(_Schedule):
         return (start - end) * math.pow(1 - done, self.power) + end
 
 
-class CosineDecay(_Schedule):
+class CosineDecay(ServerSchedule):
     """Half a cosine from ``initial`` to ``alpha * initial``, after an optional linear warm-up.
 
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017.
@@ -193,7 +184,7 @@ class CosineDecay(_Schedule):
         return start * ((1 - self.alpha) * cosine + self.alpha)
 
 
-class CosineDecayRestarts(_Schedule):
+class CosineDecayRestarts(ServerSchedule):
     """Half cosines one after another, each ``t_mul`` times as long and ``m_mul`` times as high.
 
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017.
@@ -235,7 +226,7 @@ class CosineDecayRestarts(_Schedule):
         return self.initial_learning_rate * ((1 - self.alpha) * cosine + self.alpha)
 
 
-class PiecewiseConstantDecay(_Schedule):
+class PiecewiseConstantDecay(ServerSchedule):
     """``values[i]`` up to and including ``boundaries[i]``, the last value after that."""
 
     name: Literal["PiecewiseConstantDecay"] = "PiecewiseConstantDecay"

@@ -10,8 +10,6 @@ The hash is SipHash-1-3 of the key's eight bytes (Aumasson and Bernstein, 2012),
 the process: keys that were chosen to collide do not, because their author does not know it.
 """
 
-from typing import Any
-
 import numpy as np
 
 from ..jit import (
@@ -25,7 +23,7 @@ from ..jit import (
 )
 from ..row_kernels import Registry
 
-FUNCTIONS: Registry = {}
+FUNCTIONS = Registry()
 TILE = 256  # keys whose entries are asked for at once; what is noted of them stays in the caches
 _ENTRY = 16  # bytes
 _PAGE = 4096  # bytes
@@ -37,14 +35,6 @@ _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D)
 _V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 _LENGTH = np.uint64(8 << 56)
 _END = np.uint64(0xFF)
-
-
-def _kernel(arguments: Any) -> Any:
-    def register(function: Any) -> Any:
-        FUNCTIONS[function.__name__] = (function, arguments)
-        return function
-
-    return register
 
 
 @inlined
@@ -112,7 +102,7 @@ def _locate_tile(hashes, count, addresses, sizes, shift, places, ends):  # type:
 _SEGMENTS = (read(np.int64), read(np.int64), read(np.uint64), INT64)
 
 
-@_kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype)))
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype)))
 def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[no-untyped-def]
     """``out[i]``: the value of ``keys[i]``, or -1."""
     shift = np.uint64(shift_bits)
@@ -133,7 +123,7 @@ def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[
             out[start + j] = value - 1
 
 
-@_kernel(lambda dtype: (read(dtype), read(np.uint64), INT64, changed(dtype)))
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), read(np.uint64), INT64, changed(dtype)))
 def count_segments(keys, secret, shift_bits, counts):  # type: ignore[no-untyped-def]
     """``counts[s]`` grows by how many of the keys belong to segment ``s``."""
     shift = np.uint64(shift_bits)
@@ -145,7 +135,7 @@ def count_segments(keys, secret, shift_bits, counts):  # type: ignore[no-untyped
             counts[segment_of(hashes[j], shift)] += 1
 
 
-@_kernel(lambda dtype: (read(dtype), read(dtype), *_SEGMENTS, changed(dtype)))
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), read(dtype), *_SEGMENTS, changed(dtype)))
 def insert_keys(keys, values, addresses, sizes, secret, shift_bits, counts):  # type: ignore[no-untyped-def]
     """Write each key with its value; a key that is there gets the new value.
 
@@ -173,7 +163,7 @@ def insert_keys(keys, values, addresses, sizes, secret, shift_bits, counts):  # 
             store_word(at + 8, values[start + j] + 1)
 
 
-@_kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype), changed(dtype)))
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype), changed(dtype)))
 def remove_keys(keys, addresses, sizes, secret, shift_bits, counts, out):  # type: ignore[no-untyped-def]
     """Remove keys; ``out[i]``: the value that ``keys[i]`` had, or -1.
 
@@ -227,7 +217,7 @@ def remove_keys(keys, addresses, sizes, secret, shift_bits, counts, out):  # typ
             store_word(hole + 8, 0)
 
 
-@_kernel(
+@FUNCTIONS.kernel(
     lambda dtype: (
         read(dtype), read(dtype), read(dtype), read(dtype), read(np.uint64), changed(dtype),
     )

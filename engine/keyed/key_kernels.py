@@ -3,28 +3,18 @@
 ``distinct.py`` checks their arguments, and says the same in array operations.
 """
 
-from typing import Any
-
 import numpy as np
 
 from ..jit import INT64, changed, inlined, prefetch, read
 from ..row_kernels import Registry
 from .index_kernels import TILE, hash_tile, segment_of
 
-FUNCTIONS: Registry = {}
+FUNCTIONS = Registry()
 _U32, _U33 = np.uint64(32), np.uint64(33)
 _M0, _M1 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
-def _kernel(arguments: Any) -> Any:
-    def register(function: Any) -> Any:
-        FUNCTIONS[function.__name__] = (function, arguments)
-        return function
-
-    return register
-
-
-@_kernel(
+@FUNCTIONS.kernel(
     lambda dtype: (
         read(dtype), read(np.uint64), INT64, changed(np.dtype(np.int32)), changed(dtype),
         changed(dtype),
@@ -74,7 +64,7 @@ def _ps_of(key, num_ps):  # type: ignore[no-untyped-def]
     return np.int64(((word >> _U32) * num_ps) >> _U32)
 
 
-@_kernel(
+@FUNCTIONS.kernel(
     lambda dtype: (
         read(dtype), changed(dtype), changed(dtype), changed(dtype), changed(dtype),
     )

@@ -14,7 +14,7 @@ from ...core.rules.kernels import AHEAD, clip, prefetch_row
 from ..jit import INT64, changed, inlined, prefetch, read
 from ..row_kernels import Registry
 
-FUNCTIONS: Registry = {}
+FUNCTIONS = Registry()
 _TILE = 256  # keys that are drawn for at once
 _LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -22,14 +22,6 @@ _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LN2, _ROOT_HALF = math.log(2), math.sqrt(0.5)
 _UINT32 = np.dtype(np.uint32)
 _FLOAT64 = np.dtype(np.float64)
-
-
-def _kernel(arguments: Any) -> Any:
-    def register(function: Any) -> Any:
-        FUNCTIONS[function.__name__] = (function, arguments)
-        return function
-
-    return register
 
 
 @inlined
@@ -67,7 +59,7 @@ def _normal_quantile(p):  # type: ignore[no-untyped-def]
     return -(above / below) if q < 0 else above / below
 
 
-@_kernel(
+@FUNCTIONS.kernel(
     lambda dtype: (
         read(np.int64), read(np.int64), changed(dtype), INT64, read(np.uint64), INT64,
         read(np.float64),
@@ -106,7 +98,7 @@ def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-un
                     out[lo + j] = offset + factor * x
 
 
-@_kernel(lambda dtype: (read(np.int64), changed(dtype), INT64))
+@FUNCTIONS.kernel(lambda dtype: (read(np.int64), changed(dtype), INT64))
 def mark_rows(rows, last, mark):  # type: ignore[no-untyped-def]
     """Write a mark over the step of each row, until one has it already; -1 is no row.
 
@@ -127,7 +119,7 @@ def mark_rows(rows, last, mark):  # type: ignore[no-untyped-def]
     return missing
 
 
-@_kernel(lambda dtype: (read(np.int64), changed(dtype), changed(dtype), INT64))
+@FUNCTIONS.kernel(lambda dtype: (read(np.int64), changed(dtype), changed(dtype), INT64))
 def touch_rows(rows, counts, last, step):  # type: ignore[no-untyped-def]
     """Count one more push of each row, up to the largest number, and note the step."""
     for r in range(rows.size):
@@ -139,7 +131,7 @@ def touch_rows(rows, counts, last, step):  # type: ignore[no-untyped-def]
         last[row] = np.uint32(step)
 
 
-@_kernel(lambda dtype: (read(dtype), INT64))
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), INT64))
 def kth_smallest(words, k):  # type: ignore[no-untyped-def]
     """The word that would stand at ``k`` if they were sorted: by their upper, then lower half."""
     half, low = np.uint32(16), np.uint32(0xFFFF)
@@ -161,7 +153,7 @@ def kth_smallest(words, k):  # type: ignore[no-untyped-def]
     return (upper << 16) | lower
 
 
-@_kernel(lambda dtype: (read(dtype), INT64, changed(_FLOAT64)))
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), INT64, changed(_FLOAT64)))
 def square_rows(values, width, out):  # type: ignore[no-untyped-def]
     """``out[r]``: the sum of the squares of row ``r``, from its first element on, in float64."""
     for r in range(out.size):
@@ -178,7 +170,7 @@ def _rule_arguments(dtype: DType) -> tuple[Any, ...]:
     return (*slots, read(dtype), read(np.int64), INT64, read(dtype), read(_UINT32), read(dtype))
 
 
-@_kernel(_rule_arguments)
+@FUNCTIONS.kernel(_rule_arguments)
 def adam_rows(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]
     """Adam whose corrections follow each row's own count of updates, this one included.
 
@@ -208,7 +200,7 @@ def adam_rows(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-u
             w[lo + i] = old - decay * old - alpha * m / (np.sqrt(v) + eps)
 
 
-@_kernel(_rule_arguments)
+@FUNCTIONS.kernel(_rule_arguments)
 def rowwise_adagrad(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """``a += mean(g*g); w -= lr * g / (sqrt(a) + eps)``; ``s0``: one ``a`` per row.
 
@@ -231,7 +223,7 @@ def rowwise_adagrad(w, s0, s1, g, rows, width, h, counts, table):  # type: ignor
             w[lo + i] -= rate * clip(g[at + i] * scale, limit)
 
 
-@_kernel(_rule_arguments)
+@FUNCTIONS.kernel(_rule_arguments)
 def group_ftrl(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """Accumulator s0, linear s1. h[3]: l1. h[4]: 2 * l2 + beta / lr. h[5]: group times root of
     width.
