@@ -40,21 +40,11 @@ class TPUClusterResolver(ClusterResolver):
         """Empty: this process is all of it."""
         return ClusterSpec({})
 
-    def master(
-        self,
-        task_type: str | None = None,  # noqa: ARG002
-        task_id: int | None = None,  # noqa: ARG002
-        rpc_layer: str | None = None,  # noqa: ARG002
-    ) -> str:
+    def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:  # noqa: ARG002
         """None."""
         return ""
 
-    def num_accelerators(
-        self,
-        task_type: str | None = None,  # noqa: ARG002
-        task_id: int | None = None,  # noqa: ARG002
-        config_proto: Any = None,  # noqa: ARG002
-    ) -> dict[str, int]:
+    def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:  # noqa: ARG002
         """JAX's devices of this process by kind, CPUs left out."""
         found: dict[str, int] = {}
         for device in self.devices:

@@ -37,12 +37,15 @@ class ClusterResolver(Shown, ABC):
         Raises:
             ValueError: The cluster has no such task.
         """
-        kind = task_type if task_type is not None else self.task_type
-        index = task_id if task_id is not None else self.task_id
+        return self._master(task_type, task_id, rpc_layer)
+
+    def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
+        kind = kind if kind is not None else self.task_type
+        index = index if index is not None else self.task_id
         if kind is None or index is None:
             return ""
         address = self.cluster_spec().task_address(kind, index)
-        return format_master_url(address, rpc_layer or self.rpc_layer)
+        return format_master_url(address, layer or self.rpc_layer)
 
     def num_accelerators(
         self,
@@ -57,7 +60,10 @@ class ClusterResolver(Shown, ABC):
         Raises:
             ValueError: The cluster has no such task.
         """
-        if not self._is_this_task(task_type, task_id):
+        return self._accelerators(task_type, task_id)
+
+    def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:
+        if not self._is_this_task(kind, index):
             return {}
         gpus = count_gpus()
         return {"GPU": gpus} if gpus else {}

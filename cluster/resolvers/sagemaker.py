@@ -127,17 +127,12 @@ class SageMakerClusterResolver(ClusterResolver):
         task = task_of_rank(hosts.index(current), self._jobs_of(hosts))
         return task.type if name == "task_type" else task.index
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
+    def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
         """Address of a task, this one by default; ``""`` for a cluster of one task."""
         spec = self.cluster_spec()
         if sum(1 for _ in spec.tasks()) == 1:
             return ""
-        return super().master(task_type, task_id, rpc_layer)
+        return super()._master(kind, index, layer)
 
     @property
     def environment(self) -> str:

@@ -34,7 +34,7 @@ class SimpleClusterResolver(ClusterResolver):
         if not isinstance(master, str):
             raise TypeError("master must be a string")
         self._cluster_spec = cluster_spec
-        self._master = master
+        self._given_master = master
         self._task_type = task_type
         self._task_id = task_id
         self._environment = environment
@@ -51,32 +51,22 @@ class SimpleClusterResolver(ClusterResolver):
         """The cluster."""
         return self._cluster_spec
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
+    def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
         """Address of a task when both type and id are given, else the master of the constructor.
 
         TensorFlow puts the rpc layer even before an empty master; we leave that empty.
         """
-        if task_type is not None and task_id is not None:
-            master = self._cluster_spec.task_address(task_type, task_id)
+        if kind is not None and index is not None:
+            address = self._cluster_spec.task_address(kind, index)
         else:
-            master = self._master
-        return format_master_url(master, rpc_layer or self._rpc_layer) if master else ""
+            address = self._given_master
+        return format_master_url(address, layer or self._rpc_layer) if address else ""
 
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-    ) -> dict[str, int]:
+    def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:
         """As given to the constructor, of every task; else counted."""
         if self._num_accelerators is not None:
             return dict(self._num_accelerators)
-        return super().num_accelerators(task_type, task_id, config_proto)
+        return super()._accelerators(kind, index)
 
     @property
     def environment(self) -> str:
@@ -145,27 +135,16 @@ class UnionClusterResolver(ClusterResolver):
         fixed._resolvers = tuple(resolver.snapshot() for resolver in self._resolvers)
         return fixed
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
+    def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
         """Address of a task when both type and id are given, else the first resolver's master."""
-        if task_type is not None and task_id is not None:
-            address = self.cluster_spec().task_address(task_type, task_id)
-            return format_master_url(address, rpc_layer or self._rpc_layer)
-        return self._resolvers[0].master(rpc_layer=rpc_layer)
+        if kind is not None and index is not None:
+            address = self.cluster_spec().task_address(kind, index)
+            return format_master_url(address, layer or self._rpc_layer)
+        return self._resolvers[0].master(rpc_layer=layer)
 
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-    ) -> dict[str, int]:
+    def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:
         """The first resolver's, if this task or none is asked for."""
-        mine = self._is_this_task(task_type, task_id)
-        return self._resolvers[0].num_accelerators(config_proto=config_proto) if mine else {}
+        return self._resolvers[0].num_accelerators() if self._is_this_task(kind, index) else {}
 
     @property
     def environment(self) -> str:

@@ -123,12 +123,7 @@ class SlurmClusterResolver(ClusterResolver):
         """(type, index) of this process; TensorFlow knows them after :meth:`cluster_spec` alone."""
         return self.task_type, self.task_id
 
-    def num_accelerators(
-        self,
-        task_type: str | None = None,  # noqa: ARG002 - all tasks have the same
-        task_id: int | None = None,  # noqa: ARG002
-        config_proto: Any = None,  # noqa: ARG002
-    ) -> dict[str, int]:
+    def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:  # noqa: ARG002 - all the same
         """GPUs of a task, the same for all; empty without any."""
         return {"GPU": self._gpus_per_task} if self._gpus_per_task else {}
 

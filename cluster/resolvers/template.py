@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ...core.errors import ConfigurationError
 from ..roles import TASK_TYPES
 from ..spec import ClusterSpec
-from .resolver import ClusterResolver, format_master_url
+from .resolver import ClusterResolver
 
 # Variables in which launchers put a task's index; the first that is set is used.
 INDEX_VARIABLES = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
@@ -112,16 +112,9 @@ class TemplateClusterResolver(ClusterResolver):
         """The cluster."""
         return self._spec
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
+    def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
         """Address of a task, this one by default."""
-        kind = task_type if task_type is not None else self._task_type
-        index = task_id if task_id is not None else self._task_id
-        if kind is None or index is None:
+        address = super()._master(kind, index, layer)
+        if not address:
             raise ValueError("type and index of the task are not known")
-        address = self._spec.task_address(kind, index)
-        return format_master_url(address, rpc_layer or self._rpc_layer)
+        return address

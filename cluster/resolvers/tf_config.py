@@ -186,27 +186,22 @@ class TFConfigClusterResolver(ClusterResolver):
         """As given to the constructor; TF_CONFIG's own is not used, as in TensorFlow."""
         return self._environment or ""
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
+    def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
         """``session_master`` as it is, ``""`` for a cluster of at most one task, else the address.
 
         Raises:
             ValueError: The cluster has no such task.
         """
         if self._config is None:
-            return self.snapshot().master(task_type, task_id, rpc_layer)
+            return self.snapshot().master(kind, index, layer)
         if self._config.get("session_master") is not None:
             return str(self._config["session_master"])
         spec = self.cluster_spec()
         if not spec or (len(spec.jobs) == 1 and len(spec.job_tasks(spec.jobs[0])) == 1):
             return ""  # a job that names task 1 alone has a task 0 as well
-        kind = task_type if task_type is not None else self.task_type
-        index = task_id if task_id is not None else self.task_id
+        kind = kind if kind is not None else self.task_type
+        index = index if index is not None else self.task_id
         if kind is None or index is None:
             raise ValueError("TF_CONFIG has a cluster but no task type and index; give both")
-        layer = rpc_layer if rpc_layer is not None else self.rpc_layer
+        layer = layer if layer is not None else self.rpc_layer
         return format_master_url(spec.task_address(kind, index), layer)
