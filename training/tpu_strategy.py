@@ -17,6 +17,7 @@ from ..distribute.base.contexts import get_replica_context
 from ..distribute.base.devices import in_task
 from ..distribute.strategies.joining import runtime_of_job
 from ..distribute.strategies.mirrored import MirroredExtended
+from ..distribute.strategies.step_interface import Arguments, Keywords
 from ..distribute.strategies.strategy import Strategy
 from .device_assignment import DeviceAssignment
 from .extras import require
@@ -242,10 +243,7 @@ class TPUExtended(MirroredExtended):
         )
 
     def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
         """One step on every replica, each on its own device."""
         return super().call_for_each_replica(_OnItsDevice(fn, self), args, kwargs)

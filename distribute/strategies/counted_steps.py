@@ -12,6 +12,7 @@ from ..variables.variable import Variable
 from .cross_device_ops import CrossDeviceOps
 from .extended import StrategyExtended
 from .reducer import Reducer
+from .step_interface import Arguments, Keywords
 from .strategy import Strategy
 from .synchronous_steps import OneWorker, SynchronousSteps
 
@@ -63,10 +64,7 @@ class CountedStepsExtended(StrategyExtended):
         self.steps.tell_restored()
 
     def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
         """One step on every replica; counted if it changes variables."""
         self.steps.begin()

@@ -42,7 +42,7 @@ from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, 
 from .local_updates import apply_locally
 from .reducer import Reducer
 from .replica_runner import ReplicaRunner
-from .step_interface import StepInterface
+from .step_interface import Arguments, Keywords, StepInterface
 
 FoundRows = tuple[Array, Array | None]
 """(the distinct rows; which of them belongs to each id, None: one after the other)"""
@@ -322,10 +322,7 @@ class StrategyExtended(StepInterface):
         self._runner.in_turns = True
 
     def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
         """Call ``fn`` on every local replica; as ``strategy.run``.
 

@@ -42,7 +42,8 @@ from .extended import FoundRows, StrategyExtended
 from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
 from .server_step import Gradients, ServerStep
-from .steps_alone import StepsAlone
+from .step_interface import Arguments, Keywords
+from .steps_alone import StepsAlone, Updates
 from .strategy import Strategy
 
 log = logging.getLogger(__name__)
@@ -400,7 +401,7 @@ class ParameterServerExtended(StrategyExtended):
 
     def apply_and_read(
         self,
-        updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],
+        updates: Updates,
         reads: Sequence[Variable],
         averages: Sequence[tuple[Variable, MovedAverage]] = (),
     ) -> list[Any]:
@@ -563,10 +564,7 @@ class ParameterServerExtended(StrategyExtended):
     # -- steps -------------------------------------------------------------------------------
 
     def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
         """One step: pull, run, push."""
         self.runtime.job.check()

@@ -14,7 +14,13 @@ from ..variables.holders import holders_of
 from ..variables.variable import Variable
 
 if TYPE_CHECKING:
-    from .steps_alone import StepsAlone
+    from .steps_alone import StepsAlone, Updates
+
+Arguments = tuple[Any, ...] | list[Any]
+"""Positional arguments of a function that replicas call."""
+
+Keywords = dict[str, Any] | None
+"""Its keyword arguments."""
 
 
 class StepInterface:
@@ -22,10 +28,7 @@ class StepInterface:
 
     @abstractmethod
     def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
         """Call ``fn`` on every local replica; as ``strategy.run``."""
 
@@ -53,7 +56,7 @@ class StepInterface:
 
     def apply_and_read(
         self,
-        updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],
+        updates: "Updates",
         reads: Sequence[Variable],
         averages: Sequence[tuple[Variable, MovedAverage]] = (),
     ) -> list[Any]:

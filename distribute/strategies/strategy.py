@@ -31,6 +31,7 @@ from ..data.options import InputContext, InputOptions
 from ..data.pipelines import distribute_dataset, distribute_from_function
 from ..variables.variable import Variable
 from .extended import StrategyExtended
+from .step_interface import Arguments, Keywords
 
 
 class Scope:
@@ -173,8 +174,8 @@ class Strategy(Shown):
     def run(
         self,
         fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: Arguments = (),
+        kwargs: Keywords = None,
         options: Any = None,  # noqa: ARG002 - TensorFlow's, of use on TPUs only
     ) -> Any:
         """Call ``fn`` once per local replica, each with its part of distributed arguments.
