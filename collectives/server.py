@@ -17,7 +17,7 @@ from ..net.auth.guard import Guard, Visitor
 from ..net.connection import Connection
 from ..net.dial import parse
 from ..net.endpoint import Greeting
-from ..net.host import TaskHost
+from ..net.host import HostedServer, TaskHost
 from ..net.listener import GREETING_TIMEOUT_S
 from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
@@ -38,7 +38,7 @@ _MAX_LINKS = 64  # rings of one program, and links that are about to be replaced
 Probe = Callable[[], RingProgress]
 
 
-class CollectiveServer:
+class CollectiveServer(HostedServer):
     """Answers the other workers. One per process; every ring of the process uses it.
 
     Args:
@@ -68,20 +68,6 @@ class CollectiveServer:
             sessions={SERVICE: self._accept_link},
             max_sessions=_MAX_LINKS,
         )
-
-    def start(self, address: str) -> None:
-        """Listen.
-
-        Raises:
-            AddressInUseError: The port is taken.
-            ConfigurationError: Nothing says how tasks show who they are.
-        """
-        self._host.start(address)
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._host.port
 
     def stop(self) -> None:
         """Answer nobody any more."""

@@ -248,3 +248,23 @@ class TaskHost:
             task=self._task,
             address=where,
         )
+
+
+class HostedServer:
+    """A server that listens by a :class:`TaskHost`."""
+
+    _host: TaskHost
+
+    def start(self, address: str) -> None:
+        """Listen.
+
+        Raises:
+            AddressInUseError: The port is taken.
+            ConfigurationError: Nothing says how callers show who they are.
+        """
+        self._host.start(address)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._host.port

@@ -6,14 +6,14 @@ from ...core.clock import Clock
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.auth.guard import Guard
-from ...net.host import TaskHost
+from ...net.host import HostedServer, TaskHost
 from ...telemetry.catalogue import Sample
 from .servicer import SERVICE, new_chief
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
 
 
-class ChiefServer:
+class ChiefServer(HostedServer):
     """The control plane of one job.
 
     Args:
@@ -45,20 +45,6 @@ class ChiefServer:
     def _job_id(self) -> str:
         with self.locked_job.open() as (job, _):
             return job.name or ""
-
-    def start(self, address: str) -> None:
-        """Listen.
-
-        Raises:
-            AddressInUseError: The port is taken.
-            ConfigurationError: Nothing says how tasks show who they are.
-        """
-        self._host.start(address)
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._host.port
 
     def samples(self) -> Iterator[Sample]:
         """Who has come, for Prometheus."""

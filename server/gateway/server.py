@@ -15,7 +15,7 @@ from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.auth.guard import Guard
 from ...net.forwarding import Forwarder
-from ...net.host import TaskHost
+from ...net.host import HostedServer, TaskHost
 from ...net.unary import servicer
 from ...telemetry.catalogue import Sample
 from .servicer import SERVICE, TICK_S, GatewayServicer
@@ -23,7 +23,7 @@ from .servicer import SERVICE, TICK_S, GatewayServicer
 log = logging.getLogger(__name__)
 
 
-class GatewayServer:
+class GatewayServer(HostedServer):
     """Serves drivers and nodes.
 
     Args:
@@ -64,13 +64,8 @@ class GatewayServer:
             AddressInUseError: The port is taken.
             ConfigurationError: Nothing says how callers show who they are.
         """
-        self._host.start(address)
+        super().start(address)
         self._ticks.start()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._host.port
 
     def samples(self) -> Iterator[Sample]:
         """The cluster's jobs and nodes, and who has come, for Prometheus."""

@@ -16,7 +16,7 @@ from ...core.task import TaskId
 from ...engine.library import library
 from ...engine.own_rules import import_rules
 from ...net.auth.guard import Guard
-from ...net.host import TaskHost
+from ...net.host import HostedServer, TaskHost
 from ...net.metrics_port import MetricsPort
 from ...net.unary import servicer
 from ...telemetry.catalogue import Sample
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
 
-class PsServer:
+class PsServer(HostedServer):
     """One parameter server.
 
     ::
@@ -106,7 +106,7 @@ class PsServer:
             ConfigurationError: Nothing says how tasks show who they are.
         """
         self._metrics = MetricsPort(self.task, address, self._settings, self._samples)
-        self._host.start(address)
+        super().start(address)
         try:
             self._metrics.start()
         except BaseException:
@@ -120,11 +120,6 @@ class PsServer:
     def store(self) -> Store:
         """The store of this ps's own share."""
         return self.shares.at(self.task.index).store
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._host.port
 
     def drain(self) -> None:
         """SIGTERM: ask the chief to save and stop; leave after that, or after the leave grace."""
