@@ -12,7 +12,7 @@ from .folder import Folder
 log = logging.getLogger(__name__)
 
 _FILE = "job.json"
-_MAX_BYTES = 64 * 1024
+_MAX_BYTES = 4 * 1024 * 1024  # a ps with its share takes 400 bytes at most
 
 
 class ShareRecord(BaseModel):

@@ -16,7 +16,12 @@ from windlass.cluster.access.principal import Principal
 from windlass.cluster.job.job import Job
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.checkpoint.file_systems import open_folder
-from windlass.core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
+from windlass.core.checkpoint.job_record import (
+    JobRecord,
+    ShareRecord,
+    read_job_record,
+    write_job_record,
+)
 from windlass.core.settings import Settings
 from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId
@@ -129,6 +134,18 @@ def test_a_record_with_impossible_numbers_is_named_and_not_used(
     (tmp_path / "job.json").write_text(text.replace("%s", "0" * 30))
     assert read_job_record(open_folder(str(tmp_path))) == JobRecord()
     assert "job.json is not used: it was altered" in caplog.text
+
+
+def test_the_record_of_the_largest_job_is_read_again(tmp_path: Path) -> None:
+    ps = range(1024)
+    record = JobRecord(
+        shares=tuple(ShareRecord(share=i, epoch=10**6, leader=i, followers=(i,)) for i in ps),
+        num_shares=len(ps),
+        processes=dict.fromkeys(ps, 1 << 62),
+        servers={i: f"{'a' * 63}-{i}.{'b' * 63}.{'c' * 63}.svc.cluster.local:65535" for i in ps},
+    )
+    write_job_record(open_folder(str(tmp_path)), record)
+    assert read_job_record(open_folder(str(tmp_path))) == record
 
 
 @pytest.mark.parametrize("in_sync", [False, True], ids=["on ps", "in sync"])
