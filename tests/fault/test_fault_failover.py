@@ -44,6 +44,15 @@ def test_a_ps_that_is_asked_to_leave_hands_over_what_it_has(tmp_path: Path) -> N
     assert "leaves: other ps have what it had" in job.said("ps:0")
 
 
+def test_a_ps_that_is_started_again_as_its_job_ends_ends_with_it(tmp_path: Path) -> None:
+    with counting_job(tmp_path, WINDLASS_LEAVE_GRACE_S=str(scaled(20))) as job:
+        job.go_on()
+        job.stop_counting()
+        job.running["ps:0"].kill()
+        (tmp_path / "over").touch()
+        job.start_again("ps:0")
+
+
 def leads_again(job: CountingJob, ps: TaskId) -> bool:
     """Have a ps lead share 0; False: the chief has not heard of it yet."""
     try:

@@ -19,6 +19,7 @@ from ...core.checkpoint.job_record import JobRecord
 from ...core.errors import (
     FencedError,
     OtherJobError,
+    PeerLostError,
     PermissionDeniedError,
     StorageError,
     WindlassError,
@@ -352,26 +353,40 @@ class ChiefLoop:
     def _dismiss(self, phase: Phase, reason: str) -> None:
         """Tell the ps that the job is over, and wait until the other tasks know."""
 
-        def end(control: PsControl) -> None:
+        def end(control: PsControl) -> bool:
+            """Whether the ps need not be told again."""
             try:
                 control.end_job(phase, reason, timeout_s=_ATTACH_S)
+            except PeerLostError as error:
+                log.debug("%s", error)
+                return not self._comes_back(control.task)
             except WindlassError as error:
                 log.debug("%s", error)
+            return True
 
-        list(self._pool.map(end, tuple(self._controls)))
         grace_s = self._settings.leave_grace_s
         until = self._locked_job.clock.now() + grace_s
         waits = WaitLog(
             self._who.task, limit_s=grace_s, limit="leave_grace_s", clock=self._locked_job.clock
         )
-        while self._locked_job.clock.now() < until:
+        untold = tuple(self._controls)
+        while True:
+            told = list(self._pool.map(end, untold))
+            untold = tuple(each for each, knows in zip(untold, told, strict=True) if not knows)
             with self._locked_job.open() as (job, now):
                 job.expire(now=now)
-                uninformed = job.uninformed()
-            if not uninformed:
+                uninformed = job.uninformed() + [each.task for each in untold]
+            if not uninformed or self._locked_job.clock.now() >= until:
                 return
             waits.tick(", ".join(task.short for task in uninformed), "not told of the end yet")
-            threading.Event().wait(0.05)
+            self._locked_job.clock.wait(threading.Event(), 0.05)
+
+    def _comes_back(self, task: TaskId) -> bool:
+        """Whether a ps that does not answer may be starting again, and would wait for a chief."""
+        if self.keeper is None or not self.keeper.has_all:
+            return False
+        with self._locked_job.open() as (job, now):
+            return now - job.members[task].heard <= job.lease_s
 
     def close(self) -> None:
         """Stop the loop at once."""

@@ -7,14 +7,15 @@ import pytest
 from helpers.clock import ManualClock
 from windlass.client.ps.control import PsControl
 from windlass.cluster.job.job import Job
-from windlass.core.errors import PermissionDeniedError
-from windlass.core.report import TaskReport
+from windlass.core.errors import PeerLostError, PermissionDeniedError
+from windlass.core.report import PsCounters, TaskReport
 from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.chief.servicer import LockedJob
 from windlass.worker.lead.checkpointer import Checkpointer
 from windlass.worker.lead.chief_loop import ChiefLoop
+from windlass.worker.lead.share_keeper import ShareKeeper
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)
@@ -141,3 +142,53 @@ def test_nobody_is_waited_for_once_the_job_has_failed() -> None:
     ending.job.fail("no")
     assert ending.end() == 0
     assert ending.job.phase is Phase.FAILED
+
+
+class Starting:
+    """A ps that answers the call of this number first, since it has just been started again."""
+
+    task = TaskId("ps", 0)
+
+    def __init__(self, answers: int) -> None:
+        self.answers, self.calls = answers, 0
+
+    def end_job(self, *_: object, **__: object) -> None:
+        self.calls += 1
+        if self.calls < self.answers:
+            raise PeerLostError("ps:0 does not answer")
+
+
+class Keeper:
+    """All shares have a leader, or one was lost."""
+
+    def __init__(self, *, has_all: bool) -> None:
+        self.has_all = has_all
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "has_all", "silent_s", "calls", "took_s"),
+    [
+        pytest.param(1, True, 0, 1, 0, id="it answers"),
+        pytest.param(21, True, 8, 21, 1, id="it starts again meanwhile"),
+        pytest.param(10**6, True, 0, 101, 5, id="it does not come within leave_grace_s"),
+        pytest.param(21, True, 1001, 1, 0, id="it was lost, or has left, long ago"),
+        pytest.param(21, False, 0, 1, 0, id="the job has failed without it"),
+    ],
+)
+def test_a_ps_that_is_started_again_as_its_job_ends_is_told(
+    answers: int, has_all: bool, silent_s: float, calls: int, took_s: float
+) -> None:
+    clock, ps = ManualClock(), Starting(answers)
+    job = Job([(task, "") for task in (CHIEF, ps.task)], chief=CHIEF, lease_s=1000, now=0)
+    locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
+    loop = ChiefLoop(locked_job, who, "", [cast(PsControl, ps)], None, SETTINGS)
+    loop.keeper = cast(ShareKeeper, Keeper(has_all=has_all))
+    job.ps_answered(ps.task, 1, PsCounters(), now=0)
+    clock.advance(silent_s)
+    loop._dismiss(Phase.DONE, "")
+    loop.close()
+    assert ps.calls == pytest.approx(calls, abs=1)
+    assert clock.now() - silent_s == pytest.approx(took_s, abs=0.06)
