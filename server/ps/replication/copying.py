@@ -3,13 +3,15 @@
 A block is copied in tiles, each under the block's lock for a moment. Updates that come after the
 copy of a block has begun are sent, too, and the follower runs them on what it has: the elements
 that have not come yet are overwritten by their tiles, with the update in them. So nothing is kept
-for later, and no version of anything is compared.
+for later, and no version of anything is compared. Tiles become larger while the link is fast, since
+the follower runs the pushes that came between two of them.
 
 What cannot be cut is one tile: small shards that share a block, and rules without kernels, which
 look at whole shards.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ....core.errors import MovedError, PeerLostError, WindlassError
@@ -21,7 +23,9 @@ from .follower import Follower
 from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile, Record
 from .stream import RecordStream
 
-_TILE_BYTES = 512 * 1024  # copied under a block's lock: 0.1 ms
+_LEAST_TILE = 512 * 1024  # bytes
+_MOST_TILE = 4 * 1024 * 1024
+_QUICK_S, _SLOW_S = 0.002, 0.005  # to send a tile, which is done under the block's lock
 _TILES_AHEAD = 2  # pushes wait behind them, on the link
 
 
@@ -66,27 +70,45 @@ def copy_block(
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
     """
-    sent: list[int] = []
     with block.lock:
         stream.send(follower, _begun(block, held))
-        tiles = _tiles(block)
-        _send_tile(stream, follower, block, next(tiles))
-        sent.append(follower.position)
-    for tile in tiles:
+    stop, num_bytes, sent = 0, _LEAST_TILE, [follower.position]
+    if block.value.nbytes > _LEAST_TILE:  # making room for it takes longer than a lock may be held
+        stream.wait_for(follower, sent.pop())
+    while True:
         if len(sent) >= _TILES_AHEAD:
             stream.wait_for(follower, sent.pop(0))
         with block.lock:
-            _send_tile(stream, follower, block, tile)
+            began = time.monotonic()
+            stop = _send_tile(stream, follower, block, stop, num_bytes)
+            num_bytes = next_tile(num_bytes, time.monotonic() - began)
             sent.append(follower.position)
+        if stop >= block.value.size:
+            return
+
+
+def next_tile(num_bytes: int, took_s: float) -> int:
+    """Size of the next tile, after one that was sent. Pure.
+
+    Args:
+        num_bytes: Size of the last tile.
+        took_s: How long sending it took. Unit: seconds.
+    """
+    if took_s > _SLOW_S:
+        return max(_LEAST_TILE, num_bytes // 2)
+    return min(_MOST_TILE, num_bytes * 2) if took_s < _QUICK_S else num_bytes
 
 
 def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
     """Send one shard's value and slots to all followers. The caller holds the block's lock."""
     where = block.range_of(entry)
-    for start, stop in _pieces(block, where.start, where.stop):
+    start, step = where.start, _elements(block, _LEAST_TILE)
+    while start < where.stop:
+        stop = min(where.stop, start + step)
         part = slice(start, stop)
         slots = {name: slot[part] for name, slot in block.slots.items()}
         stream.post(CopiedTile(block.number, start, stop, block.value[part], slots))
+        start = stop
 
 
 def run_and_post(
@@ -165,28 +187,24 @@ def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:
 
 
 def _send_tile(
-    stream: RecordStream, follower: Follower, block: Block, tile: tuple[int, int]
-) -> None:
-    part = slice(*tile)
-    value, slots = block.value[part], {name: slot[part] for name, slot in block.slots.items()}
-    stream.send(follower, CopiedTile(block.number, *tile, value, slots))
-    follower.copied_bytes += value.nbytes + sum(slot.nbytes for slot in slots.values())
-
-
-def _tiles(block: Block) -> Iterator[tuple[int, int]]:
+    stream: RecordStream, follower: Follower, block: Block, start: int, num_bytes: int
+) -> int:
+    """Send elements from ``start`` on, about so many bytes; returns where the next tile begins."""
     size = block.value.size
-    if len(block.shards) > 1 or not size or not all(map(_has_kernel, block.rules)):
-        return iter([(0, size)])
-    return _pieces(block, 0, size)
+    is_one = len(block.shards) > 1 or not all(map(_has_kernel, block.rules))
+    stop = size if is_one else min(size, start + _elements(block, num_bytes))
+    part = slice(start, stop)
+    value, slots = block.value[part], {name: slot[part] for name, slot in block.slots.items()}
+    stream.send(follower, CopiedTile(block.number, start, stop, value, slots))
+    follower.copied_bytes += value.nbytes + sum(slot.nbytes for slot in slots.values())
+    return stop
 
 
-def _pieces(block: Block, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Elements ``[start, stop)`` in whole rows of about so many bytes, slots included."""
+def _elements(block: Block, num_bytes: int) -> int:
+    """Elements of whole rows that take about so many bytes, slots included."""
     width = max(1, block.value.size // max(1, block.shards[0].rows))
     per_element = block.value.itemsize + len(block.slots) * block.compute_dtype.itemsize
-    step = max(1, _TILE_BYTES // (width * per_element)) * width
-    for first in range(start, stop, step):
-        yield first, min(stop, first + step)
+    return max(1, num_bytes // (width * per_element)) * width
 
 
 def _has_kernel(rule: UpdateRule | None) -> bool:

@@ -33,9 +33,10 @@ from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
 from windlass.engine.push_target import StepInfo, UpdatePart
 from windlass.server.ps.layout_compiler import compile_layout
+from windlass.server.ps.replication.copying import copy_block, next_tile
 from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.joining import copy_store
-from windlass.server.ps.replication.records import Checked, CopyCompleted, Record
+from windlass.server.ps.replication.records import BlockCopyBegun, Checked, CopyCompleted, Record
 from windlass.server.ps.replication.replaying import Replayer
 from windlass.server.ps.replication.share import ReplicatedShare
 from windlass.server.ps.store import PushRequest, Store
@@ -453,3 +454,20 @@ def test_a_copy_that_begins_as_its_ps_ends_leaves_no_link() -> None:
     closed.set()
     wait_until(lambda: link.is_closed, 10, "the link to be closed")
     assert share.store.records.followers == ()
+
+
+def test_tiles_of_a_copy_become_as_large_as_the_link_is_fast() -> None:
+    sizes = [512 * 1024]
+    for took_s in (0.001, 0.001, 0.001, 0.001, 0.003, 0.006, 0.1, 0.1, 0.1):
+        sizes.append(next_tile(sizes[-1], took_s))
+    assert [size >> 19 for size in sizes] == [1, 2, 4, 8, 8, 8, 4, 2, 1, 1]
+
+
+def test_no_push_is_held_up_while_a_follower_makes_room_for_a_large_block() -> None:
+    leader, link = make_store(SGD(learning_rate=0.1), timeout_s=0.2), SilentLink()
+    large = max(leader.table.blocks(), key=lambda block: block.value.nbytes)
+    follower = Follower(FOLLOWER, link)
+    leader.attach(follower)
+    with pytest.raises(PeerLostError, match="task:1"):
+        copy_block(leader.records, large, leader.table.held_of(large), follower)
+    assert [type(each) for each in link.records[-1:]] == [BlockCopyBegun]
