@@ -112,7 +112,7 @@ class KubernetesApi:
             self._apply(body, force=force, dry_run=True)
         except RefusedRequestError as error:
             refusal = error.refusal
-            of_object = refusal.status in (400, 403, 404, 409, 422)
+            of_object = refusal.status in (400, 403, 404, 409, 422) or refusal.is_no_object
             if of_object and not refusal.is_missing_namespace:
                 return refusal
             what = f"check {body['kind']} {body['metadata']['name']}"
@@ -129,6 +129,15 @@ class KubernetesApi:
         return self._told(what, lambda: self._apply(body, force=force, dry_run=dry_run))
 
     def _apply(self, body: Json, *, force: bool, dry_run: bool) -> Json:
+        try:
+            return self._apply_once(body, force=force, dry_run=dry_run)
+        except RefusedRequestError as error:
+            if force or not error.refusal.is_conflict_with(FIELD_MANAGER):
+                raise
+        # What ``scale`` has patched: by this command, so nobody else's.
+        return self._apply_once(body, force=True, dry_run=dry_run)
+
+    def _apply_once(self, body: Json, *, force: bool, dry_run: bool) -> Json:
         body = in_namespace(body, self.namespace)
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         query += [("force", "true")] if force else []

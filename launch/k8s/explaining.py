@@ -13,6 +13,8 @@ from .refusals import Refusal
 from .where import Where
 
 _DELETES_NAMESPACE = 'cannot delete resource "namespaces"'
+_TERMINATING = "because it is being terminated"
+_UNKNOWN_FIELD = "field not declared in schema"
 _GRANTS = "attempting to grant RBAC permissions not currently held"
 
 
@@ -40,6 +42,11 @@ def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
             return AccessError(
                 f"{said}. Nothing was deleted; without --namespace-too the job alone is deleted"
             )
+        case 403 if _TERMINATING in refusal.message:
+            return ConfigurationError(
+                f"{what}: namespace {where.namespace} is being deleted; make it anew when it is "
+                "gone, or choose another one by --namespace"
+            )
         case 403 if account_of(refusal.message):
             return AccessError(
                 f"{said}. Ask for one of the roles of deploy/k8s/rbac: `{_binding(refusal, where)}`"
@@ -52,13 +59,18 @@ def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
             )
         case 403:
             return AccessError(f"{said}. A policy of the cluster or a quota refuses it")
-        case 409:
+        case 409 if not refusal.is_retried:
             return IncompatibleError(
                 f"{said}. --force takes these fields over; or take them out of what the other "
                 "manager applies"
             )
         case status if refusal.is_retried:
             return PeerLostError(f"the Kubernetes API does not answer (HTTP {status}): {said}")
+        case _ if _UNKNOWN_FIELD in refusal.message:
+            return ConfigurationError(
+                f"{said}. The cluster does not know this field: Kubernetes has all of a job since "
+                "1.30; of a JobSet or a TrainJob the controller may be too old"
+            )
     return ConfigurationError(said)
 
 

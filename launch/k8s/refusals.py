@@ -10,6 +10,8 @@ _RETRIED = frozenset({0, 408, 429, 500, 502, 503, 504})
 _LONGEST_S = 30.0
 _LONGEST = 300
 GONE = 410
+_LATER = "please apply your changes to the latest version and try again"
+_NO_OBJECT = "failed to create typed patch object"
 _FIXED = re.compile(
     r"field is immutable|updates to statefulset spec|is immutable after creation|"
     r"may not change once set"
@@ -51,7 +53,27 @@ class Refusal:
     @property
     def is_retried(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.status in _RETRIED and not self.is_final
+        if self.status == 409:  # two requests at once; the count of a quota, for instance
+            return _LATER in self.message
+        return self.status in _RETRIED and not (self.is_final or self.is_no_object)
+
+    @property
+    def is_no_object(self) -> bool:
+        """What was sent is no object of its kind: status 500 (kubernetes/kubernetes#122480)."""
+        return self.message.startswith(_NO_OBJECT)
+
+    def is_conflict_with(self, manager: str) -> bool:
+        """Whether all fields that keep this from being applied are of one field manager.
+
+        A field that a manager has patched is not its own when it applies: a manager is a name and
+        an operation (kubernetes/kubernetes#107417).
+        """
+        owned = f'conflict with "{manager}"'
+        return (
+            self.status == 409
+            and bool(self.causes)
+            and all(each.message.startswith(owned) for each in self.causes)
+        )
 
     @property
     def is_missing(self) -> bool:

@@ -24,8 +24,10 @@ from uuid import uuid4
 from helpers.kubernetes_rules import (
     PLURALS,
     conflict,
+    leaves,
     merged,
     missing,
+    no_object,
     refused_update,
     status,
 )
@@ -141,6 +143,7 @@ class KubernetesCluster:
     def remove(self, kind: str, name: str) -> None:
         with self.changed:
             item = copy.deepcopy(self._objects.pop((kind, name)))
+            self.managers.pop((kind, name), None)
             self._version += 1
             item["metadata"]["resourceVersion"] = str(self._version)
             self._history.append((self._version, kind, "DELETED", item))
@@ -238,6 +241,8 @@ class KubernetesCluster:
             if "apply-patch" in asked.content_type:
                 if not asked.query.get("fieldManager"):
                     return 400, status(400, "fieldManager is required for apply patch")
+                if (refused := no_object(kind, name, body)) is not None:
+                    return 500, refused
                 owned = self._owned_by_others(kind, name, body)
                 if asked.query.get("force") != "true" and owned:
                     return 409, conflict(owned)
@@ -256,8 +261,19 @@ class KubernetesCluster:
             if asked.query.get("dryRun") == "All":
                 return 200, item
             item = self.put(kind, item)
+            self._take_over(kind, name, asked)
         self.on_patch(kind, item)
         return 200 if before is not None else 201, item
+
+    def _take_over(self, kind: str, name: str, asked: Asked) -> None:
+        """What a patch sets is its manager's, also against the same manager that applies."""
+        owners = self.managers.setdefault((kind, name), {})
+        if "apply-patch" not in asked.content_type:
+            manager = asked.query.get("fieldManager", "unknown")
+            owners |= dict.fromkeys(leaves(asked.body), manager)
+        elif asked.query.get("force") == "true":
+            for path in leaves(asked.body):
+                owners.pop(path, None)
 
     def _owned_by_others(self, kind: str, name: str, body: Listed) -> dict[str, str]:
         before = self._objects.get((kind, name))

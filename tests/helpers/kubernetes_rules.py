@@ -6,6 +6,7 @@ are ``Status`` objects, whose ``details.causes`` name fields.
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from helpers.pod_listings import Listed
@@ -150,6 +151,39 @@ def _refused_job(name: str, old: Listed, new: Listed) -> Listed | None:
         )
         return invalid("Job", name, "spec.completions", text, "FieldValueInvalid")
     return None
+
+
+_KEYS = {"env": "name", "volumes": "name", "volumeMounts": "mountPath", "imagePullSecrets": "name"}
+
+
+def no_object(kind: str, name: str, body: Listed) -> Listed | None:
+    """500 of server-side apply: a list that is merged by a key has it twice; None: none has."""
+    twice = sorted(set(_twice(body.get("spec") or {}, ".spec")))
+    if not twice:
+        return None
+    errors = "".join(f"\n  {each}" for each in twice)
+    what = f"failed to create typed patch object (train/{name}; {body['apiVersion']}, Kind={kind})"
+    return status(500, f"{what}: errors:{errors}")
+
+
+def _twice(value: Any, path: str) -> Iterator[str]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for at, each in items:
+        if isinstance(at, str) and at in _KEYS and isinstance(each, list):
+            keys = [item[_KEYS[at]] for item in each]
+            for key in {key for key in keys if keys.count(key) > 1}:
+                yield f'{path}.{at}: duplicate entries for key [{_KEYS[at]}="{key}"]'
+        if isinstance(each, dict | list):
+            yield from _twice(each, f"{path}.{at}" if isinstance(at, str) else f"{path}[{at}]")
+
+
+def leaves(body: Listed, path: str = "") -> Iterator[str]:
+    """Paths of the fields that a patch sets."""
+    for name, value in body.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
 
 
 def merged(before: Listed, change: Listed) -> Listed:

@@ -116,6 +116,17 @@ def test_what_others_own_is_a_conflict(real: KubernetesApi) -> None:
         apply_job(real, digits())
 
 
+def test_what_scale_has_set_is_changed_by_a_file_that_says_another_number(
+    real: KubernetesApi,
+) -> None:
+    apply_job(real, digits())
+    real.patch("Job", "digits-worker", {"spec": {"parallelism": 4, "completions": 4}})
+    apply_job(real, digits().with_counts({"worker": 3}))
+    live = real.get("Job", "digits-worker")
+    assert live is not None
+    assert live["spec"]["completions"] == 3
+
+
 def test_a_job_whose_chief_writes_its_state_is_accepted(real: KubernetesApi) -> None:
     part = digits().kubernetes.model_copy(update={"status": True})
     job = digits().model_copy(update={"kubernetes": part})

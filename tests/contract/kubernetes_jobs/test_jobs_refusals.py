@@ -4,13 +4,14 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 from helpers.clock import ManualClock
 from helpers.connected_api import SELECTOR, connected
-from helpers.job_objects import DIGITS, ready, task_pod
+from helpers.job_objects import DIGITS, digits, ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from windlass.core.errors import (
     AccessError,
@@ -19,6 +20,7 @@ from windlass.core.errors import (
     PeerLostError,
     WindlassError,
 )
+from windlass.launch.k8s.applying import apply_job
 from windlass.launch.k8s.client import KubernetesApi
 
 client = pytest.importorskip("kubernetes").client
@@ -40,6 +42,60 @@ def test_it_is_asked_again_after_what_it_wants(
     cluster.refusals = [refused]
     assert connected(cluster, clock=clock).list_all("Pod").items == []
     assert clock.now() == waited_s
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
+         'apply Job digits-chief in namespace train: 500 failed to create typed patch object '
+         '(train/digits-chief; batch/v1, Kind=Job): errors: .spec.template.spec.containers[0].env: '
+         'duplicate entries for key [name="A"]'),
+    ],
+    ids=["a list with the same key twice"],
+)  # fmt: skip
+def test_what_is_no_object_of_its_kind_is_said_at_once(
+    cluster: KubernetesCluster, api: KubernetesApi, body: dict[str, Any], said: str
+) -> None:
+    spec = {"template": {"spec": {"containers": [{"name": "windlass", **body}]}}}
+    metadata = {"name": "digits-chief"}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    with pytest.raises(ConfigurationError) as refused:
+        api.apply(job)
+    assert refused.value.message == said
+    assert len(cluster.asked) == 1
+    refusal = api.try_apply(job)
+    assert refusal is not None
+    assert not refusal.is_about_fixed_fields
+
+
+def test_a_field_that_the_cluster_does_not_know_says_which_version_it_needs(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    text = (
+        "failed to create typed patch object (train/digits-chief; batch/v1, Kind=Job): .spec."
+        'template.spec.containers[name="windlass"].lifecycle.preStop.sleep: field not declared in '
+        "schema"
+    )
+    cluster.refusals = [Refused(500, text, method="PATCH", path="digits-chief")]
+    with pytest.raises(ConfigurationError) as refused:
+        apply_job(api, digits())
+    assert refused.value.message.startswith("nothing was changed: apply Job digits-chief")
+    assert refused.value.message.endswith(
+        "The cluster does not know this field: Kubernetes has all of a job since 1.30; of a JobSet "
+        "or a TrainJob the controller may be too old"
+    )
+
+
+def test_a_count_of_a_quota_that_two_change_at_once_is_tried_again(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    text = (
+        'Operation cannot be fulfilled on resourcequotas "team": the object has been modified; '
+        "please apply your changes to the latest version and try again"
+    )
+    cluster.refusals = [Refused(409, text, method="PATCH", path="digits-worker")]
+    assert {each.what for each in apply_job(api, digits())} == {"applied"}
 
 
 def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: KubernetesApi) -> None:
@@ -71,6 +127,13 @@ def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: Kub
         ),
         (
             403,
+            'jobs.batch "digits-chief" is forbidden: unable to create new content in namespace '
+            "train because it is being terminated",
+            ConfigurationError,
+            "namespace train is being deleted; make it anew when it is gone",
+        ),
+        (
+            403,
             'roles.rbac.authorization.k8s.io "digits-ps" is forbidden: user "ann" '
             '(groups=["users"]) is attempting to grant RBAC permissions not currently held:\n'
             '{APIGroups:["apps"], Resources:["statefulsets/scale"], Verbs:["patch"]}',
@@ -79,7 +142,7 @@ def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: Kub
             "windlass-operator of deploy/k8s/rbac",
         ),
     ],
-    ids=["401", "400", "403 quota", "403 service account", "403 user", "403 grant"],
+    ids=["401", "400", "403 quota", "403 service account", "403 user", "403 ends", "403 grant"],
 )
 def test_what_waiting_does_not_mend_is_said_at_once(
     cluster: KubernetesCluster,
