@@ -5,6 +5,7 @@ mistake is; the launchers render it.
 """
 
 from collections.abc import Mapping, Sequence
+from posixpath import normpath
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -29,8 +30,14 @@ SAID_ELSEWHERE = {
 }
 """Settings that a job file does not have: where it says them instead; empty: the launcher does."""
 
-# Windlass's own variables, and those by which a launcher tells a task who it is.
-_OWN_VARIABLES = ("WINDLASS_", "TF_CONFIG", "JOB_COMPLETION_INDEX")
+# What Windlass's own variables begin with, and those by which a launcher tells a task who it is;
+# where a job file says what they are for.
+_OWN_VARIABLES = {
+    "WINDLASS_": "under `settings`",
+    "TF_CONFIG": "by `roles`",
+    "JOB_COMPLETION_INDEX": "by `roles`",
+    "POD_NAMESPACE": "by `kubernetes.namespace`",
+}
 
 
 class JobSettings(Settings):
@@ -260,7 +267,7 @@ def _check_volumes(job: JobFile, role: str) -> None:
     for field in ("name", "path"):
         seen: set[str] = set()
         for number, volume in enumerate(job.pod(role).volumes):
-            said = getattr(volume, field)
+            said = volume.name if field == "name" else normpath(volume.path)
             if said in seen or (field == "path" and said in own):
                 where = ("kubernetes",) if number < of_all else ("roles", role, "kubernetes")
                 at = number if number < of_all else number - of_all
@@ -277,6 +284,6 @@ def _check_variables(environment: Mapping[str, str], *path: str) -> None:
 
 
 def _check_variable(name: str, *path: str | int) -> None:
-    if name.startswith(_OWN_VARIABLES):
-        remedy = "under `settings`" if name.startswith("WINDLASS_") else "by `roles`"
-        raise MisfitError(f"the launcher sets {name}; say what it is for {remedy}", *path)
+    for own, where in _OWN_VARIABLES.items():
+        if name.startswith(own):
+            raise MisfitError(f"the launcher sets {name}; say what it is for {where}", *path)

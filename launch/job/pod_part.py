@@ -4,6 +4,7 @@ Names are Kubernetes' own, as a job file writes them (``node_selector``). What i
 matter for kustomize, which patches what ``windlass k8s render`` prints.
 """
 
+from collections.abc import Hashable, Sequence
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
@@ -86,6 +87,8 @@ class Volume(Part):
             raise MisfitError(
                 f"a pod has a volume {self.name} already; choose another name", "name"
             )
+        if self.sub_path.startswith("/") or ".." in self.sub_path.split("/"):
+            raise MisfitError(f"{self.sub_path} is not below the volume's own folder", "sub_path")
         return _with_one_of(self, "claim", "secret", "config_map", "empty")
 
 
@@ -98,6 +101,14 @@ class Toleration(Part):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = Field(
         default="", description="Of the taint; empty: any."
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.value and self.operator == "Exists":
+            raise MisfitError("Exists takes no value; say `operator: Equal`, or none", "value")
+        if not self.key and self.operator == "Equal":
+            raise MisfitError("Equal needs a key; `operator: Exists` alone accepts all", "key")
+        return self
 
 
 class NodeRule(Part):
@@ -120,6 +131,9 @@ class NodeRule(Part):
         if bool(self.values) == (self.operator in ("Exists", "DoesNotExist")):
             what = "takes no values" if self.values else "needs values"
             raise MisfitError(f"{self.operator} {what}", "values")
+        is_number = len(self.values) == 1 and self.values[0].isdecimal()
+        if self.operator in ("Gt", "Lt") and not is_number:
+            raise MisfitError(f"{self.operator} takes one whole number", "values")
         return self
 
 
@@ -233,12 +247,15 @@ class PodPart(Part):
                 raise MisfitError(
                     f"the launcher sets {name}, by which pods are found", "labels", name
                 )
+        _once([each.name for each in self.env], "env", "name")
+        _once([(each.topology, each.must) for each in self.spread], "spread", "topology")
         return self
 
     def and_of_role(self, own: "PodPart") -> "PodPart":
         """What the pods of one role need: this, with what their role adds or has in its place."""
+        named = {each.name for each in own.env}
         return PodPart(
-            env=[*self.env, *own.env],
+            env=[*(each for each in self.env if each.name not in named), *own.env],
             env_from=[*self.env_from, *own.env_from],
             volumes=[*self.volumes, *own.volumes],
             service_account=own.service_account or self.service_account,
@@ -253,6 +270,13 @@ class PodPart(Part):
             security=own.security or self.security,
             probes=own.probes or self.probes,
         )
+
+
+def _once(keys: Sequence[Hashable], name: str, field: str) -> None:
+    """Refuse a list that says something twice: an API server takes none."""
+    for number, key in enumerate(keys):
+        if key in keys[:number]:
+            raise MisfitError("it is there already; keep one of both", name, number, field)
 
 
 def _with_one_of(part: AnyPart, *names: str) -> AnyPart:

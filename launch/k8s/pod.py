@@ -51,7 +51,9 @@ def pod_template(job: JobFile, role: str, form: Form = Form.OBJECTS) -> Json:
     if constraints := _spread(job, role, pod, form):
         spec["topologySpreadConstraints"] = constraints
     if kubernetes.image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in kubernetes.image_pull_secrets]
+        spec["imagePullSecrets"] = [
+            {"name": name} for name in dict.fromkeys(kubernetes.image_pull_secrets)
+        ]
     spec |= pod_options.placement(pod, matched(job.name, role))
     if tolerations := _tolerations(job, role, pod):
         spec["tolerations"] = tolerations
@@ -90,7 +92,7 @@ def _container(job: JobFile, role: str, plan: TaskPlan, form: Form) -> Json:
         **({"args": [_literal(word) for word in command[2:]]} if command[2:] else {}),
         "workingDir": WORKING_DIR,
         **({"envFrom": sources} if sources else {}),
-        "env": [*_environment(plan), *pod_options.variables(pod)],
+        "env": _environment(plan, pod),
         "ports": [
             {"name": "grpc", "containerPort": PORT},
             {"name": "health", "containerPort": HEALTH_PORT},
@@ -146,8 +148,10 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
     return plan_task(job, role, place, KUBERNETES)
 
 
-def _environment(plan: TaskPlan) -> list[Json]:
-    """What only Kubernetes knows of a pod, then the variables of the plan."""
+def _environment(plan: TaskPlan, pod: PodPart) -> list[Json]:
+    """What only Kubernetes knows of a pod, the variables of the plan, and those of Secrets."""
+    referred = pod_options.variables(pod)
+    named = {each["name"] for each in referred}  # each name once: HOME, for instance
 
     def field(path: str) -> Json:
         return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -160,7 +164,9 @@ def _environment(plan: TaskPlan) -> list[Json]:
         *(
             {"name": name, "value": text if name == _HOST_TEMPLATE else _literal(text)}
             for name, text in plan.environment.items()
+            if name not in named
         ),
+        *referred,
     ]
 
 

@@ -127,6 +127,11 @@ def test_the_examples_are_jobs() -> None:
          "kubernetes.env[0].name: environment has LEVEL, too; keep one"),
         (WHOLE + "kubernetes: {env: [{name: TF_CONFIG, secret: b}]}\n", "13:21: "
          "kubernetes.env[0].name: the launcher sets TF_CONFIG"),
+        (WHOLE + "kubernetes: {env: [{name: POD_NAMESPACE, secret: b}]}\n", "13:21: "
+         "kubernetes.env[0].name: the launcher sets POD_NAMESPACE; say what it is for by "
+         "`kubernetes.namespace`"),
+        (WHOLE + "kubernetes: {env: [{name: A, secret: b}, {name: A, config_map: c}]}\n", "13:43: "
+         "kubernetes.env[1].name: it is there already; keep one of both"),
         (WHOLE + "kubernetes: {env_from: [{secret: a, config_map: b}]}\n", "13:37: "
          "kubernetes.env_from[0].config_map: it needs one of secret, config_map; it has secret and "
          "config_map"),
@@ -134,6 +139,10 @@ def test_the_examples_are_jobs() -> None:
          "kubernetes.volumes[0].name: a pod has a volume tmp already"),
         (WHOLE + "kubernetes: {volumes: [{name: a, path: /tmp, claim: b}]}\n", "13:34: "
          "kubernetes.volumes[0].path: another volume of ps has the path /tmp already"),
+        (WHOLE + "kubernetes: {volumes: [{name: a, path: /checkpoints/, claim: b}]}\n", "13:34: "
+         "kubernetes.volumes[0].path: another volume of ps has the path /checkpoints already"),
+        (WHOLE + "kubernetes: {volumes: [{name: a, path: /a, claim: b, sub_path: ../c}]}\n", "13:54"
+         ": kubernetes.volumes[0].sub_path: ../c is not below the volume's own folder"),
         (WHOLE + "kubernetes: {volumes: [{name: a, path: b, claim: b}]}\n", "13:40: "
          "kubernetes.volumes[0].path: 'b' does not read as this field does. Where it is in the "
          "container, absolute."),
@@ -141,6 +150,14 @@ def test_the_examples_are_jobs() -> None:
          "kubernetes.labels.app.kubernetes.io/name: the launcher sets app.kubernetes.io/name"),
         (WHOLE + "kubernetes: {nodes: [{key: a}]}\n", "kubernetes.nodes[0].values: In needs "
          "values"),
+        (WHOLE + "kubernetes: {nodes: [{key: a, operator: Gt, values: [b]}]}\n", "13:45: "
+         "kubernetes.nodes[0].values: Gt takes one whole number"),
+        (WHOLE + "kubernetes: {tolerations: [{key: a, operator: Exists, value: b}]}\n", "13:55: "
+         "kubernetes.tolerations[0].value: Exists takes no value"),
+        (WHOLE + "kubernetes: {tolerations: [{value: b}]}\n", "kubernetes.tolerations[0].key: "
+         "Equal needs a key"),
+        (WHOLE + "kubernetes: {spread: [{topology: a}, {topology: a, max_skew: 2}]}\n", "13:39: "
+         "kubernetes.spread[1].topology: it is there already"),
         (WHOLE + "kubernetes: {probes: {liveness_s: 5}}\n", "13:35: kubernetes.probes.liveness_s: "
          "it should be greater than or equal to 60, got 5"),
         (changed("count: 2", "kubernetes: {priorty_class: a}"), "7:18: "

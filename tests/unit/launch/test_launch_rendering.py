@@ -280,6 +280,24 @@ def test_the_users_text_reaches_a_pod_as_it_is() -> None:
     assert env(worker)["FLAG"] == "no"
 
 
+def test_a_variable_of_a_secret_is_in_a_pod_once_and_a_roles_own_one_wins() -> None:
+    job = parse_job(
+        "name: digits\nimage: b\nprogram: c\n"
+        "roles: {worker: {kubernetes: {env: [{name: KEY, secret: own}]}}}\n"
+        "kubernetes: {image_pull_secrets: [a, a], env: [{name: HOME, secret: of-all}, "
+        "{name: KEY, secret: of-all}]}\n"
+    )
+    for kind in pod_templates(tuple(manifests(job))):
+        [container] = kind.spec["containers"]
+        names = [each["name"] for each in container["env"]]
+        assert sorted(names) == sorted(set(names)), "an API server refuses a name that comes twice"
+        sources = {each["name"]: each.get("valueFrom") for each in container["env"]}
+        assert sources["HOME"]["secretKeyRef"]["name"] == "of-all"
+        key = sources["KEY"]["secretKeyRef"]["name"]
+        assert key == ("own" if kind.name == "digits-worker" else "of-all")
+        assert kind.spec["imagePullSecrets"] == [{"name": "a"}]
+
+
 def test_a_url_needs_no_volume_and_workers_none_at_all() -> None:
     assert "PersistentVolumeClaim" not in [each["kind"] for each in manifests(tricky())]
     made = templates(manifests(digits()))
