@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.roles import EVALUATOR, PS, WORKER
-from ..core.errors import WindlassError
+from ..core.backoff import attempts
+from ..core.errors import NotFoundError, WindlassError
 from ..core.exit_codes import ExitCode, is_retryable
 from ..core.settings import read_environment
 from ..net.pod_account import ACCOUNT_FOLDER, PodAccount, cluster_url
@@ -27,10 +28,18 @@ INCOMPLETE = "incomplete"
 FAILURES = "WINDLASS_POD_FAILURES"
 """Variable with the number of failed pods that the one of this container replaces."""
 
+_MANAGER = "windlass-chief"
 _MERGE = "application/merge-patch+json"
+_PATIENCE_S = 10.0  # an API server that is not there for a moment leaves nothing running
 
 
-def end_job(job: str, role: str, code: int, folder: Path = ACCOUNT_FOLDER) -> None:
+def end_job(
+    job: str,
+    role: str,
+    code: int,
+    folder: Path = ACCOUNT_FOLDER,
+    patience_s: float = _PATIENCE_S,
+) -> None:
     """End what is left of a job, if ``WINDLASS_ENDS_JOB`` says that this container does.
 
     What goes wrong is logged: the job has ended as it has.
@@ -41,6 +50,7 @@ def end_job(job: str, role: str, code: int, folder: Path = ACCOUNT_FOLDER) -> No
         code: Exit code of its container. One that is worth a restart ends nothing, unless its Job
             makes no pod any more; but see :data:`INCOMPLETE`.
         folder: Folder of the pod's account.
+        patience_s: How long each request is tried again. Unit: seconds.
     """
     namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
     ends_job = read_environment(ENDS_JOB)
@@ -52,7 +62,11 @@ def end_job(job: str, role: str, code: int, folder: Path = ACCOUNT_FOLDER) -> No
         return
     for path, change in workloads_to_end(job, namespace, failed=code != 0):
         try:
-            account.send("PATCH", path, change, _MERGE)
+            for attempt in attempts(timeout_s=patience_s):
+                with attempt:
+                    account.send("PATCH", f"{path}?fieldManager={_MANAGER}", change, _MERGE)
+        except NotFoundError:
+            continue  # this job has none
         except WindlassError as error:
             log.warning("what the job has left keeps what it has requested: %s", error)
             continue

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..core.errors import AccessError, ConfigurationError, PeerLostError
+from ..core.errors import AccessError, ConfigurationError, NotFoundError, PeerLostError
 from ..core.settings import read_environment
 
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -45,6 +45,7 @@ class PodAccount:
 
         Raises:
             AccessError: There is no token, or the account may not do this.
+            NotFoundError: There is no such object.
             ConfigurationError: The API server refuses it otherwise.
             PeerLostError: The API server does not answer, or asks to come back later.
         """
@@ -74,8 +75,8 @@ class PodAccount:
             connection = self._connect()
             try:
                 connection.request(method, path, body, headers)
-                answer = connection.getresponse()
-                status, text = answer.status, answer.read(_MOST_BYTES)
+                with connection.getresponse() as answer:
+                    status, text = answer.status, answer.read(_MOST_BYTES)
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException) as error:
@@ -103,6 +104,8 @@ def _check(status: int, text: bytes, what: str) -> None:
     message = f"{what}: {status} {said}"
     if status in (401, 403):
         raise AccessError(message)
+    if status == 404:
+        raise NotFoundError(message)
     if status == 429 or status >= 500:
         raise PeerLostError(message)
     raise ConfigurationError(message)

@@ -18,11 +18,12 @@ from windlass.net.free_ports import free_ports
 
 
 class ApiServer(ThreadingHTTPServer):
-    """Notes what is asked of it, and answers with ``status``."""
+    """Notes what is asked of it, and answers changes with ``coming``, then with ``status``."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 200
+        self.coming: list[int] = []
         self.asked: list[tuple[str, str, object, str]] = []
         self.job: object = {}
 
@@ -33,8 +34,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         token = self.headers["Authorization"]
-        self.server.asked.append((self.path, self.headers["Content-Type"], body, token))
-        self.send_response(self.server.status)
+        path, _, query = self.path.partition("?")
+        assert query == "fieldManager=windlass-chief"
+        self.server.asked.append((path, self.headers["Content-Type"], body, token))
+        self.send_response(self.server.coming.pop(0) if self.server.coming else self.server.status)
         self.end_headers()
         self.wfile.write(b'{"message": "digits-chief cannot patch"}')
 
@@ -134,12 +137,29 @@ def test_a_chief_that_cannot_know_whether_another_pod_follows_ends_nothing(
     assert "whether another pod follows is not known" in caplog.text
 
 
-@pytest.mark.parametrize("status", [403, 404, 500])
+def test_a_job_that_lacks_a_role_has_nothing_of_it_to_end(
+    api: ApiServer, account: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.coming = [200, 200, 404]
+    job_end.end_job("digits", "chief", 1, account)
+    assert len(api.asked) == 3
+    assert caplog.text == "", "a job without an evaluator has left none"
+
+
+def test_an_api_server_that_is_away_for_a_moment_is_asked_again(
+    api: ApiServer, account: Path
+) -> None:
+    api.coming = [503, 429]
+    job_end.end_job("digits", "chief", 0, account)
+    assert [path for path, *_ in api.asked] == [PS[0]] * 3
+
+
+@pytest.mark.parametrize("status", [403, 500])
 def test_what_the_api_server_refuses_is_said_and_changes_nothing(
     api: ApiServer, account: Path, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     api.status = status
-    job_end.end_job("digits", "chief", 0, account)
+    job_end.end_job("digits", "chief", 0, account, patience_s=0.2)
     [said] = caplog.messages
     assert "what the job has left keeps what it has requested" in said
     assert "digits-chief cannot patch" in said
