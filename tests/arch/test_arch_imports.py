@@ -200,9 +200,6 @@ def test_a_process_that_loads_a_part_has_the_default_strategy(module: str) -> No
 
 # -- names of classes --------------------------------------------------------------------------
 
-# In the bridge to Keras. Take one off when it is renamed; none is added.
-_DOUBLED = {"RowReader", "Steps"}
-
 
 def test_a_class_name_stands_once() -> None:
     where: dict[str, list[str]] = defaultdict(list)
@@ -213,4 +210,4 @@ def test_a_class_name_stands_once() -> None:
     doubled = {name: places for name, places in where.items() if len(places) > 1}
     # A rule has the name of its optimizer: it travels, and checkpoints have it.
     rules = {rule.__name__ for rule in [*built_in_rules(), *ROW_RULES]}
-    assert doubled.keys() == rules | _DOUBLED, doubled
+    assert doubled.keys() == rules, doubled

@@ -23,7 +23,7 @@ from ..extras import require
 from ..jax_arrays import on_device
 from .eager_steps import EagerSteps
 from .jax_features import FedFeatureReader
-from .jax_rows import FedReader, RowReader
+from .jax_rows import FedReader, JaxRowReader
 from .loop_state import plainly
 from .optimizer import position_of
 
@@ -94,9 +94,9 @@ class LoopSteps(EagerSteps):
     def make_train_function(self) -> None:
         """There is none."""
 
-    def new_reader(self, layer: Any, table: Variable) -> RowReader:
+    def new_reader(self, layer: Any, table: Variable) -> JaxRowReader:
         """Rows are read where the model is called outside of a compiled function."""
-        return RowReader(layer, table)
+        return JaxRowReader(layer, table)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> FedFeatureReader:
         """Rows are read where the model is called outside of a compiled function."""

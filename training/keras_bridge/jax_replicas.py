@@ -16,7 +16,7 @@ import numpy as np
 
 from ..extras import require
 from .frameworks import keras
-from .jax_rows import RowReader
+from .jax_rows import JaxRowReader
 from .replicas import Given, Made, One
 
 jax: Any = require("jax", "keras")
@@ -36,7 +36,7 @@ class OnMesh:
     """
 
     def __init__(self, devices: Sequence[Any]) -> None:
-        self.readers: list[RowReader] = []
+        self.readers: list[JaxRowReader] = []
         distinct = len(set(devices)) == len(devices)
         self._count = len(devices)
         self.mesh: Any = jax.sharding.Mesh(np.array(devices), (_AXIS,)) if distinct else None

@@ -26,7 +26,7 @@ from .frameworks import keras
 jax: Any = require("jax", "keras")
 
 
-class RowReader:
+class JaxRowReader:
     """Gives the calls of one embedding in a step their rows, one call after the other.
 
     Args:

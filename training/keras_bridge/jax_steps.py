@@ -19,7 +19,7 @@ from ..jax_arrays import on_device
 from .jax_alone import WholeSteps
 from .jax_features import FedFeatureReader
 from .jax_replicas import OnMesh
-from .jax_rows import FedReader, RowFeed, RowReader
+from .jax_rows import FedReader, JaxRowReader, RowFeed
 from .jax_train_step import kerases_own, train_step_with
 from .optimizer import position_of
 
@@ -33,7 +33,7 @@ COMPILES_ROWS = True
 """A compiled step is given the rows that it needs."""
 
 
-class Steps:
+class JaxSteps:
     """Steps of Keras on JAX. What it was given last is recognised by the identity of arrays."""
 
     def __init__(self, weights: "SharedWeights") -> None:
@@ -157,9 +157,9 @@ class Steps:
             self._with_rows(predict_step), concatenate_outputs=True
         )
 
-    def new_reader(self, layer: Any, table: Variable) -> RowReader:
+    def new_reader(self, layer: Any, table: Variable) -> JaxRowReader:
         """For steps that are given rows."""
-        return RowReader(layer, table)
+        return JaxRowReader(layer, table)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> FedFeatureReader:
         """For steps that are given rows.
@@ -350,3 +350,6 @@ class Steps:
         names = self._names()
         *taken, counted[at] = on_device([*(values[name] for name in names), steps])
         return self._note(taken, names), counted
+
+
+STEPS = JaxSteps

@@ -55,7 +55,7 @@ class Group:
         """What pushes the gradients of this group."""
         if framework_of_keras() == "jax":
             return import_module(".jax_loops", __package__).LoopSteps(weights)
-        return steps_module().Steps(weights)
+        return steps_module().STEPS(weights)
 
     def _flatten_layers(self) -> list[Any]:
         layers = [layer for model in self._models for layer in model._flatten_layers()]

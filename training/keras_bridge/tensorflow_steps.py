@@ -32,7 +32,7 @@ COMPILES_ROWS = False
 """XLA refuses what a graph asks Python for."""
 
 
-class RowReader:
+class TensorFlowRowReader:
     """Rows of a table, for which a graph asks Python.
 
     Its gradient goes towards a small weight, which gets none: without one there would be no way
@@ -78,7 +78,7 @@ class RowReader:
         return joined(reads)
 
 
-class Steps(EagerSteps):
+class TensorFlowSteps(EagerSteps):
     """Steps of Keras on TensorFlow."""
 
     def __init__(self, weights: "SharedWeights") -> None:
@@ -177,9 +177,9 @@ class Steps(EagerSteps):
         """Whether the push gives all that was assigned, be it in the step or before it."""
         return self._weights.worker_reason is None and self._weights.can_assign
 
-    def new_reader(self, layer: Any, table: Variable) -> RowReader:
+    def new_reader(self, layer: Any, table: Variable) -> TensorFlowRowReader:
         """By the table, and the layer's weight."""
-        return RowReader(table, layer._rows)
+        return TensorFlowRowReader(table, layer._rows)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> GraphFeatureReader:
         """By the tables, and the layer's weight."""
@@ -246,3 +246,6 @@ def apply_in_graph(
     for variable, value in zip(variables, arrived, strict=True):
         value.set_shape(variable.shape)
         variable._value.assign(value)
+
+
+STEPS = TensorFlowSteps

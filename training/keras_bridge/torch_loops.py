@@ -34,7 +34,7 @@ from ..torch_tensors import torch
 from .loop_state import LOOP
 from .loops import Group, Loop
 from .shared_variables import SharedVariables, models_of_scopes, shared_variables
-from .torch_steps import Steps
+from .torch_steps import TorchSteps
 from .torch_trainer import TorchTrainer
 from .weights import SharedWeights
 
@@ -173,7 +173,7 @@ class TorchGroup(Group):
         return TorchLoopSteps(weights)
 
 
-class TorchLoopSteps(Steps):
+class TorchLoopSteps(TorchSteps):
     """Steps whose gradients are given to an optimizer of ``torch.optim``."""
 
     def build_optimizer(self) -> None:

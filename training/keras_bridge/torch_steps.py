@@ -23,7 +23,7 @@ COMPILES_ROWS = False
 """``torch.compile`` has nothing to compile in a read of rows."""
 
 
-class RowReader:
+class TorchRowReader:
     """Rows of a table as leaves of the graph that ``backward`` goes through.
 
     Args:
@@ -70,7 +70,7 @@ class LeafFeatureReader:
         return rows
 
 
-class Steps(EagerSteps):
+class TorchSteps(EagerSteps):
     """Steps of Keras on PyTorch."""
 
     def array(self, variable: Any) -> Array:
@@ -127,9 +127,9 @@ class Steps(EagerSteps):
 
         model.train_function = step
 
-    def new_reader(self, layer: Any, table: Variable) -> RowReader:  # noqa: ARG002
+    def new_reader(self, layer: Any, table: Variable) -> TorchRowReader:  # noqa: ARG002
         """By the table alone."""
-        return RowReader(table)
+        return TorchRowReader(table)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> LeafFeatureReader:  # noqa: ARG002
         """By the tables alone."""
@@ -155,3 +155,6 @@ class Steps(EagerSteps):
             yield
         finally:
             object.__delattr__(optimizer, "apply")
+
+
+STEPS = TorchSteps

@@ -140,7 +140,7 @@ class SharedWeights:
             for name, variable in self.variables.items()
             if id(variable) in decays
         }
-        self.backend: Steps = (steps or steps_module().Steps)(self)
+        self.backend: Steps = (steps or steps_module().STEPS)(self)
         tables: list[Variable] = []
         self.readers: dict[str, RowReader] = {}
         for layer in embeddings:
