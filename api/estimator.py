@@ -24,7 +24,6 @@ from ..training.estimator.basic_hooks import (
     SummarySaverHook,
 )
 from ..training.estimator.building import get_global_step, once
-from ..training.estimator.elsewhere import ELSEWHERE
 from ..training.estimator.estimator import Estimator
 from ..training.estimator.evaluation_results import read_eval_metrics
 from ..training.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
@@ -40,8 +39,9 @@ from ..training.estimator.hooks import (
 )
 from ..training.estimator.inputs import numpy_input_fn
 from ..training.estimator.modes import ModeKeys
-from ..training.estimator.rarer_hooks import FinalOpsHook, ProfilerHook
+from ..training.estimator.profiling_hooks import FinalOpsHook, ProfilerHook
 from ..training.estimator.recording import record
+from ..training.estimator.removed_names import ELSEWHERE
 from ..training.estimator.run_config import DistributeConfig, RunConfig
 from ..training.estimator.saver_hook import CheckpointSaverHook
 from ..training.estimator.spec import EstimatorSpec, Scaffold

@@ -128,7 +128,7 @@ class RingLinks:
         """Begin a call, ``doing`` in messages; returns its number.
 
         Raises:
-            WindlassError: The ring is broken or closed, or nobody wants the call any more.
+            WindlassError: The ring is broken or closed, or the call was cancelled.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)

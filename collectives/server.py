@@ -70,7 +70,7 @@ class CollectiveServer(HostedServer):
         )
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop serving."""
         self.incoming.close()
         self._host.stop(0)
 

@@ -37,7 +37,7 @@ class StreamSender:
         """Break the link. What was sent arrives if it is read within ``linger_s``."""
         try:
             self._connection.flush(linger_s)
-        except OSError:  # nobody reads
+        except OSError:  # the other end has closed
             self._connection.cancel()
         self._connection.close()
 

@@ -73,7 +73,7 @@ def attempts(
         max_s: Longest wait. Unit: seconds.
         retry_on: Failures worth another attempt; others pass through at once.
         stop: Ends the attempts early.
-        wake: Ends a wait early, and is cleared then; whoever sets ``stop`` sets this, too. None:
+        wake: Ends a wait early, and is cleared then; what sets ``stop`` sets this, too. None:
             nothing but ``stop`` does.
         before_sleep: Called with the failure before each wait.
     """

@@ -82,7 +82,7 @@ class WindlassError(Exception):
 
 
 def said_of(error: BaseException) -> str:
-    """An error in a sentence. One that nobody expected says little without its class."""
+    """An error in a sentence. An unexpected one says little without its class."""
     known = isinstance(error, OSError | WindlassError)
     return str(error) if known else f"{type(error).__name__}: {error}"
 

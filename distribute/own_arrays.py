@@ -53,7 +53,7 @@ class OwnArrays:
 
     @property
     def are_current(self) -> bool:
-        """Whether nobody else has changed the variables since :meth:`mark`."""
+        """Whether the variables are unchanged since :meth:`mark`."""
         return self._blocks.are_as_marked
 
     def mark(self) -> None:
@@ -164,7 +164,7 @@ class OwnValues:
 
     @property
     def are_current(self) -> bool:
-        """Whether nobody else has changed the variables since :meth:`mark`."""
+        """Whether the variables are unchanged since :meth:`mark`."""
         return self._blocks.are_as_marked
 
     def mark(self) -> None:

@@ -1,7 +1,7 @@
 """Where blocks get their memory: shared segments, or the heap.
 
 Slabs of 64 MiB hold many blocks; pages cost nothing until they are used. Each block has a cache
-line in front with its sequence lock: odd while somebody writes. A worker of this machine copies
+line in front with its sequence lock: odd while it is written. A worker of this machine copies
 values straight out of a slab and looks at the sequence before and after.
 """
 
@@ -87,7 +87,7 @@ class Arena:
         return len(self.slabs), self._used
 
     def release(self, mark: tuple[int, int]) -> None:
-        """Take back what was allocated since :meth:`mark`; nobody may refer to it."""
+        """Take back what was allocated since :meth:`mark`; no view of it may be left."""
         slabs, used = mark
         if not self.slabs[slabs:]:
             if self._slab is not None:

@@ -76,7 +76,7 @@ def compile_function(
             try:
                 return _compile_cached(function, arguments, folder)
             except TimeoutError as error:
-                # Whoever holds it does not go on: it is not waited for with each kernel.
+                # Its holder does not go on: it is not waited for with each kernel.
                 _given_up.add(folder)
                 log.warning("%s; %s is compiled in memory", error, function.__qualname__)
                 break

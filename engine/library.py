@@ -1,6 +1,6 @@
 """The compiled kernels of this process: loaded when they are asked for, or in the background.
 
-Whoever needs a kernel waits for it; what has a slower way (``rows.py``) goes that way until it is
+What needs a kernel waits for it; what has a slower way (``rows.py``) goes that way until it is
 there. Numba takes 0.3 s and 100 MB, so a process that never asks never loads it.
 """
 

@@ -217,7 +217,7 @@ class PushTarget(ABC):
         """Whether this push is in the values already.
 
         Raises:
-            FencedError: A newer life of the task, or attempt at the closure, has pushed here.
+            FencedError: A newer process of the task, or attempt at the closure, has pushed here.
         """
         if info.closure is not None:
             return self.closures.applied(info.closure) >= info.sequence

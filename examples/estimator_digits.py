@@ -6,7 +6,7 @@ Alone, on a cluster of this machine, or by plain python on every machine of a TF
     windlass local --workers 2 --ps 2 --evaluator examples/estimator_digits.py
     TF_CONFIG=… python examples/estimator_digits.py --model_dir /shared/digits
 
-or from here on a cluster that stands elsewhere, with --remote_cluster HOST:PORT.
+or from here on a standing cluster elsewhere, with --remote_cluster HOST:PORT.
 
 It ends with 90 % of the test digits or more, which others wrote than the training digits.
 docs/estimator.md moves such a program step by step.

@@ -177,7 +177,7 @@ class PackageCache:
 
 
 def _evict(path: Path) -> bool:
-    """Remove a package that nobody uses; False: somebody does, or it is gone."""
+    """Remove a package that is not in use; False: it is in use, or gone."""
     descriptor = _lock(path, fcntl.LOCK_EX)
     if descriptor is None:
         return False

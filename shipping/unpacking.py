@@ -39,7 +39,7 @@ def unpack(
 
     Args:
         data: The package.
-        digest: Its name, from somebody who is trusted.
+        digest: Its name, from a trusted sender.
         folder: To be made; the one above it exists and is safe
             (:mod:`~windlass.core.files.trusted_folder`).
         max_bytes: Bound on the sum of the files' sizes. Unit: bytes.

@@ -13,7 +13,7 @@ class CatalogueEntry:
 
     Attributes:
         name: With the prefix, the unit and, if it only grows, ``_total``.
-        help: What it is, for whoever looks at it.
+        help: What it is, for people.
         labels: Names of its labels.
         shown_by: Which tasks show it.
     """
@@ -52,7 +52,7 @@ _PS = "ps"
 _SERVERS = "ps, chief"
 _CHIEF = "chief, or worker 0 in its place"
 _COORDINATOR = "chief, of a program with a coordinator"
-_CLUSTER = "a cluster that stands"
+_CLUSTER = "a standing cluster"
 _REPLICATED = "chief, of a job with replicas"
 _TABLES = "ps, of tables that grow"
 _FOLLOWED = "ps, of a job whose shares move"

@@ -1,6 +1,6 @@
 """What a task tells Prometheus, as samples of what it counts for its status anyway. Pure.
 
-Counters are read when somebody asks: a step pays nothing for it.
+Counters are read when metrics are asked for: a step pays nothing for it.
 """
 
 from collections import Counter
@@ -302,7 +302,7 @@ def closure_samples(waiting: int, running: int) -> Iterator[Sample]:
 
 
 def cluster_samples(jobs: Iterable[str], nodes: Iterable[str]) -> Iterator[Sample]:
-    """A cluster that stands.
+    """A standing cluster.
 
     Args:
         jobs: State of each job.

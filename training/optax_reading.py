@@ -55,7 +55,7 @@ def _parts(transformation: Any, depth: int = 0) -> list[tuple[str, dict[str, Any
     update, init = transformation.update, transformation.init
     name, inside = update.__qualname__.partition(".")[0], _closure(update)
     if not (module := str(getattr(update, "__module__", ""))).startswith("optax."):
-        return [(f"{module}.{name}", {})]  # somebody's own, which may be called as optax's are
+        return [(f"{module}.{name}", {})]  # the program's own, which may be called as optax's are
     if name == "chain":
         return [part for each in inside["update_fns"] for part in _parts(_Only(each), depth + 1)]
     if name == _WRAPPER:

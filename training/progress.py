@@ -34,7 +34,7 @@ def report(*, total_steps: int | None = None, **metrics: Any) -> None:
 
 
 def report_metrics(metrics: Mapping[str, Any]) -> None:
-    """As :func:`report`, for scalars whose names somebody else has chosen: ``total_steps`` too.
+    """As :func:`report`, for scalars whose names a framework has chosen: ``total_steps`` too.
 
     Raises:
         RefusedError: These are too many metrics, or their names too long.

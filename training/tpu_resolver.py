@@ -33,7 +33,7 @@ class TPUClusterResolver(ClusterResolver):
 
     @classmethod
     def connect(cls, tpu: str | None = None, **elsewhere: Any) -> Self:
-        """The resolver: there is nobody to connect to."""
+        """The resolver; it connects to no service."""
         return cls(tpu, **elsewhere)
 
     def cluster_spec(self) -> ClusterSpec:

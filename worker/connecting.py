@@ -263,7 +263,7 @@ class ConnectedCluster(Shown):
                 continue
             backoff.reset()
             self._offset = news.offset
-            # Whoever closed stderr does not want to see them; the job is not to end for that.
+            # stderr was closed on purpose; the job does not end for that.
             with contextlib.suppress(OSError, ValueError):
                 for line in news.lines:
                     shown = terminal_line(f"{line.task.short} | {line.text}", colours=True)

@@ -17,7 +17,7 @@ from ..core.errors import (
 )
 from ..core.exit_codes import ExitCode
 from ..core.process import optimizer_steps
-from ..core.process.reported_by_launcher import LAUNCHER_TELLS
+from ..core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
 from ..core.settings import Settings
 from ..core.states import Outcome
 from .process.interrupts import Interrupter, handle_signals
@@ -111,7 +111,7 @@ class RunningTask:
             is_known = ending.shown or (self._was_signalled and ending.code == ExitCode.DRAINED)
             if ending.message and not is_known:
                 level = logging.ERROR if ending.code < 128 else logging.WARNING
-                log.log(level, "%s", ending.message, extra=LAUNCHER_TELLS)
+                log.log(level, "%s", ending.message, extra=REPORTED_BY_LAUNCHER)
             return self._task.finish(ending)
         finally:
             self._task.close()

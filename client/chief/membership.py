@@ -17,7 +17,7 @@ from ...core.errors import (
     WindlassError,
     said_of,
 )
-from ...core.process.reported_by_launcher import LAUNCHER_TELLS
+from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.report import TaskReport
@@ -123,7 +123,7 @@ class Membership:
         self._renew_until_over(heartbeat_s)
         if self.phase.is_over and not self._lost:
             # The chief stays until it has heard that everybody knows. That this was heard, too,
-            # matters to nobody here.
+            # does not matter here.
             with contextlib.suppress(WindlassError):
                 self._heartbeat(_CONFIRM_S)
 
@@ -167,7 +167,7 @@ class Membership:
         if phase is not self.phase and phase.is_over:
             # The user has seen an error of this task itself.
             why = f": {reason}" if reason and not reason.startswith(f"{self.task} ") else ""
-            log.info("the job %s%s", phase.ended_how, why, extra=LAUNCHER_TELLS)
+            log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER)
         self.phase, self.reason = phase, reason
         if phase.is_over:
             self._over.set()
@@ -201,7 +201,7 @@ class Membership:
         """Report the end of this task's work. A failure to reach the chief is logged."""
         self._finish_sent = True
         if self._lost:
-            return  # nobody is there, or this task was fenced
+            return  # the chief has gone, or this task was fenced
         try:
             for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
                 with attempt:

@@ -94,7 +94,7 @@ class Definer:
             for d in missing
             if d.initializer is None and d.table is None and d.name not in restored
         }
-        # A chief that died may have created some only: nobody else would ever assign them.
+        # A chief that died may have created some only: no other task would ever assign them.
         for definition in definitions:
             parts = held.get(definition.name)
             if parts is None:

@@ -138,7 +138,7 @@ class DistinctRowsCache:
         who: This task, for messages.
 
     Attributes:
-        memory: For rows, used again once nobody refers to them.
+        memory: For rows, used again once they are no longer referenced.
         per_table: How many lookups of each table are remembered.
     """
 

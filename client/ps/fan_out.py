@@ -116,7 +116,7 @@ class FanOut:
         return results, failure
 
     def break_off(self, error: BaseException) -> None:
-        """Refuse to go on: nobody knows what was applied, and an answer may be unread."""
+        """Refuse to go on: what was applied is not known, and an answer may be unread."""
         self.broken = self.broken or PeerLostError(
             f"{self._who.task}: a step was interrupted ({type(error).__name__}) and its "
             "outcome is not "

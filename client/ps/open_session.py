@@ -381,7 +381,7 @@ class OpenSession:
             if reply.outcome_follows:
                 reply = self._next_reply()
         except WindlassError:
-            self._connection.cancel()  # nobody knows where the next answer begins
+            self._connection.cancel()  # where the next answer begins is not known
             raise
         if request.pull is not None:
             self._pulls[request.pull.layout_id] = self._request_id

@@ -402,7 +402,7 @@ class ParameterSession:
         """Wait for the last step.
 
         Raises:
-            WindlassError: What went wrong with it, if nobody was told.
+            WindlassError: What went wrong with it, unless it was raised before.
         """
         with self._lock:
             self.wait()
@@ -415,7 +415,7 @@ class ParameterSession:
         """Make pushes as those of a closure, so that another attempt at it does not repeat them.
 
         Raises:
-            WindlassError: What went wrong with the last push, if nobody was told.
+            WindlassError: What went wrong with the last push, unless it was raised before.
         """
         with self._lock:
             self.wait()

@@ -82,7 +82,7 @@ class PsPeer(Protocol):
     def send(self) -> None:
         """Begin the step prepared last; :meth:`receive` must follow.
 
-        Waits for nobody where the payload is large.
+        Does not wait for an answer where the payload is large.
         """
         ...
 

@@ -29,7 +29,7 @@ class StepSender(Protocol):
     """The session that has sent a step."""
 
     def wait(self, pending: "PendingStep") -> None:
-        """Read the answer, if nobody has."""
+        """Read the answer, unless it was read."""
         ...
 
     def mark_reported(self, failure: WindlassError) -> None:

@@ -49,7 +49,7 @@ class MemoryReading:
 
         Args:
             may_read: Given the number of a copy; may wait.
-            is_open: Asked while somebody writes: whether to wait on.
+            is_open: Asked while the memory is written: whether to wait on.
 
         Returns:
             Whether all was read; False also if a block was being written all the time.
@@ -77,7 +77,7 @@ class MemoryReading:
 
 
 def _read(copy: Copy, last: int, is_open: Callable[[], bool]) -> int | None:
-    """One copy under a sequence lock: repeated while somebody writes, for a while.
+    """One copy under a sequence lock: repeated while the memory is written, for a while.
 
     Returns:
         The sequence of what is there now, ``last`` if that is there already; None: no luck in time.

@@ -171,7 +171,7 @@ class SharedPayloads:
 
 
 def write_gathered(request: StepRequest, segment: SharedSegment, *, all_of_it: bool) -> None:
-    """Put into a segment what takes memory to gather; nobody is told yet.
+    """Put into a segment what takes memory to gather; no message is sent yet.
 
     Args:
         request: The step.

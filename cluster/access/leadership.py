@@ -18,14 +18,14 @@ class Leadership:
 
     Attributes:
         has_chief: The cluster is known to have a task of the type chief.
-        leader: The task that led last; None: nobody yet.
+        leader: The task that led last; None: none yet.
     """
 
     has_chief: bool = False
     leader: TaskId | None = None
 
     def allows(self, who: Principal) -> bool:
-        """Whether somebody may lead."""
+        """Whether a caller may lead."""
         if self.leader is not None and self.leader.type == CHIEF:
             return who.may_be(self.leader)
         if who.role == CHIEF:

@@ -177,7 +177,7 @@ class ClosureQueue:
 
     @property
     def has_error(self) -> bool:
-        """Whether a closure failed, and nobody was told."""
+        """Whether a closure failed, and its error was not raised yet."""
         return self._error is not None
 
     @property

@@ -150,7 +150,7 @@ class JobTable:
         for job, task in sorted(node.running):
             why = f"{task.short} was lost with its node"
             self.task_ended(node.task, job, task, LOST, why=why, now=now)
-            # Should the node come back, what it still runs belongs to nobody.
+            # Should the node come back, what it still runs belongs to no job.
             node.orders.add(Stop(job, task, kill=True))
         node.used.clear()
 

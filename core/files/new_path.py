@@ -44,7 +44,7 @@ def _put_file(temporary: Path, target: Path, *, overwrite: bool) -> None:
             remove_tree(target)
         temporary.replace(target)
         return
-    os.link(temporary, target)  # unlike a rename it fails if somebody was faster
+    os.link(temporary, target)  # unlike a rename it fails if another process was faster
 
 
 def _put_folder(temporary: Path, target: Path, *, overwrite: bool) -> None:

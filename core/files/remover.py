@@ -18,7 +18,7 @@ from .tree_removal import Remains, remove_for
 log = logging.getLogger(__name__)
 
 TURN_S = 1.0
-_PATIENCE_S = 600.0  # of all turns of a folder into which somebody goes on writing
+_PATIENCE_S = 600.0  # of all turns of a folder into which a process goes on writing
 
 _Task = Callable[[], bool]  # a turn; True: it is over
 

@@ -121,7 +121,7 @@ class _Removal:
                         raise
                 else:
                     return None
-                self._check_time()  # somebody writes into it
+                self._check_time()  # another process writes into it
         except _TimeIsUpError:
             pass
         except OSError as error:
@@ -143,7 +143,7 @@ class _Removal:
                     if not _remove_one(entry, top):
                         self._empty(entry.name, top)
                 except FileNotFoundError:
-                    continue  # somebody else removes it, too
+                    continue  # another process removes it, too
                 except OSError as error:
                     self._error = self._error or error
                     self._stuck.add(entry.name)
@@ -175,7 +175,9 @@ class _Removal:
             try:
                 os.rmdir(name, dir_fd=top)
             except OSError as error:
-                if error.errno not in _FULL:  # somebody writes into it: it is looked at again
+                if (
+                    error.errno not in _FULL
+                ):  # another process writes into it: it is looked at again
                     raise
 
     def _check_mount(self, folder: int, name: str) -> None:

@@ -1,13 +1,13 @@
 """Log records that a task with a launcher leaves to it: every task would say the same.
 
-Such a task's logging drops records logged with ``extra=LAUNCHER_TELLS``.
+Such a task's logging drops records logged with ``extra=REPORTED_BY_LAUNCHER``.
 """
 
 import logging
 
-LAUNCHER_TELLS = {"launcher_tells": True}
+REPORTED_BY_LAUNCHER = {"is_reported_by_launcher": True}
 
 
-def launcher_tells(record: logging.LogRecord) -> bool:
+def is_reported_by_launcher(record: logging.LogRecord) -> bool:
     """Whether a launcher tells this."""
-    return hasattr(record, "launcher_tells")
+    return hasattr(record, "is_reported_by_launcher")

@@ -40,7 +40,7 @@ _MAX_FRAMES = 8
 
 
 def fold_uncaught() -> None:
-    """Show an error that ends the program in this way from now on, unless somebody else shows it:
+    """Show an error that ends the program in this way from now on, unless another hook shows it:
     rich, a debugger, a notebook.
     """
     if sys.excepthook is sys.__excepthook__:
@@ -48,7 +48,7 @@ def fold_uncaught() -> None:
 
 
 def shows_uncaught() -> bool:
-    """Whether Python or :func:`fold_uncaught` shows such an error, not somebody else."""
+    """Whether Python or :func:`fold_uncaught` shows such an error, and no other hook."""
     return sys.excepthook in (sys.__excepthook__, _show)
 
 

@@ -1,6 +1,6 @@
 """Saying what a task waits for: for whom or what, since when and until when.
 
-Nobody should look at a silent terminal and guess. Whoever waits calls :meth:`WaitLog.tick` as often
+No terminal stays silent for long. A wait calls :meth:`WaitLog.tick` as often
 as it looks; nothing is logged before :data:`FIRST_S`, and then at growing intervals.
 """
 

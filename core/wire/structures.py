@@ -1,7 +1,7 @@
 """Nested structures of arrays as bytes, without pickle: what a closure returns.
 
 The structure is JSON, its arrays and byte strings are parts beside it, so that large ones travel
-as they are. Whoever reads it gets plain data, whatever the other side sent.
+as they are. A reader gets plain data, whatever the other side sent.
 """
 
 import json

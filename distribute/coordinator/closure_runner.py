@@ -24,7 +24,7 @@ from .shipping import unpickle
 
 
 class _Failed:
-    """In the place of something that could not be made: whoever uses it hears why."""
+    """In the place of something that could not be made: using it raises the reason."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -52,7 +52,7 @@ class ClosureRunner:
         self._worker = worker
         self._max_bytes = runtime.settings.max_step_bytes
         self._place = _WorkerPlace(runtime, strategy)
-        # In the coordinator's own process others push, too, and nobody is lost without it.
+        # In the coordinator's own process others push, too, and no worker is lost without it.
         self._in_closure = runtime.session.in_closure if strategy is None else _not_at_all
         self._process = os.getpid()
         self._pickles: dict[int, Sequence[memoryview]] = {}

@@ -35,8 +35,8 @@ from ..strategies.parameter_server import ParameterServerStrategy
 from .failures import rebuild
 from .local_worker import LocalWorker
 from .remote_value import RemoteValue
+from .sent_once import OptimizerState, SentOnce
 from .shipping import Pickled, pickle_for_workers
-from .told_once import OptimizerState, ToldOnce
 
 _LOOK_S = 0.2  # how often a wait looks whether the job is over
 _TICK_S = 0.05  # how often deadlines are looked at, if there are any
@@ -91,7 +91,7 @@ class Dispatcher:
             raise ConfigurationError(
                 f"{task.task}: a coordinator needs at least one worker, and the cluster has none"
             )
-        self.told = ToldOnce(strategy)
+        self.told = SentOnce(strategy)
         self.is_closed = False
         self._strategy = strategy
         self._check = runtime.job.check
@@ -245,7 +245,7 @@ class Dispatcher:
             self._carry_out(todo)
 
     def _failed(self, error: BaseException) -> None:
-        """Nobody looks at deadlines any more: whoever waits hears why."""
+        """Deadlines are no longer checked: threads that wait get the reason."""
         why = WindlassError(f"{self._who.task}: no deadline counts any more: {said_of(error)}")
         with self._changed:
             self._failures = dict.fromkeys(self._links, why)
@@ -276,7 +276,7 @@ class Dispatcher:
         """See :class:`~windlass.client.worker.closure_link.LinkEvents`."""
         with self._changed:
             self._failures[link.worker.index] = error
-            if len(self._failures) == len(self._links):  # whoever waits for a result, waits in vain
+            if len(self._failures) == len(self._links):  # no result will come
                 self._plan(self._queue.failed(0, 0, error).decisions)
             self._changed.notify_all()
 
@@ -320,7 +320,7 @@ class Dispatcher:
     def _settle(self, number: int, value: Any, error: Exception | None) -> None:
         """A closure is over; the caller holds the lock."""
         closure = self._closures.pop(number, None)
-        if closure is None:  # whoever waited was told that nothing is decided any more
+        if closure is None:  # its waiters were told that nothing is decided any more
             return
         self.told.release(closure.function)
         if error is None:

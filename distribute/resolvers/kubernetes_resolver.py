@@ -150,7 +150,7 @@ class KubernetesClusterResolver(ClusterResolver):
             self._clock.wait(never, _LOOK_S)
 
     def _look(self) -> tuple[str, str, PodCluster | None]:
-        """(for whom to wait, why, the cluster if for nobody)."""
+        """(tasks to wait for, why, the cluster if there are none)."""
         try:
             found = assemble(
                 self._listed(),

@@ -141,7 +141,7 @@ class ParameterServerStrategy(Strategy):
         variables one after the other, or a checkpoint of a program's own, has no such moment.
 
         Pushes of the workers wait for a round trip and for the steps that are under way, at most
-        ``cut_hold_s``; reading the values holds up nobody. A server keeps what changes before it is
+        ``cut_hold_s``; reading them holds up no worker. A server keeps what changes before it is
         read: at most its values once more.
 
         Args:

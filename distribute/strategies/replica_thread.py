@@ -25,7 +25,7 @@ class ReplicaThread:
         self._go = closed_gate()
         self._work: Callable[[], None] | None = None
         self._ended = False
-        # Whoever gives it work catches what that raises, and does it himself if nobody has begun.
+        # The caller catches what its work raises, and does it itself if this thread has not begun.
         new_thread(name, self._loop, failed=nobody_waits).start()
 
     def start(self, work: Callable[[], None]) -> None:

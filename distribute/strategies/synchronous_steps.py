@@ -77,7 +77,7 @@ class OneWorker:
         return values
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        """Nobody to wait for."""
+        """No worker to wait for."""
 
 
 class SynchronousSteps:

@@ -383,7 +383,7 @@ def _create_in_run(strategy: StrategyInterface, spec: VariableSpec, where: str) 
     """A variable of the first step, as of a layer that is built when it is called.
 
     Raises:
-        ValueError: The step before made one here, too, and nobody has it any more.
+        ValueError: The step before made one here, too, and no reference to it is left.
     """
     strategy.extended.creations.check(spec.name, where)
     made: Variable = strategy.extended.create_variable(spec)

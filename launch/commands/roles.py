@@ -16,7 +16,7 @@ _TEXTS = {
     "worker": "Run SCRIPT as a worker; without one, run what the coordinator schedules.",
     "evaluator": "Run SCRIPT as the evaluator: evaluate each new checkpoint.",
 }
-# A ps runs no program, waits for nobody, and is told when to write.
+# A ps runs no program, waits for no task, and is told when to write.
 _NOT_OF_PS = (
     "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
     "request_timeout_s", "nonfinite_gradients", "nonfinite_limit", "save_every_steps",

@@ -100,7 +100,7 @@ def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> bool:
             return True
         os.link(beside, path)
     except FileExistsError:
-        return False  # somebody else was first
+        return False  # another process was first
     finally:
         beside.unlink(missing_ok=True)
     return True

@@ -131,7 +131,7 @@ def scale(
 
     Raises:
         PeerLostError: After ``timeout_s`` they have not; says who.
-        ConfigurationError: Somebody else changed the Job meanwhile.
+        ConfigurationError: The Job was changed meanwhile.
     """
     if not plan.body:
         say(f"{name} has {plan.now} {plan.title} already")
@@ -190,7 +190,7 @@ class _Waiting:
 
     @property
     def is_over(self) -> bool:
-        """Nobody is waited for."""
+        """Wait for no task."""
         leaving = any(self._present.get(index) for index in self._plan.leaving)
         return not leaving and set(self._plan.coming) <= self._running
 

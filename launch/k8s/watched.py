@@ -67,7 +67,7 @@ class Watched:
         """Take more of a watch.
 
         Raises:
-            ExpiredVersionError: The server says 410, or what nobody can go on from.
+            ExpiredVersionError: The server says 410, or the watch cannot go on.
         """
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:

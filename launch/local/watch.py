@@ -42,7 +42,7 @@ class StatusWatch:
 
     @property
     def answered(self) -> float:
-        """When the chief last answered, or this began; now, if nobody asks it. Monotonic time."""
+        """When the chief last answered, or this began; now, if it is not asked. Monotonic time."""
         return self._answered if self._thread.is_alive() else time.monotonic()
 
     def stop(self, timeout_s: float) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 def is_stopped(pid: int) -> bool:
     """Whether SIGSTOP, or one of its kind, keeps a process from running.
 
-    One that a debugger holds does not count: somebody looks at it. False if there is no such
+    One that a debugger holds does not count. False if there is no such
     process, or the system does not say.
     """
     try:
@@ -18,7 +18,7 @@ def is_stopped(pid: int) -> bool:
 
 
 class StoppedSince:
-    """Since when processes are stopped, as often as somebody looks. Used by one thread."""
+    """Since when processes are stopped, as of each look. Used by one thread."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}

@@ -7,7 +7,7 @@ from ...core.task import TaskId
 from ...core.wire import codec
 from ...proto.v1 import gateway_pb2
 
-_MOST = 10_000  # then whoever has news waits: a task that prints faster than it is taken
+_MOST = 10_000  # then a producer waits: a task that prints faster than it is taken
 _SENT = 1000
 _SENT_BYTES = 1024 * 1024
 
@@ -69,6 +69,6 @@ class Events:
         }
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Release all that wait."""
         self._is_over = True
         self._changed.notify_all()

@@ -108,7 +108,7 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
 @click.argument("job")
 @cluster_option
 @click.option("--kill", is_flag=True, help="At once, without a checkpoint.")
-@click.option("--reason", default="", help="Shown to whoever looks at the job.")
+@click.option("--reason", default="", help="Shown with the job.")
 @settings_options(hidden=NO_CREDENTIALS)
 def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) -> None:
     """Ask JOB to save and end. One that has ended already is not changed: how is printed."""

@@ -300,14 +300,14 @@ class GatewayServicer:
                 del self._events[gone]
 
     def stop(self) -> None:
-        """Answer whoever waits."""
+        """Answer all calls that wait."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     @contextmanager
     def _open(self) -> Iterator[JobTable]:
-        """The table under its lock; whoever waits looks again afterwards."""
+        """The table under its lock; calls that wait look again afterwards."""
         with self._changed:
             try:
                 yield self._table

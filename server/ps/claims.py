@@ -26,10 +26,10 @@ class Claims:
         self._names: set[str] = set()
 
     def wait(self, names: Set[str]) -> None:
-        """Wait until nobody works on any of these. The caller holds the lock, once.
+        """Wait until no thread works on any of these. The caller holds the lock, once.
 
         Raises:
-            PeerLostError: Somebody has for an hour.
+            PeerLostError: A thread has for an hour.
         """
         deadline = time.monotonic() + _WAIT_S
         while taken := self._names & names:

@@ -13,7 +13,7 @@ from ...core.task import Incarnation
 from ...engine.block import Block
 from ...engine.push_target import PushTarget
 
-_FILL_BYTES = 16 * 1024 * 1024  # initialized between two looks whether somebody waits for it
+_FILL_BYTES = 16 * 1024 * 1024  # initialized between two looks whether a call waits for it
 
 
 @dataclass(slots=True)

@@ -128,7 +128,7 @@ class ChiefLease:
 
     @property
     def leader(self) -> TaskId | None:
-        """The task that led last; None: nobody yet."""
+        """The task that led last; None: none yet."""
         with self._lock:
             return self._chief.task if self._chief is not None else None
 

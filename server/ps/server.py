@@ -8,7 +8,7 @@ from ...cluster.access.leadership import Leadership
 from ...cluster.replication.replica import ReplicaRole
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
-from ...core.process.reported_by_launcher import LAUNCHER_TELLS
+from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
 from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase
@@ -161,7 +161,7 @@ class PsServer(HostedServer):
                 return ExitCode.PEER_LOST
         phase = self.lease.phase or Phase.DONE
         why = f": {self.lease.reason}" if self.lease.reason else ""
-        log.info("the job %s%s", phase.ended_how, why, extra=LAUNCHER_TELLS)
+        log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER)
         return phase.exit_code
 
     def samples(self) -> Iterator[Sample]:

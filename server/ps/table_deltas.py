@@ -97,7 +97,7 @@ def delta_of_table(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
         is_kept = copy.is_kept
         removed = _removed(copy, mark, copy.moment if is_kept else None)
         taken = None if is_kept else _taken(copy, mark)
-    if is_kept:  # nobody changes it any more
+    if is_kept:  # it no longer changes
         taken = _taken(copy, mark)
     if removed is None or taken is None:
         return None

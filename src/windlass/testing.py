@@ -73,7 +73,7 @@ class LocalCluster(Shown):
         settings: Of every task; see ``windlass.core.settings``. Timeouts are short unless given.
 
     Raises:
-        ValueError: There is no ps, or nobody who runs a program.
+        ValueError: There is no ps, or no task that runs a program.
     """
 
     def __init__(

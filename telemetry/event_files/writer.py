@@ -1,6 +1,6 @@
 """Events on their way to a file: a bounded queue, and a thread that empties it.
 
-Whoever adds an event does not wait for the disk. Only where the queue is full it waits a moment,
+Adding an event does not wait for the disk. Only where the queue is full it waits a moment,
 then the event is dropped and counted: summaries are for looking, and no reason to hold up, or to
 end, a job. For the same reason a file system that fails is told of once, in the log; ``flush`` and
 ``close`` raise.

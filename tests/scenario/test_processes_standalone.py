@@ -74,7 +74,7 @@ print("made them")
 
 
 class Standing:
-    """A cluster that stands, and commands to it from a project folder."""
+    """A standing cluster, and commands to it from a project folder."""
 
     def __init__(self, address: str, project: Path) -> None:
         self.address = address

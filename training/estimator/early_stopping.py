@@ -18,11 +18,11 @@ from ...core.public_face import public_getattr
 from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.variables.variable import Variable
-from .elsewhere import EXPERIMENTAL
 from .estimator import Estimator
 from .evaluation_results import read_eval_metrics
 from .hooks import RunningModel, SessionRunContext, SessionRunHook, SessionRunValues
 from .inputs import InputFn
+from .removed_names import EXPERIMENTAL
 from .timers import SecondOrStepTimer
 
 log = logging.getLogger(__name__)

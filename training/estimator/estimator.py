@@ -13,6 +13,7 @@ from ...core.checkpoint import CheckpointReader
 from ...core.errors import CheckpointError, ConfigurationError
 from ...distribute.strategies.strategy import Strategy
 from .building import Build, registry_of
+from .checkpoint_values import with_checkpoint_values
 from .checks import check_hooks, check_listeners, check_steps
 from .evaluating import evaluate_batches, predictions_of
 from .evaluation_results import eval_dir_of, write_results
@@ -20,13 +21,12 @@ from .exporting import write_export
 from .first_values import ToLookAt, WarmStartSettings, warm_start_settings
 from .hooks import CheckpointSaverListener, RunningModel, SessionRunHook
 from .inputs import InputFn, batches
-from .looking import looking_at
 from .model_calls import Model, ModelFn, check_model_fn
 from .modes import ModeKeys
-from .places import choose_model_dir, eval_strategy
 from .run_config import RunConfig
 from .saving import reader_of
 from .trainer import Trainer, newest_checkpoint
+from .training_target import choose_model_dir, eval_strategy
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ class Estimator:
 
         model = self._model(mode, strategy, Build(registry, ToLookAt(reader), global_step=step))
         session = RunningModel(strategy, registry.variables, step)
-        with looking_at(registry):
+        with with_checkpoint_values(registry):
             yield model, session
 
     def _reader(self, checkpoint_path: str | None) -> CheckpointReader:

@@ -105,7 +105,7 @@ class RunningModel:
         self._stop = True
 
     def should_stop(self) -> bool:
-        """Whether somebody has asked for that."""
+        """Whether a hook has asked to stop."""
         return self._stop
 
 
@@ -149,7 +149,7 @@ class SessionRunContext:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody has asked for that."""
+        """Whether a hook has asked to stop."""
         return self.session.should_stop()
 
 

@@ -15,8 +15,8 @@ from ...distribute.base.values import leaves
 from ...distribute.data.dataset import Dataset
 from ...distribute.data.factories import from_arrays
 from ...distribute.strategies.strategy import Strategy
-from .elsewhere import ELSEWHERE
 from .model_calls import call_with_known
+from .removed_names import ELSEWHERE
 
 __all__ = ["numpy_input_fn"]
 

@@ -12,9 +12,9 @@ from .hooks import (
     SessionRunHook,
     SessionRunValues,
 )
-from .places import same_place
 from .run_config import RunConfig
 from .timers import SecondOrStepTimer
+from .training_target import same_place
 
 
 class CheckpointSaverHook(SessionRunHook):

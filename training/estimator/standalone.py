@@ -1,4 +1,4 @@
-"""Training from here on a cluster that stands elsewhere: ``DistributeConfig(remote_cluster=…)``.
+"""Training from here on a standing cluster elsewhere: ``DistributeConfig(remote_cluster=…)``.
 
 TensorFlow's standalone client ran a thread for every worker. Here the program joins a standalone
 cluster as the chief of a job of its own (docs/standalone.md): its servers keep the variables, and

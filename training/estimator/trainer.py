@@ -17,18 +17,18 @@ from ...distribute.strategies.strategy import Strategy
 from .basic_hooks import usual_hooks
 from .building import Build, Registry, registry_of
 from .checkpoint_times import Checkpoints
+from .checkpoint_values import write_copy
 from .first_values import Anew, AsTheyAre, FirstValues, Resumed, WarmStart, WarmStartSettings
 from .hooks import CheckpointSaverListener, HookCalls, RunningModel, SessionRunHook
 from .inputs import InputFn, batches
-from .looking import write_copy
 from .model_calls import Model, ModelFn
 from .modes import ModeKeys
-from .places import job_of, train_strategy
 from .run_config import SAVE_SECS, RunConfig
 from .saver_hook import with_interval_of_hook
 from .saving import OwnCheckpoints, shared_values_writer, writer_for
 from .timers import SecondOrStepTimer
 from .training_loop import StepCount, TrainingLoop
+from .training_target import job_of, train_strategy
 
 log = logging.getLogger(__name__)
 

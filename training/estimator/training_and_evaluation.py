@@ -31,8 +31,8 @@ from .evaluation_timing import (
     worker_delay_s,
 )
 from .hooks import CheckpointSaverListener, RunningModel
-from .places import runtime_of_task
 from .specs import EvalSpec, TrainSpec
+from .training_target import runtime_of_task
 from .waiting import pause
 
 log = logging.getLogger(__name__)

@@ -102,7 +102,7 @@ class Cutter:
     def take(self, *, with_slots: bool, may_be_base: bool = False) -> TakenCut:
         """Take a cut, whose values the ps keep until :meth:`release`.
 
-        A cut that somebody reads is given up for this one.
+        A cut that is being read is given up for this one.
 
         Args:
             with_slots: Whether slots are wanted, or values alone.

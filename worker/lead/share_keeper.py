@@ -50,7 +50,7 @@ _LEAVER_STAYS_S = 8.0  # a ps waits for longer by default: leave_grace_s, drain_
 _FIRST_COPY_AGAIN_S, _COPY_AGAIN_S = 0.2, 10.0
 
 _ASKED = PsReport(0)
-"""In place of a report: something was asked for, and nobody has reported."""
+"""In place of a report: a request without a report."""
 
 _Event = tuple[TaskId, PsReport | None]
 _Handover = tuple[
@@ -190,7 +190,7 @@ class ShareKeeper:
         """Each share with the control of the ps that leads it.
 
         Raises:
-            PeerLostError: A share is led by nobody.
+            PeerLostError: A share has no leader.
         """
         with self._lock:
             configurations = dict(self._shares.configurations)

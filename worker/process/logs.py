@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from ...core.process.reported_by_launcher import launcher_tells
+from ...core.process.reported_by_launcher import is_reported_by_launcher
 from ...core.settings import Settings
 from ...core.terminal import terminal_text
 
@@ -32,7 +32,7 @@ def set_up_logging(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     mark = LAUNCHER_MARK if settings.log_format == "bare" else ""
     if mark:
-        handler.addFilter(lambda record: not launcher_tells(record))
+        handler.addFilter(lambda record: not is_reported_by_launcher(record))
     handler.setFormatter(_Formatter(_FORMATS[settings.log_format], mark))
     logger = logging.getLogger("windlass")
     logger.handlers[:] = [handler]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_ARRAYS = 4096  # small ones in one answer: each has its name with it
 _UNREAD_S = 60.0
-"""Values that nobody has read for this long are not kept any longer. Unit: seconds."""
+"""Values that were not read for this long are not kept any longer. Unit: seconds."""
 _SAVE_S = 3600.0
 """The same of a checkpoint: a ps writes its shares one after the other."""
 
@@ -41,7 +41,7 @@ class KeptPiece:
         start: The first element, in the memory of the block.
         stop: After the last one.
         kept: Copies of the tensors, flat, if they were to be changed; None: they were not.
-        is_read: Nobody needs it any more.
+        is_read: It is no longer needed.
     """
 
     tensors: Sequence[PlannedTensor]

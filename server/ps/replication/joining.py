@@ -22,7 +22,7 @@ def copy_store(
     Args:
         store: The leader's.
         follower: It has nothing yet.
-        attach: Attaches it to the store, or raises; None: nobody else attaches followers.
+        attach: Attaches it to the store, or raises; None: nothing else attaches followers.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.

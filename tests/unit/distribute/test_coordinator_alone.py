@@ -13,7 +13,7 @@ from windlass.client.worker.closure_link import Frame, Knowledge
 from windlass.cluster.job.closure_queue import ClosureQueue
 from windlass.core.task import TaskId
 from windlass.distribute.coordinator.closure_runner import ClosureRunner
-from windlass.distribute.coordinator.told_once import ToldOnce
+from windlass.distribute.coordinator.sent_once import SentOnce
 from windlass.proto.v1 import session_pb2
 
 
@@ -102,7 +102,7 @@ def test_a_closure_that_cannot_be_sent_is_given_up(
     def frames(*arguments: Any) -> list[Frame]:
         raise ValueError("the message is too large")
 
-    monkeypatch.setattr(ToldOnce, "frames", frames)
+    monkeypatch.setattr(SentOnce, "frames", frames)
     with pytest.raises(wl.errors.ClosureError, match="was given up"):
         coordinator.schedule(abs, (-1,)).fetch(timeout_s=60)
 
@@ -155,7 +155,7 @@ def test_options_are_given_where_the_coordinator_is_made_first(
 def test_a_function_that_is_gone_is_forgotten_when_no_closure_needs_it(
     strategy: wl.distribute.ParameterServerStrategy,
 ) -> None:
-    told, known = ToldOnce(strategy), Knowledge()
+    told, known = SentOnce(strategy), Knowledge()
 
     def first() -> None: ...
 
@@ -175,7 +175,7 @@ def test_a_function_that_is_gone_is_forgotten_when_no_closure_needs_it(
 def test_a_closure_that_is_over_before_it_is_sent_does_no_harm(
     strategy: wl.distribute.ParameterServerStrategy,
 ) -> None:
-    told = ToldOnce(strategy)
+    told = SentOnce(strategy)
     number = told.use(lambda: None)
     gc.collect()
     told.release(number)
@@ -185,7 +185,7 @@ def test_a_closure_that_is_over_before_it_is_sent_does_no_harm(
 def test_functions_that_the_program_keeps_are_bounded(
     strategy: wl.distribute.ParameterServerStrategy,
 ) -> None:
-    told, known = ToldOnce(strategy, max_functions=3), Knowledge()
+    told, known = SentOnce(strategy, max_functions=3), Knowledge()
     functions = [eval(f"lambda: {number}") for number in range(6)]  # noqa: S307
     numbers = []
     for function in functions:
@@ -201,7 +201,7 @@ def test_functions_that_the_program_keeps_are_bounded(
 def test_a_value_of_workers_is_forgotten_with_what_made_it(
     strategy: wl.distribute.ParameterServerStrategy,
 ) -> None:
-    told, known = ToldOnce(strategy), Knowledge()
+    told, known = SentOnce(strategy), Knowledge()
     iterator = iter(told.add_dataset(lambda: range(3)))
     number = told.use(len)
     first = told.frames(known, number, ())
@@ -219,7 +219,7 @@ def test_a_value_of_workers_is_forgotten_with_what_made_it(
 def test_an_optimizer_s_state_is_sent_when_it_changes_and_not_before(
     strategy: wl.distribute.ParameterServerStrategy,
 ) -> None:
-    told, known = ToldOnce(strategy), Knowledge()
+    told, known = SentOnce(strategy), Knowledge()
     with strategy.scope():
         optimizer = wl.optimizers.SGD(0.1)
 

@@ -7,8 +7,8 @@ import pytest
 
 import windlass as wl
 from windlass.core.errors import ConfigurationError
-from windlass.training.estimator.places import choose_model_dir, same_place
 from windlass.training.estimator.run_config import RunConfig
+from windlass.training.estimator.training_target import choose_model_dir, same_place
 
 CLUSTER = {
     "chief": ["host0:2222"],

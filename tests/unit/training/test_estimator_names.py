@@ -7,7 +7,7 @@ import pytest
 import windlass as wl
 from helpers.pages import ROOT
 from windlass.api import estimator as public
-from windlass.training.estimator.elsewhere import ELSEWHERE, EXPERIMENTAL
+from windlass.training.estimator.removed_names import ELSEWHERE, EXPERIMENTAL
 
 # Of TensorFlow 2.15, the last with tf.estimator; model_to_estimator was tf.keras.estimator's.
 TENSORFLOW = [

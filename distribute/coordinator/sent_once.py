@@ -63,7 +63,7 @@ class OptimizerState:
     parts: Sequence[memoryview]
 
 
-class ToldOnce:
+class SentOnce:
     """Functions, resources and optimizers' states of one coordinator. Thread-safe.
 
     Args:
@@ -118,7 +118,7 @@ class ToldOnce:
             return number
 
     def release(self, number: int) -> None:
-        """Whoever used a function needs it no more."""
+        """A function is no longer needed by its user."""
         with self._lock:
             function = self._functions[number]
             function.users -= 1

@@ -1,5 +1,5 @@
 """Names of ``tf.estimator`` and of ``tf.compat.v1.train``'s hooks that are not here, and what to
-write instead: for whoever moves a program and meets an AttributeError.
+write instead.
 """
 
 _CANNED = "write it as a model of Keras or JAX, ten lines: docs/canned-estimators.md"

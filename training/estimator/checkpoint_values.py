@@ -1,6 +1,4 @@
-"""Looking at a checkpoint in a process that trains: its values for a while, and then those of
-before.
-"""
+"""Values of a checkpoint in a process that trains, for a while, and copies of what it trains."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ _COPIES = "evaluated"
 
 
 @contextmanager
-def looking_at(registry: Registry) -> Iterator[None]:
+def with_checkpoint_values(registry: Registry) -> Iterator[None]:
     """A block in which the variables of a strategy may have other values than those they train
     with. Slots stay as they are.
 

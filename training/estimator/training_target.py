@@ -110,7 +110,7 @@ def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
 
 @contextmanager
 def _no_word_of_model_dir(config: RunConfig) -> Iterator[None]:
-    """A process alone says that nobody saves to ``WINDLASS_MODEL_DIR``; here the Estimator does."""
+    """No warning that ``WINDLASS_MODEL_DIR`` is unused: the Estimator saves there."""
     said = load_settings().model_dir
     if not said or program_cluster() is not None or not config.task.is_local:
         yield
