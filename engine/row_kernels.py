@@ -16,7 +16,7 @@ _CHOSEN = 1024  # row numbers at a time; they stay in the first cache
 _Arguments = Callable[[DType], tuple[Any, ...]]
 
 
-class Registry(dict[str, tuple[Callable[..., Any], _Arguments]]):
+class KernelRegistry(dict[str, tuple[Callable[..., Any], _Arguments]]):
     """Name → (a kernel before it is compiled, its argument types for a dtype)."""
 
     def kernel(self, arguments: _Arguments) -> Callable[[Any], Any]:
@@ -29,7 +29,7 @@ class Registry(dict[str, tuple[Callable[..., Any], _Arguments]]):
         return register
 
 
-ROW_FUNCTIONS = Registry()
+ROW_FUNCTIONS = KernelRegistry()
 
 
 @ROW_FUNCTIONS.kernel(lambda dtype: (read(dtype), read(np.int64), changed(dtype), INT64))

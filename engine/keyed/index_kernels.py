@@ -21,9 +21,9 @@ from ..jit import (
     read,
     store_word,
 )
-from ..row_kernels import Registry
+from ..row_kernels import KernelRegistry
 
-FUNCTIONS = Registry()
+FUNCTIONS = KernelRegistry()
 TILE = 256  # keys whose entries are asked for at once; what is noted of them stays in the caches
 _ENTRY = 16  # bytes
 _PAGE = 4096  # bytes

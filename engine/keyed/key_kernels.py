@@ -6,10 +6,10 @@
 import numpy as np
 
 from ..jit import INT64, changed, inlined, prefetch, read
-from ..row_kernels import Registry
+from ..row_kernels import KernelRegistry
 from .index_kernels import TILE, hash_tile, segment_of
 
-FUNCTIONS = Registry()
+FUNCTIONS = KernelRegistry()
 _U32, _U33 = np.uint64(32), np.uint64(33)
 _M0, _M1 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 

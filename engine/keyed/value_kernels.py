@@ -12,9 +12,9 @@ import numpy as np
 from ...core.arrays.dtypes import DType
 from ...core.rules.kernels import AHEAD, clip, prefetch_row
 from ..jit import INT64, changed, inlined, prefetch, read
-from ..row_kernels import Registry
+from ..row_kernels import KernelRegistry
 
-FUNCTIONS = Registry()
+FUNCTIONS = KernelRegistry()
 _TILE = 256  # keys that are drawn for at once
 _LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
