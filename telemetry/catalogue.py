@@ -4,7 +4,9 @@ Names follow Prometheus' conventions: a prefix, the base unit, and ``_total`` fo
 moments are Unix times, from which the reader subtracts.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +18,14 @@ class CatalogueEntry:
         help: What it is, for people.
         labels: Names of its labels.
         shown_by: Which tasks show it.
+        counts: Attribute of the counters that these tasks have anyway; empty: it is computed.
     """
 
     name: str
     help: str
     labels: tuple[str, ...]
     shown_by: str
+    counts: str
 
     @property
     def is_counter(self) -> bool:
@@ -41,20 +45,27 @@ class Sample:
 CATALOGUE: dict[str, CatalogueEntry] = {}
 
 
-def _metric(shown_by: str, name: str, text: str, *labels: str) -> CatalogueEntry:
-    metric = CATALOGUE[name] = CatalogueEntry(f"windlass_{name}", text, labels, shown_by)
+def _metric(shown_by: str, name: str, text: str, *labels: str, counts: str = "") -> CatalogueEntry:
+    metric = CATALOGUE[name] = CatalogueEntry(f"windlass_{name}", text, labels, shown_by, counts)
     return metric
 
 
+def counted_samples(shown_by: str, counters: Any, *labels: str) -> Iterator[Sample]:
+    """Samples of all metrics of some tasks that are attributes of their counters."""
+    for metric in CATALOGUE.values():
+        if metric.counts and metric.shown_by == shown_by:
+            yield Sample(metric, getattr(counters, metric.counts), labels)
+
+
 _EVERY = "every task"
-_PROGRAMS = "chief, workers, evaluator"
-_PS = "ps"
+PROGRAMS = "chief, workers, evaluator"  # their counters: TaskReport
+PS = "ps"  # PsCounters
 _SERVERS = "ps, chief"
-_CHIEF = "chief, or worker 0 in its place"
+CHIEF = "chief, or worker 0 in its place"  # SaveCounters
 _COORDINATOR = "chief, of a program with a coordinator"
 _CLUSTER = "a standing cluster"
 _REPLICATED = "chief, of a job with replicas"
-_TABLES = "ps, of tables that grow"
+TABLES = "ps, of tables that grow"  # TableCounters
 _FOLLOWED = "ps, of a job whose shares move"
 _CACHING = "workers, of tables with staleness_reads"
 _READERS = "readers (wl.embedding.Reader)"
@@ -67,30 +78,36 @@ TASK_INFO = _metric(
 )  # fmt: skip
 DRAINING = _metric(_EVERY, "task_draining", "1 from a request to end on, such as SIGTERM.")
 
-STEPS = _metric(_PROGRAMS, "steps_total", "Steps that this task has finished.")
-PUSHES = _metric(_PROGRAMS, "pushes_total", "Of them, those that pushed something.")
-PUSHED = _metric(_PROGRAMS, "pushed_bytes_total", "Payload sent to all ps.")
-PULLED = _metric(_PROGRAMS, "pulled_bytes_total", "Payload received from all ps.")
-REFUSED_STEPS = _metric(
-    _PROGRAMS,
+_metric(PROGRAMS, "steps_total", "Steps that this task has finished.", counts="steps")
+_metric(PROGRAMS, "pushes_total", "Of them, those that pushed something.", counts="pushes")
+_metric(PROGRAMS, "pushed_bytes_total", "Payload sent to all ps.", counts="bytes_pushed")
+_metric(PROGRAMS, "pulled_bytes_total", "Payload received from all ps.", counts="bytes_pulled")
+_metric(
+    PROGRAMS,
     "refused_steps_total",
     "Steps whose gradients had NaN or infinity and were not pushed.",
+    counts="refused_pushes",
 )
-STALENESS = _metric(
-    _PROGRAMS,
+_metric(
+    PROGRAMS,
     "staleness_steps",
     "Mean over the recent pushes: updates of others between a pull and the push made from it.",
+    counts="staleness",
 )
-GLOBAL_STEP = _metric(_PROGRAMS, "global_step", "The job's global step that this task saw last.")
-REPLICAS = _metric(_PROGRAMS, "replicas", "Devices that compute for this task; 0: not known yet.")
+_metric(
+    PROGRAMS, "global_step", "The job's global step that this task saw last.", counts="global_step"
+)
+_metric(
+    PROGRAMS, "replicas", "Devices that compute for this task; 0: not known yet.", counts="replicas"
+)
 PS_CONNECTIONS = _metric(
-    _PROGRAMS,
+    PROGRAMS,
     "ps_connections",
     "Parameter servers this task is connected to, by kind of connection.",
     "kind",
 )
 REPORTED = _metric(
-    _PROGRAMS,
+    PROGRAMS,
     "reported_value",
     "Last value that the program reported under this name, e.g. loss.",
     "name",
@@ -146,52 +163,77 @@ READER_RECEIVED = _metric(
     _READERS, "reader_received_bytes_total", "Rows and keys received from all ps."
 )
 
-PS_PUSHES = _metric(_PS, "ps_pushes_total", "Pushes applied.")
-PS_DUPLICATES = _metric(
-    _PS, "ps_duplicate_pushes_total", "Pushes that arrived again and were not applied again."
+_metric(PS, "ps_pushes_total", "Pushes applied.", counts="pushes")
+_metric(
+    PS,
+    "ps_duplicate_pushes_total",
+    "Pushes that arrived again and were not applied again.",
+    counts="duplicates",
 )
-PS_REFUSED = _metric(_PS, "ps_refused_steps_total", "Steps refused, for whatever reason.")
-PS_PULLS = _metric(_PS, "ps_pulls_total", "Pulls answered.")
-PS_RECEIVED = _metric(_PS, "ps_received_bytes_total", "Payload received from workers.")
-PS_SENT = _metric(_PS, "ps_sent_bytes_total", "Payload sent to workers, shared memory included.")
-PS_VARIABLES = _metric(_PS, "ps_variables", "Variables with a shard here.")
-PS_SHARDS = _metric(_PS, "ps_shards", "Shards held here.")
-PS_VALUES = _metric(_PS, "ps_value_bytes", "Memory of the shards' values.")
-PS_SLOTS = _metric(_PS, "ps_slot_bytes", "Memory of the optimizers' slot variables.")
-PS_TABLE_ROWS = _metric(_TABLES, "ps_table_rows", "Rows of a growing table here.", "table")
-PS_TABLE_BYTES = _metric(
-    _TABLES, "ps_table_bytes", "Memory of a growing table's rows, slots and index here.", "table"
+_metric(PS, "ps_refused_steps_total", "Steps refused, for whatever reason.", counts="refused")
+_metric(PS, "ps_pulls_total", "Pulls answered.", counts="pulls")
+_metric(PS, "ps_received_bytes_total", "Payload received from workers.", counts="bytes_in")
+_metric(
+    PS,
+    "ps_sent_bytes_total",
+    "Payload sent to workers, shared memory included.",
+    counts="bytes_out",
 )
-PS_TABLE_DISK_BYTES = _metric(
-    _TABLES,
+_metric(PS, "ps_variables", "Variables with a shard here.", counts="variables")
+_metric(PS, "ps_shards", "Shards held here.", counts="shards")
+_metric(PS, "ps_value_bytes", "Memory of the shards' values.", counts="value_bytes")
+_metric(PS, "ps_slot_bytes", "Memory of the optimizers' slot variables.", counts="slot_bytes")
+_metric(TABLES, "ps_table_rows", "Rows of a growing table here.", "table", counts="rows")
+_metric(
+    TABLES,
+    "ps_table_bytes",
+    "Memory of a growing table's rows, slots and index here.",
+    "table",
+    counts="num_bytes",
+)
+_metric(
+    TABLES,
     "ps_table_disk_bytes",
     "Rows and slots of a growing table that are on disk alone here.",
     "table",
+    counts="disk_bytes",
 )
-PS_TABLE_ADMITTED = _metric(
-    _TABLES, "ps_table_admitted_rows_total", "Rows that a growing table has made.", "table"
+_metric(
+    TABLES,
+    "ps_table_admitted_rows_total",
+    "Rows that a growing table has made.",
+    "table",
+    counts="admitted",
 )
-PS_TABLE_REFUSED = _metric(
-    _TABLES,
+_metric(
+    TABLES,
     "ps_table_refused_keys_total",
     "Sightings of keys that a growing table did not admit; their gradients were dropped.",
     "table",
+    counts="refused",
 )
-PS_TABLE_FULL = _metric(
-    _TABLES,
+_metric(
+    TABLES,
     "ps_table_full_keys_total",
     "Sightings of keys for which a growing table had no room; their gradients were dropped.",
     "table",
+    counts="full",
 )
-PS_TABLE_EVICTED = _metric(
-    _TABLES, "ps_table_evicted_rows_total", "Rows that a growing table has evicted.", "table"
+_metric(
+    TABLES,
+    "ps_table_evicted_rows_total",
+    "Rows that a growing table has evicted.",
+    "table",
+    counts="evicted",
 )
 PS_LIMIT = _metric(
-    _PS, "ps_limit_bytes", "Most that values and slots may have together (max_ps_bytes)."
+    PS, "ps_limit_bytes", "Most that values and slots may have together (max_ps_bytes)."
 )
-PS_SESSIONS = _metric(_PS, "ps_sessions", "Workers that have a session here.")
-PS_MAX_SESSIONS = _metric(_PS, "ps_max_sessions", "Most workers that may have one (max_sessions).")
-PS_GLOBAL_STEP = _metric(_PS, "ps_global_step", "The job's global step, as far as this ps knows.")
+_metric(PS, "ps_sessions", "Workers that have a session here.", counts="sessions")
+PS_MAX_SESSIONS = _metric(PS, "ps_max_sessions", "Most workers that may have one (max_sessions).")
+_metric(
+    PS, "ps_global_step", "The job's global step, as far as this ps knows.", counts="global_step"
+)
 PS_SHARES = _metric(
     _FOLLOWED, "ps_shares", "Shares of the variables that this ps leads, or follows.", "role"
 )
@@ -203,7 +245,7 @@ PS_UNACKNOWLEDGED = _metric(
     "follower",
 )
 PS_CHIEF_SILENCE = _metric(
-    _PS,
+    PS,
     "ps_chief_silence_seconds",
     "Since the chief renewed its lease; before the first time, since the start.",
 )
@@ -221,12 +263,12 @@ REFUSED_CALLERS = _metric(
 )
 
 JOB_PHASE = _metric(
-    _CHIEF, "job_phase", "1 for the phase that the job is in, 0 for the others.", "phase"
+    CHIEF, "job_phase", "1 for the phase that the job is in, 0 for the others.", "phase"
 )
-JOB_TASKS = _metric(_CHIEF, "job_tasks", "Tasks of the job by role and state.", "role", "state")
-JOB_STEP = _metric(_CHIEF, "job_global_step", "The job's global step.")
+JOB_TASKS = _metric(CHIEF, "job_tasks", "Tasks of the job by role and state.", "role", "state")
+JOB_STEP = _metric(CHIEF, "job_global_step", "The job's global step.")
 JOB_GOAL = _metric(
-    _CHIEF, "job_goal_steps", "Global step that the program works towards; 0: not said."
+    CHIEF, "job_goal_steps", "Global step that the program works towards; 0: not said."
 )
 JOB_REPLICAS = _metric(
     _REPLICATED,
@@ -261,23 +303,30 @@ JOB_MOVE_SECONDS = _metric(
     _REPLICATED, "job_last_move_seconds", "How long the last move took that was over; 0: none."
 )
 JOB_CUTS = _metric(
-    _CHIEF,
+    CHIEF,
     "job_cuts_total",
     "Consistent cuts, for checkpoints and snapshots: taken, or void and tried again.",
     "outcome",
 )
 JOB_CUT_SECONDS = _metric(
-    _CHIEF, "job_last_cut_seconds", "How long the last one took that was taken; 0: none was."
+    CHIEF, "job_last_cut_seconds", "How long the last one took that was taken; 0: none was."
 )
-JOB_AGE = _metric(_CHIEF, "job_age_seconds", "Since this chief has begun to lead the job.")
-SAVES = _metric(_CHIEF, "checkpoints_total", "Checkpoints written since this chief's start.")
-FAILED_SAVES = _metric(_CHIEF, "failed_checkpoints_total", "Checkpoints that could not be written.")
-SAVING = _metric(_CHIEF, "checkpoint_under_way", "1 while a checkpoint is being written.")
-SAVED_STEP = _metric(_CHIEF, "last_checkpoint_step", "Global step of the last one; 0: none yet.")
-SAVED_AT = _metric(
-    _CHIEF, "last_checkpoint_timestamp_seconds", "When the last one was complete; 0: none yet."
+JOB_AGE = _metric(CHIEF, "job_age_seconds", "Since this chief has begun to lead the job.")
+_metric(CHIEF, "checkpoints_total", "Checkpoints written since this chief's start.", counts="saved")
+_metric(
+    CHIEF, "failed_checkpoints_total", "Checkpoints that could not be written.", counts="failed"
 )
-SAVED_IN = _metric(_CHIEF, "last_checkpoint_duration_seconds", "How long it took to write.")
+_metric(CHIEF, "checkpoint_under_way", "1 while a checkpoint is being written.", counts="under_way")
+SAVED_STEP = _metric(CHIEF, "last_checkpoint_step", "Global step of the last one; 0: none yet.")
+_metric(
+    CHIEF,
+    "last_checkpoint_timestamp_seconds",
+    "When the last one was complete; 0: none yet.",
+    counts="saved_at",
+)
+_metric(
+    CHIEF, "last_checkpoint_duration_seconds", "How long it took to write.", counts="duration_s"
+)
 
 CLOSURES_WAITING = _metric(
     _COORDINATOR, "closures_waiting", "Closures scheduled that no worker has yet."

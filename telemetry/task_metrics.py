@@ -13,14 +13,13 @@ from ..core.states import Phase
 from ..core.task import TaskId
 from ..core.versions import own_versions
 from .catalogue import (
+    CHIEF,
     CLOSURES_RUNNING,
     CLOSURES_WAITING,
     CLUSTER_JOBS,
     CLUSTER_NODES,
     CONNECTIONS,
     DRAINING,
-    FAILED_SAVES,
-    GLOBAL_STEP,
     JOB_AGE,
     JOB_CUT_SECONDS,
     JOB_CUTS,
@@ -35,48 +34,22 @@ from .catalogue import (
     JOB_REPLICAS,
     JOB_STEP,
     JOB_TASKS,
+    PROGRAMS,
+    PS,
     PS_CHIEF_SILENCE,
     PS_CONNECTIONS,
-    PS_DUPLICATES,
-    PS_GLOBAL_STEP,
     PS_LIMIT,
     PS_MAX_SESSIONS,
-    PS_PULLS,
-    PS_PUSHES,
-    PS_RECEIVED,
-    PS_REFUSED,
-    PS_SENT,
-    PS_SESSIONS,
-    PS_SHARDS,
     PS_SHARES,
-    PS_SLOTS,
-    PS_TABLE_ADMITTED,
-    PS_TABLE_BYTES,
-    PS_TABLE_DISK_BYTES,
-    PS_TABLE_EVICTED,
-    PS_TABLE_FULL,
-    PS_TABLE_REFUSED,
-    PS_TABLE_ROWS,
     PS_UNACKNOWLEDGED,
-    PS_VALUES,
-    PS_VARIABLES,
-    PULLED,
-    PUSHED,
-    PUSHES,
     REFUSED_CALLERS,
     REFUSED_CONNECTIONS,
-    REFUSED_STEPS,
-    REPLICAS,
     REPORTED,
-    SAVED_AT,
-    SAVED_IN,
     SAVED_STEP,
-    SAVES,
-    SAVING,
-    STALENESS,
-    STEPS,
+    TABLES,
     TASK_INFO,
     Sample,
+    counted_samples,
 )
 
 
@@ -99,14 +72,7 @@ _versions = cache(own_versions)  # reading them takes longer than all the rest
 
 def report_samples(report: TaskReport) -> Iterator[Sample]:
     """What a task that runs a program has done."""
-    yield Sample(STEPS, report.steps)
-    yield Sample(PUSHES, report.pushes)
-    yield Sample(PUSHED, report.bytes_pushed)
-    yield Sample(PULLED, report.bytes_pulled)
-    yield Sample(REFUSED_STEPS, report.refused_pushes)
-    yield Sample(STALENESS, report.staleness)
-    yield Sample(GLOBAL_STEP, report.global_step)
-    yield Sample(REPLICAS, report.replicas)
+    yield from counted_samples(PROGRAMS, report)
     # "tcp (the host has no shared memory)": the reason would be a label value of its own.
     kinds = Counter(transport.split(" ", 1)[0] for transport in report.transports)
     for kind, count in sorted(kinds.items()):
@@ -126,29 +92,11 @@ def ps_samples(
         max_sessions: Maximal number of workers with a session.
         chief_silent_s: Time since the chief was last heard of. Unit: seconds.
     """
-    yield Sample(PS_PUSHES, counters.pushes)
-    yield Sample(PS_DUPLICATES, counters.duplicates)
-    yield Sample(PS_REFUSED, counters.refused)
-    yield Sample(PS_PULLS, counters.pulls)
-    yield Sample(PS_RECEIVED, counters.bytes_in)
-    yield Sample(PS_SENT, counters.bytes_out)
-    yield Sample(PS_VARIABLES, counters.variables)
-    yield Sample(PS_SHARDS, counters.shards)
-    yield Sample(PS_VALUES, counters.value_bytes)
-    yield Sample(PS_SLOTS, counters.slot_bytes)
+    yield from counted_samples(PS, counters)
     for table in counters.tables:
-        label = (table.name,)
-        yield Sample(PS_TABLE_ROWS, table.rows, label)
-        yield Sample(PS_TABLE_BYTES, table.num_bytes, label)
-        yield Sample(PS_TABLE_DISK_BYTES, table.disk_bytes, label)
-        yield Sample(PS_TABLE_ADMITTED, table.admitted, label)
-        yield Sample(PS_TABLE_REFUSED, table.refused, label)
-        yield Sample(PS_TABLE_FULL, table.full, label)
-        yield Sample(PS_TABLE_EVICTED, table.evicted, label)
+        yield from counted_samples(TABLES, table, table.name)
     yield Sample(PS_LIMIT, limit_bytes)
-    yield Sample(PS_SESSIONS, counters.sessions)
     yield Sample(PS_MAX_SESSIONS, max_sessions)
-    yield Sample(PS_GLOBAL_STEP, counters.global_step)
     yield Sample(PS_CHIEF_SILENCE, chief_silent_s)
 
 
@@ -195,12 +143,8 @@ def save_samples(saves: SaveCounters, last_step: int) -> Iterator[Sample]:
         saves: Save counters of the job.
         last_step: Global step of the last one.
     """
-    yield Sample(SAVES, saves.saved)
-    yield Sample(FAILED_SAVES, saves.failed)
-    yield Sample(SAVING, saves.under_way)
+    yield from counted_samples(CHIEF, saves)
     yield Sample(SAVED_STEP, last_step)
-    yield Sample(SAVED_AT, saves.saved_at)
-    yield Sample(SAVED_IN, saves.duration_s)
 
 
 def job_samples(

@@ -20,9 +20,11 @@ from windlass.net.free_ports import free_ports
 from windlass.net.metrics_page import Collect, MetricsPage
 from windlass.net.metrics_port import MetricsPort
 from windlass.server.ps.server import PsServer
-from windlass.telemetry.catalogue import CATALOGUE, REPORTED, STEPS, Sample
+from windlass.telemetry.catalogue import CATALOGUE, REPORTED, Sample
 
 TASK = TaskId("worker", 0)
+
+STEPS = CATALOGUE["steps_total"]
 
 
 @contextmanager

@@ -1,6 +1,8 @@
-"""The worked example of a new update rule is what CONTRIBUTING says: two places, and it runs."""
+"""The worked examples of a rule, a launcher and a metric are what CONTRIBUTING says, and run."""
 
+import json
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -8,20 +10,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from helpers.pages import ROOT
+from windlass.core.report import TaskReport
 from windlass.core.rules import built_in as folder
 from windlass.core.rules.known_rules import built_in, built_in_rules, rule_from_dict
 from windlass.core.rules.update_rules import UpdateRule
 from windlass.distribute import optimizers
 from windlass.engine.rules import apply_formula, hyperparameters
+from windlass.launch import launchers
+from windlass.launch.lazy_group import LazyGroup
+from windlass.telemetry import catalogue
+from windlass.telemetry.task_metrics import report_samples
 
-RULE, OPTIMIZER = (
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+RULE, OPTIMIZER, LAUNCHER = (
     textwrap.dedent(block)
-    for block in re.findall(
-        r"^ +```py\n(.*?)^ +```", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    for block in re.findall(r"^ +```py\n(.*?)^ +```", PAGE, re.MULTILINE | re.DOTALL)
 )
+(METRIC,) = re.findall(r"^_metric\(.*\)$", PAGE, re.MULTILINE)
 
 
 @pytest.fixture
@@ -57,3 +65,29 @@ def test_the_optimizer_constructs_it(signum: type[UpdateRule]) -> None:
     assert names["Signum"](0.1, beta=0.8).rule == signum.model_validate(
         {"learning_rate": 0.1, "beta": 0.8}
     )
+
+
+def test_a_file_and_a_line_make_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmux.py").write_text(LAUNCHER)
+    monkeypatch.setattr(launchers, "__path__", [*launchers.__path__, str(tmp_path)])
+    (line,) = re.findall(r'`"tmux": "(.*)"`', PAGE)
+    group = LazyGroup(members={"tmux": line})
+    (tmp_path / "job.yaml").write_text(
+        "name: digits\nprogram: train.py\nsettings: {save_every_s: 9}\n"
+        "roles: {chief: {count: 1}, ps: {count: 2}, worker: {count: 1}}\n"
+    )
+    command = ["tmux", "--job", str(tmp_path / "job.yaml"), "--dry-run"]
+    shown = CliRunner().invoke(group, command, catch_exceptions=False).output.splitlines()
+    assert len(shown) == 4
+    words = shlex.split(shlex.split(shown[-1])[-1])
+    variables = dict(word.split("=", 1) for word in words[1 : words.index("windlass")])
+    assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
+    assert variables["WINDLASS_SAVE_EVERY_S"] == "9.0"
+    assert words[words.index("windlass") :] == ["windlass", "run", "train.py"]
+
+
+def test_a_row_makes_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "CATALOGUE", dict(catalogue.CATALOGUE))
+    exec(METRIC, vars(catalogue))  # noqa: S102 - our own page
+    shown = {each.metric.name: each.value for each in report_samples(TaskReport(total_steps=7))}
+    assert shown["windlass_goal_steps"] == 7

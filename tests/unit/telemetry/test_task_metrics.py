@@ -2,17 +2,21 @@
 
 import pytest
 
-from windlass.core.report import TaskReport
+from windlass.core.report import PsCounters, TableCounters, TaskReport
 from windlass.core.states import Phase
 from windlass.telemetry.catalogue import (
+    CATALOGUE,
+    CHIEF,
     CLUSTER_NODES,
     JOB_PHASE,
     JOB_TASKS,
+    PROGRAMS,
+    PS,
     PS_CONNECTIONS,
     REPORTED,
-    SAVED_AT,
-    SAVES,
+    TABLES,
     Sample,
+    counted_samples,
 )
 from windlass.telemetry.task_metrics import (
     SaveCounters,
@@ -47,8 +51,27 @@ def test_a_job_is_in_one_phase(phase: Phase) -> None:
 def test_a_checkpoint_leaves_its_number_moment_and_duration() -> None:
     saves = SaveCounters()
     saves.done(at=1_700_000_000.0, duration_s=2.5)
-    found = {each.metric: each.value for each in save_samples(saves, 40)}
-    assert (found[SAVES], found[SAVED_AT]) == (1, 1_700_000_000.0)
+    found = {each.metric.name: each.value for each in save_samples(saves, 40)}
+    assert found == {
+        "windlass_checkpoints_total": 1,
+        "windlass_failed_checkpoints_total": 0,
+        "windlass_checkpoint_under_way": False,
+        "windlass_last_checkpoint_step": 40,
+        "windlass_last_checkpoint_timestamp_seconds": 1_700_000_000.0,
+        "windlass_last_checkpoint_duration_seconds": 2.5,
+    }
+
+
+@pytest.mark.parametrize("shown_by", [PROGRAMS, PS, TABLES, CHIEF])
+def test_each_metric_of_counters_is_an_attribute_of_them(shown_by: str) -> None:
+    """All of them, once; a name that counters lack would fail the whole page."""
+    counters = {PROGRAMS: TaskReport(), PS: PsCounters(), TABLES: TableCounters("t", rows=7)}
+    found = list(counted_samples(shown_by, counters.get(shown_by, SaveCounters()), "label"))
+    assert [each.metric for each in found] == [
+        metric for metric in CATALOGUE.values() if metric.counts and metric.shown_by == shown_by
+    ]
+    assert found
+    assert {each.labels for each in found} == {("label",)}
 
 
 def test_nodes_are_counted_by_state() -> None:
