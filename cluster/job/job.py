@@ -325,23 +325,21 @@ class Job:
 
         Those that only serve others are not.
         """
-        return [
-            member.task
-            for member in self.members.values()
-            if member.state is State.ALIVE
-            and member.task.type not in (PS, EVALUATOR)
-            and member.task != self.chief
-            and not member.report.serves
-        ]
+        return self._with_programs(State.ALIVE)
 
     def not_registered(self) -> list[TaskId]:
         """Workers of the spec that have not registered yet."""
+        return self._with_programs(State.MISSING)
+
+    def _with_programs(self, state: State) -> list[TaskId]:
+        """Tasks in a state that run the program, the chief left out."""
         return [
             member.task
             for member in self.members.values()
-            if member.state is State.MISSING
+            if member.state is state
             and member.task.type not in (PS, EVALUATOR)
             and member.task != self.chief
+            and not member.report.serves
         ]
 
     def uninformed(self) -> list[TaskId]:

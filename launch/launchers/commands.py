@@ -68,10 +68,8 @@ def compose_render_command(job_file: str) -> None:
     """Print the compose file of a job; `docker compose -f - up` takes it."""
     from ..job.reading import read_job
     from .compose import ComposeLauncher
-    from .interface import launch
 
-    _, text = launch(ComposeLauncher(_folder(job_file)), read_job(job_file), dry_run=True)
-    echo(text, nl=False)
+    echo(ComposeLauncher(_folder(job_file)).render(read_job(job_file)), nl=False)
 
 
 @compose_command.command("up")
@@ -99,11 +97,9 @@ def slurm_command() -> None:
 def slurm_render_command(job_file: str) -> None:
     """Print the batch script of a job."""
     from ..job.reading import read_job
-    from .interface import launch
     from .slurm import SlurmLauncher
 
-    _, text = launch(SlurmLauncher(_folder(job_file)), read_job(job_file), dry_run=True)
-    echo(text, nl=False)
+    echo(SlurmLauncher(_folder(job_file)).render(read_job(job_file)), nl=False)
 
 
 @slurm_command.command("submit")

@@ -176,13 +176,7 @@ class Estimator:
         with self._looking(ModeKeys.EVAL, reader) as (model, session):
             results = evaluate_batches(
                 model,
-                batches(
-                    input_fn,
-                    model.strategy,
-                    mode=ModeKeys.EVAL,
-                    params=self.params,
-                    config=self.config,
-                ),
+                self._batches(input_fn, ModeKeys.EVAL, model.strategy),
                 steps=steps,
                 hooks=hooks,
                 session=session,
@@ -218,18 +212,15 @@ class Estimator:
         with self._looking(ModeKeys.PREDICT, reader) as (model, session):
             yield from predictions_of(
                 model,
-                batches(
-                    input_fn,
-                    model.strategy,
-                    mode=ModeKeys.PREDICT,
-                    params=self.params,
-                    config=self.config,
-                ),
+                self._batches(input_fn, ModeKeys.PREDICT, model.strategy),
                 keys=keys,
                 hooks=hooks,
                 session=session,
                 single=yield_single_examples,
             )
+
+    def _batches(self, input_fn: InputFn, mode: str, strategy: Strategy) -> Iterator[Any]:
+        return batches(input_fn, strategy, mode=mode, params=self.params, config=self.config)
 
     @contextmanager
     def _looking(self, mode: str, reader: CheckpointReader) -> Iterator[tuple[Model, RunningModel]]:
