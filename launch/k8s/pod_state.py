@@ -63,11 +63,13 @@ def pod_state(pod: Json, events: Iterable[Json] = (), retry: str = "it is tried 
 
     if disrupted and phase not in ("Succeeded", RUNNING):
         why = f"{disrupted.get('reason', '')}: {disrupted.get('message', '')}".strip(": ")
-        return said(PREEMPTED, why, "nothing: the pod is replaced, and this counts as no failure")
+        return said(PREEMPTED, why, f"nothing: {retry}")
     if killed and phase != "Succeeded" and not _is_ready(status):
         more = f"; {retry}" if phase == FAILED else ""
         return said("OOMKilled", _memory_words(pod), f"{_MEMORY_REMEDY}{more}")
     if pod.get("metadata", {}).get("deletionTimestamp"):
+        if phase == FAILED:  # its Job keeps it until the next one is made
+            return said("Leaving", "was asked to stop, and has left", retry)
         return said("Leaving", "asked to stop: it saves and leaves within its grace period")
     if phase == "Succeeded":
         return said(DONE)

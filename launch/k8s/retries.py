@@ -8,6 +8,7 @@ failed more than ``backoffLimitPerIndex`` times fails for good.
 from datetime import datetime, timedelta
 from typing import Any
 
+from ...core.exit_codes import ExitCode
 from ..screen.status_table import human_seconds
 
 Json = dict[str, Any]
@@ -42,7 +43,7 @@ def next_try(owner: Json | None, index: int, pod: Json, now: datetime) -> str:
         return "it is not tried again: its Job is complete"
     if spec.get("suspend"):
         return "it is tried again when its Job is no longer suspended"
-    number = f"retry {failures} of {limit}"
+    number = "this counts as no failure" if _is_ignored(pod) else f"retry {failures} of {limit}"
     ended = _ended(pod)
     if ended is None:
         return f"it is tried again ({number})"
@@ -62,8 +63,19 @@ def retry_limit(owner: Json) -> int:
 def _failures(owner: Json, pod: Json) -> int:
     """Failures that count towards the limit, with this pod's."""
     if "backoffLimitPerIndex" in (owner.get("spec") or {}):
-        return _annotated(pod, _FAILURES) + 1
+        return _annotated(pod, _FAILURES) + (0 if _is_ignored(pod) else 1)
     return max(1, int((owner.get("status") or {}).get("failed") or 0))
+
+
+def _is_ignored(pod: Json) -> bool:
+    """Whether the Job's policy does not count its end: it was disrupted, or asked to stop."""
+    status = pod.get("status") or {}
+    ends = [
+        (each.get("state") or {}).get("terminated") or {}
+        for each in status.get("containerStatuses") or []
+    ]
+    is_asked = any(each.get("exitCode") == ExitCode.DRAINED for each in ends)
+    return is_asked or has_condition(pod, "DisruptionTarget")
 
 
 def _counted(pod: Json) -> int:

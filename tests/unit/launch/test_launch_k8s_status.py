@@ -81,7 +81,8 @@ CASES: list[Any] = [
     ("evicted", evicted(), [], "Failed", "Evicted: The node was low on resource", ""),
     ("preempted", {**ended(143), "conditions": [{"type": "DisruptionTarget", "status": "True",
      "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority "
-     "pod"}]}, [], "Preempted", "PreemptionByScheduler", "counts as no failure"),
+     "pod"}]}, [], "Preempted", "PreemptionByScheduler",
+     "nothing: it is tried again"),
     ("starting", {"phase": "Running", "containerStatuses": [{"name": "windlass", "state":
      {"running": {}}}]}, [], "Starting", "its port does not answer yet", ""),
     ("waiting for replicas", {"phase": "Running", "containerStatuses": [{"name": "windlass",
@@ -174,13 +175,15 @@ def test_what_a_container_wrote_as_its_last_words_is_the_reason() -> None:
     assert found.reason == "exit code 2: train.py: error: no such option: --stepz"
 
 
-def failed_pod(failures: int, **of_job: Any) -> TaskLine:
-    """worker:0, which lost a peer at 10:01:00 after so many failures, and its Job."""
-    of_pod = ended(138)
+def failed_pod(
+    failures: int, code: int = 138, more: Listed | None = None, **of_job: Any
+) -> TaskLine:
+    """worker:0, which ended at 10:01:00 after so many failures, and its Job."""
+    of_pod = ended(code)
     terminated = of_pod["containerStatuses"][0]["state"]["terminated"]
     terminated["finishedAt"] = "2026-11-20T10:01:00Z"
     count = {"batch.kubernetes.io/job-index-failure-count": str(failures)}
-    pod = task_pod("worker", 0, of_pod, annotations=count)
+    pod = task_pod("worker", 0, of_pod, annotations=count, **(more or {}))
     jobs, sets = owners()
     worker = next(each for each in jobs if each["metadata"]["name"] == "digits-worker")
     worker["spec"]["backoffLimitPerIndex"] = 10
@@ -206,6 +209,22 @@ def test_a_task_that_failed_says_when_it_is_tried_again(
     failures: int, of_job: dict[str, Any], said: str
 ) -> None:
     assert failed_pod(failures, **of_job).remedy == said
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [
+        ({}, "Failed"),
+        ({"deletionTimestamp": CREATED}, "Leaving"),
+    ],
+    ids=["its container was asked", "deleted, and kept by its Job"],
+)
+def test_a_task_that_was_asked_to_stop_counts_as_no_failure_and_says_when_it_comes_back(
+    more: Listed, state: str
+) -> None:
+    found = failed_pod(2, 143, more)
+    assert found.state == state
+    assert found.remedy == "it is tried again in 25s (this counts as no failure)"
 
 
 def test_a_plain_back_off_limit_counts_the_pods_of_the_job() -> None:
