@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...core.errors import ConfigurationError, PeerLostError, WindlassError
+from ...core.errors import (
+    ConfigurationError,
+    PeerLostError,
+    ProtocolMismatchError,
+    WindlassError,
+)
 from ...core.settings import CLUSTER_VARIABLE, Settings, read_environment
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
@@ -126,6 +131,11 @@ def _ask(address: str, caller: _Caller) -> "JobStatus":
             f"no chief answers at {address}: {error.message}. Is the job running, and is "
             "this the chief's address?",
             peer=address,
+        ) from error
+    except ProtocolMismatchError as error:
+        raise ProtocolMismatchError(
+            f"{error.message}. If that is the chief of a standalone cluster, `windlass jobs "
+            f"--cluster {address}` shows its jobs"
         ) from error
     finally:
         client.close()

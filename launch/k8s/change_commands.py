@@ -1,5 +1,6 @@
 """The commands of ``windlass k8s`` that render, make, change and delete jobs."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...core.errors import ConfigurationError
-from ..options.job_file import job_option
+from ..options.job_file import JOB_FILE, job_option
 from ..screen.echo import echo
 from .command_options import connect_api, find_job, json_option, name_option, where_options
 from .form import Form
@@ -112,6 +113,8 @@ def apply_command(
     job = read_job(job_file)
     sent = _code(code, job, image_has_requirements=image_has_requirements)
     api = connect_api(context, namespace, job)
+    if job_file != JOB_FILE:
+        api.where = dataclasses.replace(api.where, job_file=job_file)
     launcher = KubernetesLauncher(
         api,
         form=Form(form),

@@ -12,22 +12,25 @@ class Where:
         namespace: Namespace of the job.
         server: Address of the API server, as the kubeconfig has it.
         context: Value of ``--context``; empty: the current context.
+        job_file: Value of ``--job``; empty: the usual file.
     """
 
     namespace: str
     server: str = ""
     context: str = ""
+    job_file: str = ""
 
     def command(self, verb: str, name: str = "", *flags: str) -> str:
         """A command that finds the same job again: ``windlass k8s status --name digits -n train``.
 
         Args:
             verb: The command below ``windlass k8s``.
-            name: Name of the job; empty: the command needs none.
+            name: Name of the job; empty: the command reads the job file.
             flags: More words, e.g. ``"--watch"``.
         """
         words = ["windlass", "k8s", verb, *flags]
-        words += ["--name", name] if name else []
+        file = ["--job", self.job_file] if self.job_file else []
+        words += ["--name", name] if name else file
         return shlex.join([*words, *self.flags])
 
     @property

@@ -165,6 +165,8 @@ def test_the_pods_of_a_standing_cluster_take_a_program(
     assert metrics_of(running.addresses["desk-chief-0"])["windlass_node_tasks"] == 0
     write_program()
     chief = f"{running.addresses['desk-chief-0']}:2222"
+    asked = run_cli("status", chief, "--insecure")
+    assert f"`windlass jobs --cluster {chief}` shows its jobs" in asked.stderr
     arguments = ["--cluster", chief, "--insecure", "--workers", "1", "--ps", "1"]
     submitted = run_cli("submit", "train.py", *arguments, "--", "60", "0")
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +94,16 @@ def test_a_program_that_changed_leaves_the_job_alone_and_the_error_says_how_to_r
     )
     assert written(cluster) == []
     assert {name: cluster.get(*name) for name in cluster.names()} == before
+
+
+def test_the_hint_of_a_refusal_names_the_job_file_that_was_named(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    run("apply", "--job", str(DIGITS))
+    other = tmp_path / "my job.yaml"
+    other.write_text(DIGITS.read_text().replace("digits:0.1.0", "digits:0.2.0"))
+    refused = str(run("apply", "--job", str(other)).exception)
+    assert f"`windlass k8s apply --replace --job '{other}' -n train`" in refused
 
 
 def test_a_program_that_changed_replaces_the_tasks_once_their_pods_have_left(

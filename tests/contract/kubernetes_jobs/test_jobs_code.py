@@ -61,7 +61,8 @@ def test_other_code_leaves_a_running_job_alone_until_it_is_replaced(
     refused = apply().exception
     assert isinstance(refused, ConfigurationError)
     assert "nothing was changed" in refused.message
-    assert f"`windlass k8s apply --code {project} --replace -n train`" in refused.message
+    again = f"--code {project} --replace --job {project / 'windlass.yaml'} -n train"
+    assert f"`windlass k8s apply {again}`" in refused.message
     assert code_in(cluster) == [before]
     replaced = apply("--replace")
     assert replaced.exception is None, replaced.exception
