@@ -179,7 +179,8 @@ def scale_command(
 @click.option(
     "--namespace-too",
     is_flag=True,
-    help="Then the namespace and all that is in it, checkpoints too; refused where other pods run.",
+    help="Then the namespace and all that is in it, checkpoints too; refused where other pods run "
+    "or others have claims.",
 )
 @click.option(
     "--timeout-s",

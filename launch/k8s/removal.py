@@ -114,7 +114,7 @@ def delete_with_namespace(api: KubernetesApi, name: str, grace_s: float) -> list
 
     Raises:
         AccessError: The namespace may not be deleted; nothing was.
-        ConfigurationError: Something else runs in the namespace; nothing was deleted.
+        ConfigurationError: Something of others is in the namespace; nothing was deleted.
         NotFoundError: There is no such namespace.
         PeerLostError: Pods or the namespace are still there; says which, or why.
     """
@@ -134,21 +134,30 @@ def delete_with_namespace(api: KubernetesApi, name: str, grace_s: float) -> list
 
 
 def _refuse_others(api: KubernetesApi, name: str) -> None:
-    others = [
-        pod
-        for pod in api.list_all("Pod").items
-        if (pod["metadata"].get("labels") or {}).get(INSTANCE) != name
-        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-    ]
-    if others:
-        raise ConfigurationError(
-            f"namespace {api.namespace} is not deleted: other pods run in it: {_named(others)}. "
-            "Without --namespace-too the job alone is deleted"
-        )
+    """What is not the job's would go with the namespace: pods that run, and what claims hold."""
+
+    def others(kind: str) -> list[Json]:
+        listed = api.list_all(kind).items
+        return [
+            each
+            for each in listed
+            if (each["metadata"].get("labels") or {}).get(INSTANCE) != name
+            and (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        ]
+
+    for kind, what in (
+        ("Pod", "other pods run in it"),
+        ("PersistentVolumeClaim", "it has claims of others"),
+    ):
+        if found := others(kind):
+            raise ConfigurationError(
+                f"namespace {api.namespace} is not deleted: {what}: {_named(found)}. Without "
+                "--namespace-too the job alone is deleted"
+            )
 
 
-def _named(pods: Sequence[Json]) -> str:
-    names = [str(pod["metadata"]["name"]) for pod in pods]
+def _named(items: Sequence[Json]) -> str:
+    names = [str(each["metadata"]["name"]) for each in items]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 

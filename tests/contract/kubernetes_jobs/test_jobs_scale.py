@@ -262,6 +262,21 @@ def test_a_namespace_in_which_others_run_is_not_deleted(
     assert deletions(cluster) == []
 
 
+def test_a_namespace_that_holds_checkpoints_of_others_is_not_deleted(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    labels = {"app.kubernetes.io/instance": "faces"}
+    cluster.put(
+        "PersistentVolumeClaim",
+        {"metadata": {"name": "faces-checkpoints", "labels": labels}, "status": {"phase": "Bound"}},
+    )
+    said = run("delete", "--job", str(DIGITS), "--namespace-too")
+    assert isinstance(said.exception, ConfigurationError)
+    assert "it has claims of others: faces-checkpoints. Without" in said.exception.message
+    assert deletions(cluster) == []
+
+
 def test_pods_that_do_not_leave_keep_the_namespace_and_are_named(
     cluster: KubernetesCluster, run: Callable[..., Result]
 ) -> None:
