@@ -45,6 +45,9 @@ def test_a_job_is_applied_scaled_disrupted_followed_and_deleted(job: RealJob) ->
     follower.start()
     wait_until(lambda: job.states().get("worker:1") == "Running", 300, "the second worker")
     assert "worker:3 runs" in job.done("scale", "4")
+    job.write(changes={"worker: {count: 2": "worker: {count: 3"})
+    job.done("apply")  # the file says another number, which counts again
+    wait_until(lambda: "worker:3" not in job.states(), 60, "the fourth worker leaves")
     assert "worker:1 has left" in job.done("scale", "1")
     wait_until(lambda: "worker:3" not in job.states(), 60, "the last of its pods")
     job.done("status", "--watch")
