@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from .copying import joined
 from .dtypes import Array, DType, is_float
 
 _SMALL_BYTES = 64 * 1024
@@ -21,10 +22,8 @@ def all_finite(array: Array) -> bool:
     flat = array if array.ndim == 1 else array.reshape(-1)
     if array.dtype.itemsize < 4:
         return bool(np.isfinite(flat.astype(np.float32)).all())
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(np.dot(flat, flat)):
-            return True
-    return bool(np.isfinite(flat).all())
+    # Not np.dot, which looks for overflow, too, and warns of it.
+    return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())
 
 
 def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
@@ -40,15 +39,6 @@ def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
         elif is_float(array.dtype):
             small.setdefault(array.dtype, []).append(array)
     for several in small.values():
-        if not all_finite(_together(several)):
+        if not all_finite(joined(several)):
             return next(name for name, array in arrays.items() if not all_finite(array))
     return None
-
-
-def _together(several: list[Array]) -> Array:
-    """The elements of arrays of one dtype."""
-    try:
-        joined = b"".join(several)  # type: ignore[arg-type] # fastest for many
-    except (BufferError, TypeError, ValueError):  # not contiguous, or bfloat16, which is no buffer
-        return np.concatenate(several, axis=None)
-    return np.frombuffer(joined, several[0].dtype)

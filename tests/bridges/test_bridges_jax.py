@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.core.arrays.dtypes import BFLOAT16
+from windlass.training.jax_arrays import on_device
 
 jax: Any = pytest.importorskip("jax")
 optax: Any = pytest.importorskip("optax")
@@ -322,3 +324,21 @@ def test_a_step_with_nan_leaves_the_optimizers_state_on_the_worker_as_it_was() -
     states[0].apply_gradients(gradients)
     assert strategies[0].global_step == 2
     assert curve(states[0], 3) == curve(states[1], 3)
+
+
+def test_arrays_of_any_dtype_shape_and_size_come_to_the_device_as_they_are() -> None:
+    given = [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.asarray(3, np.int32),
+        np.zeros((0, 4), np.float32),
+        np.arange(300_000, dtype=np.float32),  # shared
+        np.arange(30_000, dtype=np.float32).reshape(100, 300).T,  # an argument of its own
+        np.arange(4).astype(BFLOAT16),
+        np.arange(4, 8).astype(BFLOAT16),
+        np.asarray(2.5, np.float32),
+    ]
+    arrays = on_device(given)
+    assert all(isinstance(array, jax.Array) for array in arrays)
+    assert [array.dtype for array in arrays] == [value.dtype for value in given]
+    for array, value in zip(arrays, given, strict=True):
+        np.testing.assert_array_equal(np.asarray(array), value)

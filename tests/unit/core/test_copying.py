@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.arrays.copying import copy_into, split
+from windlass.core.arrays.copying import copy_into, joined, split
+from windlass.core.arrays.dtypes import BFLOAT16, DType
 
 
 @given(st.integers(0, 5_000_000), st.sampled_from([1, 4, 8]))
@@ -36,3 +37,17 @@ def test_an_error_in_a_part_reaches_the_caller() -> None:
 
     with pytest.raises(ValueError, match="last part"):
         split(work, 10_000_000, itemsize=8)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.int8), BFLOAT16], ids=str)
+def test_joined_arrays_stand_one_after_another_whatever_their_shapes(dtype: DType) -> None:
+    whole = np.arange(12).astype(dtype).reshape(3, 4)
+    arrays = [whole, whole.T, whole[:, ::2], np.asarray(7, dtype), whole[:0]]
+    elements = joined(arrays)
+    assert elements.dtype == dtype
+    assert elements.tolist() == [each for array in arrays for each in array.ravel().tolist()]
+
+
+def test_a_single_array_is_joined_without_a_copy() -> None:
+    array = np.ones((2, 3), np.float32)
+    assert np.shares_memory(joined([array]), array)
