@@ -136,6 +136,8 @@ class BufferPools:
     def take_array(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An unreferenced, uninitialised array. Shapes that differ little share memory."""
         num_bytes = size_of(shape) * dtype.itemsize
+        if num_bytes < self._least_bytes:
+            return np.empty(shape, dtype)
         step = 1 << max(0, num_bytes.bit_length() - _SIZES_PER_DOUBLING_BITS)
         memory = self.take(-(-num_bytes // step) * step)
         return memory[:num_bytes].view(dtype).reshape(shape)
