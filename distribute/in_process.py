@@ -124,7 +124,7 @@ class _Plan:
                 ):
                     return None
                 if part.views:
-                    np.copyto(part.views[i - first], gradient)
+                    part.views[i - first][...] = gradient
             values = part.gradient if part.views else gradients[first].reshape(-1)
             found.append((part.where, Gradient(values)))
         for i in self.rows:

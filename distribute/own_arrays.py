@@ -63,21 +63,18 @@ class OwnArrays:
     def take(self) -> None:
         """Copy all arrays to the variables, unless others have changed these since :meth:`mark`."""
         if not self.paused and self.are_current:
-            for copied in (*self._trained, *self._others):
-                with copied.block.lock:
-                    np.copyto(copied.view, copied.array)
+            self.keep()
+            _copy_to_views(self._others)
 
     def keep(self) -> None:
         """Copy the trained arrays to the variables."""
-        for copied in self._trained:
-            with copied.block.lock:
-                np.copyto(copied.view, copied.array)
+        _copy_to_views(self._trained)
 
     def load(self) -> None:
         """Copy the variables to the trained arrays."""
         for copied in self._trained:
             with copied.block.lock:
-                np.copyto(copied.array, copied.view)
+                copied.array[...] = copied.view
         self.mark()
 
     def values(self) -> dict[str, Array]:
@@ -110,6 +107,12 @@ def _copies(
     return found
 
 
+def _copy_to_views(arrays: Sequence[_Copied]) -> None:
+    for copied in arrays:
+        with copied.block.lock:
+            copied.view[...] = copied.array
+
+
 class _Blocks:
     """Blocks, and whether they were changed.
 
@@ -118,7 +121,7 @@ class _Blocks:
     """
 
     def __init__(self, blocks: Iterable[Block]) -> None:
-        self._blocks = list({id(block): block for block in blocks}.values())
+        self._sequences = [block.memory.sequence for block in dict.fromkeys(blocks)]
         self.mark()
 
     @property
@@ -131,7 +134,7 @@ class _Blocks:
         self._marks = self._now()
 
     def _now(self) -> list[int]:
-        return [int(block.memory.sequence[0]) for block in self._blocks]
+        return [sequence.item() for sequence in self._sequences]
 
 
 class OwnValues:

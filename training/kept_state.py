@@ -75,7 +75,7 @@ class KeptState:
         """
         self.updates += steps
         has = [name in entries for name in self._dtypes]
-        numbers = [float(entries.get(name, 0)) for name in self._numbers]
+        numbers = [float(np.asarray(entries.get(name, 0))) for name in self._numbers]
         arrays = {
             f"{self._folder}/{name}": np.asarray(entries[name])
             for name in self._arrays

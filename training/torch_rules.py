@@ -18,6 +18,8 @@ from .torch_tensors import to_array
 
 torch: Any = require("torch", "torch")
 
+_PARAMETERS = ("params", "param_names")  # in a group, beside its settings
+
 
 class TorchRules:
     """The rules of an optimizer's parameter groups.
@@ -110,6 +112,9 @@ class TorchRules:
         """
         for number, group in enumerate(self._optimizer.param_groups):
             rule, _, known = self._rules[number]
+            count = len(group) - sum(key in group for key in _PARAMETERS)
+            if count == len(known) and known.items() <= group.items():
+                continue
             now = _settings(group)
             if now == known:
                 continue
@@ -161,11 +166,7 @@ def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Stra
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _as_it_is(value)
-        for key, value in group.items()
-        if key not in ("params", "param_names")
-    }
+    return {key: _as_it_is(value) for key, value in group.items() if key not in _PARAMETERS}
 
 
 def _as_it_is(setting: Any) -> Any:

@@ -50,9 +50,13 @@ class TorchState:
 
     def now(self) -> dict[str, Array]:
         """The entries as they are, of the same memory where that is possible."""
-        state = self._optimizer.state
-        found = {n: state[p] for n, p in self._parameters.items() if state.get(p)}
-        return {name: a for name, a in self._flat(found).items() if name in self.entries}
+        state, none = self._optimizer.state, dict[str, Any]()
+        return {
+            entry: _array(value)
+            for name, parameter in self._parameters.items()
+            for key, value in state.get(parameter, none).items()
+            if (entry := f"{name}/{key}") in self.entries and value is not None
+        }
 
     def load(self, entries: Mapping[str, Array]) -> None:
         """Have these entries, and of parameters that have none no state."""
@@ -73,7 +77,7 @@ class TorchState:
             for key, value in entries.items():
                 if value is None:
                     continue
-                array = to_array(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+                array = _array(value)
                 if not can_keep(array):
                     raise TypeError(f"{key!r} of {name!r} is a {type(value).__name__}")
                 flat[f"{name}/{key}"] = array
@@ -122,6 +126,10 @@ def _after_a_step(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, di
         parameter.grad = zeros.to_sparse(1) if rows else zeros
     probe.step()
     return {name: dict(probe.state[parameter]) for name, parameter in pairs}
+
+
+def _array(value: Any) -> Array:
+    return to_array(value) if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 def _as(array: Array, like: Any) -> Any:

@@ -36,7 +36,7 @@ def to_gradient(tensor: Any) -> Array | IndexedSlices:
         return to_array(tensor)
     if tensor.sparse_dim() != 1:
         return to_array(tensor.to_dense())
-    rows = to_array(tensor._indices()[0])
+    (rows,) = to_array(tensor._indices())
     return IndexedSlices(to_array(tensor._values()), rows, tuple(tensor.shape))
 
 
@@ -143,7 +143,7 @@ class Targets:
                     tensor.copy_(to_tensor(value))
                 self._marks[name] = _mark(tensor)
             else:
-                np.copyto(view, value)
+                view[...] = value
                 mark_changed(tensor)
 
     def changed(self, names: Iterable[str], given: Mapping[str, Array]) -> dict[str, Array]:
