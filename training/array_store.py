@@ -214,16 +214,27 @@ class ArrayStore(NamedArrays):
         context.merge_call(merged, tuple(named.values()))
 
     def _push_made(self, deltas: Mapping[str, Any], kept: Kept | None) -> None:
+        made = self._made(deltas, kept)
+        if made is not None:
+            added, state = made
+            self.push_delta(added)
+            self.assign(state)
+
+    def _made(
+        self, deltas: Mapping[str, Any], kept: Kept | None
+    ) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
+        """What a worker's own optimizer has made: what is added, and what is overwritten, by name.
+
+        None: it is refused, and what the optimizer has now may be NaN, too.
+        """
         known = {
             name: each if isinstance(each, IndexedSlices) else as_array(each)
             for name, each in deltas.items()
             if each is not None
         }
         if self.strategy.extended.refuses_deltas(known):
-            return  # what the optimizer has now may be NaN too
-        self.push_delta(known)
-        if kept is not None:
-            self.assign(kept())
+            return None
+        return known, {} if kept is None else kept()
 
     def push_averages(self, moved: Mapping[str, MovedAverage]) -> None:
         """Have moving averages go on from where this replica's step took them; part of a step.
@@ -260,6 +271,9 @@ class ArrayStore(NamedArrays):
 
     def _moves(self, moved: Mapping[str, MovedAverage]) -> list[tuple[Variable, MovedAverage]]:
         return [(self._found(name), each) for name, each in moved.items()]
+
+    def _pairs(self, values: Mapping[str, Any]) -> list[tuple[Variable, Any]]:
+        return [(self._found(name), each) for name, each in values.items()]
 
     def exchange(
         self,
@@ -308,18 +322,17 @@ class ArrayStore(NamedArrays):
             )  # fmt: skip
             return self._tree(extended.read_all(self._all, arrived=True))
         moves = self._moves(averages or {})
-        plain = update is None and assigned is None and not rows and beside is None
-        if plain and gradients is not None:
-            require_own(self.strategy, "this store")
-            updates = self.updates(gradients, self.scale)
-            return self._tree(extended.apply_and_read(updates, self._all, moves))
+        given = self._by_name({} if gradients is None else gradients)
+        here = (update is None and assigned is None) or extended.num_replicas_in_sync == 1
+        if here and not rows and beside is None:
+            return self._exchange_here(given, update, kept, moves, assigned or {})
 
         def step() -> None:
             extended.will_read(self._all)
             if update is not None:
-                self.push_by(update, {} if gradients is None else gradients, kept=kept)
-            elif gradients is not None:
-                self.push(gradients)
+                self.push_by(update, given, kept=kept)
+            else:
+                self.push(given)
             if rows:
                 self.push(rows)
             if beside is not None:
@@ -330,6 +343,29 @@ class ArrayStore(NamedArrays):
 
         self.strategy.run(step)
         return self._tree(extended.read_all(self._all, arrived=True))
+
+    def _exchange_here(
+        self,
+        gradients: Mapping[str, Any],
+        update: Update | None,
+        kept: Kept | None,
+        moves: list[tuple[Variable, MovedAverage]],
+        assigned: Mapping[str, Any],
+    ) -> Any:
+        """A step in which no replica takes part: what it pushes is known when it begins."""
+        require_own(self.strategy, "this store")
+        added: Mapping[str, Any] = {}
+        if update is not None:
+            made = self._made(update({n: g for n, g in gradients.items() if g is not None}), kept)
+            gradients, moves = {}, [] if made is None else moves
+            added, state = ({}, {}) if made is None else made
+            assigned = {**state, **assigned}
+        updates = self.updates(gradients, self.scale)
+        added_to, given = self._pairs(added), self._pairs(assigned)
+        values = self.strategy.extended.apply_and_read(
+            updates, self._all, moves, added=added_to, assigned=given
+        )
+        return self._tree(values)
 
     def reduce(self, gradients: Mapping[str, Any]) -> dict[str, Any]:
         """Gradients of a worker as one of all workers in sync: averaged, or added up.

@@ -324,7 +324,11 @@ class TrainState:
 
         def update(gradients: Mapping[str, Any]) -> Mapping[str, Any]:
             nonlocal state
-            updates, state = own.update(gradients, self.store.pull(self._names), extra)
+            if is_running(self.store.strategy):
+                values = self.store.pull(self._names)
+            else:
+                values = dict(zip(self._names, self._own(), strict=True))
+            updates, state = own.update(gradients, values, extra)
             return updates
 
         def kept() -> Mapping[str, Any]:

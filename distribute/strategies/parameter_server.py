@@ -34,7 +34,13 @@ from ..base.reductions import clip_norm
 from ..base.worker_index import current_worker
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
-from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable, ps_device
+from ..variables.parameter_server import (
+    OPERATIONS,
+    PsShard,
+    PsShardedVariable,
+    PsVariable,
+    ps_device,
+)
 from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
@@ -404,6 +410,9 @@ class ParameterServerExtended(StrategyExtended):
         updates: Updates,
         reads: Sequence[Variable],
         averages: Sequence[tuple[Variable, MovedAverage]] = (),
+        *,
+        added: Sequence[tuple[Variable, Any]] = (),
+        assigned: Sequence[tuple[Variable, Any]] = (),
     ) -> list[Any]:
         """One round trip, and no replica: a step of bridges is often shorter than to run one."""
         self.runtime.job.check()
@@ -412,9 +421,10 @@ class ParameterServerExtended(StrategyExtended):
             if self._undefined:
                 self._define()
             step = self._step
-            values = self._alone.apply_and_read(updates, reads, _changed(averages))
-            if values is not None:
-                return values
+            if not (added or assigned):
+                values = self._alone.apply_and_read(updates, reads, _changed(averages))
+                if values is not None:
+                    return values
             step.begin()
             self._refused = False
             try:
@@ -422,6 +432,7 @@ class ParameterServerExtended(StrategyExtended):
                 for optimizer, pairs in updates:
                     self.apply_gradients(optimizer, pairs)
                 self.move_averages(averages)
+                step.add_last([*_writes("assign_add", added), *_writes("assign", assigned)])
             except BaseException:
                 step.end(push=False)
                 raise
@@ -659,6 +670,13 @@ def _comes_whole(variable: Variable | PsTable, ids: Array) -> bool:
     if not isinstance(variable, PsVariable) or variable.definition.num_bytes > TINY_TABLE_BYTES:
         return False
     return not ids.size or bool(ids.min() >= 0 and ids.max() < variable.definition.shape[0])
+
+
+def _writes(method: str, values: Iterable[tuple[Variable, Any]]) -> Iterator[Write]:
+    for variable, value in values:
+        if not isinstance(variable, PsVariable):
+            raise TypeError(f"{variable.name!r} is no variable of parameter servers")
+        yield Write(variable.name, OPERATIONS[method], variable.as_sent(method, value))
 
 
 def _changed(

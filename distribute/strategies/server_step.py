@@ -337,6 +337,10 @@ class ServerStep:
             self._counted = False
             self._flush([])
 
+    def add_last(self, writes: Sequence[Write]) -> None:
+        """Put writes into the push that ends this step, which reads nothing any more."""
+        self._writes += writes
+
     def _known(self, name: str) -> Array | None:
         assigned = self._assigned.get(name)
         if assigned is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.moved_average import MovedAverage
 from ..variables.holders import holders_of
 from ..variables.variable import Variable
@@ -59,6 +60,9 @@ class StepInterface:
         updates: "Updates",
         reads: Sequence[Variable],
         averages: Sequence[tuple[Variable, MovedAverage]] = (),
+        *,
+        added: Sequence[tuple[Variable, Any]] = (),
+        assigned: Sequence[tuple[Variable, Any]] = (),
     ) -> list[Any]:
         """A step of its own, outside of ``run``: apply gradients, and read what they made.
 
@@ -66,6 +70,8 @@ class StepInterface:
             updates: Optimizers, each with pairs of gradient and variable.
             reads: Variables of this strategy.
             averages: As :meth:`move_averages` takes them.
+            added: Variables, each with an array or IndexedSlices to add.
+            assigned: Variables, each with its new value.
 
         Returns:
             Their values after the step, in order.
@@ -75,7 +81,16 @@ class StepInterface:
             self.will_read(reads)
             for optimizer, pairs in updates:
                 optimizer.apply_gradients(pairs)
+            for variable, delta in added:
+                add = (
+                    variable.scatter_add
+                    if isinstance(delta, IndexedSlices)
+                    else variable.assign_add
+                )
+                add(delta)
             self.move_averages(averages)
+            for variable, value in assigned:
+                variable.assign(value)
 
         self.call_for_each_replica(step)
         return self.read_all(reads, arrived=True)

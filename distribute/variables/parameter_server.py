@@ -22,7 +22,7 @@ from .sharded import ShardedVariable
 from .spec import Scatter, VariableSpec
 from .variable import Variable
 
-_OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}
+OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}
 # What a ps does to rows, and what makes one of repeated ones: dividing by two is by their product.
 _ROW_OPERATIONS: dict[str, tuple[Operation, np.ufunc]] = {
     Scatter.MUL: (Operation.MULTIPLY, np.multiply),
@@ -135,6 +135,23 @@ class PsVariable(AggregatedVariable):
             if isinstance(value, IndexedSlices):
                 self._scatter(method.removeprefix("scatter_"), value)
                 return
+        given = self.as_sent(method, value)
+        if method == "assign_sub":
+            method, given = "assign_add", -given
+        self._servers.write(self, OPERATIONS[method], given)
+
+    def as_sent(self, method: str, value: Any) -> Any:
+        """A value that is assigned or added, on the host and in this variable's dtype.
+
+        Args:
+            method: Name of the method, for errors.
+            value: An array, or IndexedSlices that are added.
+
+        Raises:
+            ShapeMismatchError: It is of another shape, or of a dtype that does not fit.
+        """
+        if isinstance(value, IndexedSlices):
+            return IndexedSlices(*self._rows(Scatter.ADD, value))
         spec = self._spec
         given = in_dtype(to_host(value), spec.dtype, self._name)
         if given.shape != spec.shape:
@@ -145,11 +162,9 @@ class PsVariable(AggregatedVariable):
                 pushed=given.shape,
                 expected=self.shape,
             )
-        if method == "assign_sub":
-            method, given = "assign_add", -given
-        self._servers.write(self, _OPERATIONS[method], given)
+        return given
 
-    def _scatter(self, kind: str, delta: IndexedSlices) -> None:
+    def _rows(self, kind: str, delta: IndexedSlices) -> tuple[Array, Array]:
         given = in_dtype(delta.values, self.dtype, self.name)
         indices = row_numbers(delta.indices, self.shape, self.name)
         if given.shape[1:] != self.shape[1:]:
@@ -160,6 +175,10 @@ class PsVariable(AggregatedVariable):
                 pushed=given.shape[1:],
                 expected=self.shape[1:],
             )
+        return given, indices
+
+    def _scatter(self, kind: str, delta: IndexedSlices) -> None:
+        given, indices = self._rows(kind, delta)
         if kind == Scatter.UPDATE:
             # Of repeated rows the last counts; a push adds them up.
             rows, last = np.unique(indices[::-1], return_index=True)

@@ -431,3 +431,31 @@ def test_an_optimizer_of_several_replicas_in_a_process_has_its_state_in_checkpoi
         assert state.numpy() == 7
     finally:
         wl.config.set_logical_cpu_devices(1)
+
+
+def test_all_that_an_optimizer_of_the_worker_has_made_travels_in_one_push(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Deltas of arrays, of arrays in parts and of rows, and what is overwritten beside them."""
+    cut = wl.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+    strategy = wl.distribute.ParameterServerStrategy(variable_partitioner=cut)
+    first = {"w": np.zeros((4, 2), F32), "b": np.zeros((), F32), "seen": np.zeros((), np.int64)}
+    store = ArrayStore(first, None, strategy)
+    made = {
+        "w": wl.IndexedSlices(np.ones((3, 2)), np.array([1, 3, 1])),  # float64, and a row twice
+        "b": np.asarray(2.0, F32),
+    }
+    session, pushes = strategy.extended.runtime.session, []
+    begin = session.begin
+    monkeypatch.setattr(session, "begin", lambda *a, **k: pushes.append(a) or begin(*a, **k))
+    values = store.exchange(
+        {"b": np.ones((), F32)},
+        update=lambda _: made,
+        kept=lambda: {"seen": np.asarray(1, np.int64)},
+    )
+    assert values["w"][:, 0].tolist() == [0, 2, 0, 1]
+    assert (float(values["b"]), int(values["seen"])) == (2, 1)
+    assert (len(pushes), strategy.global_step) == (1, 1)
+    with pytest.raises(wl.errors.ShapeMismatchError, match=r"assign_add of 'b' .*shape \(3,\)"):
+        store.exchange({}, update=lambda _: {"b": np.ones(3, F32)})
+    assert float(store.exchange({}, update=lambda _: {"b": np.ones((), F32)})["b"]) == 3
