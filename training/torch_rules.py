@@ -158,10 +158,9 @@ def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Stra
         return False
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:
-        inverse = 1.0 / float(scale)
-        for parameter in parameters.values():
-            if parameter.grad is not None:
-                parameter.grad.mul_(inverse)
+        gradients = [p.grad for p in parameters.values() if p.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, 1.0 / float(scale))
     return True
 
 
