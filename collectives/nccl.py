@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import CollectiveMismatchError
-from ..core.process.accelerators import load_cupy
+from ..core.process.accelerators import load_cupy, load_nccl
 from .group import CollectiveGroup
 
 DTYPES = ("float16", "float32", "float64")
@@ -20,14 +20,14 @@ DTYPES = ("float16", "float32", "float64")
 def nccl_available() -> bool:
     """Whether CuPy has NCCL."""
     try:
-        return bool(load_cupy().cuda.nccl.available)
-    except (ImportError, AttributeError):
+        return bool(load_nccl().available)
+    except ImportError:
         return False
 
 
 def nccl_dtype(array: Any) -> int:
     """NCCL's number for an array's dtype, one of ``DTYPES``."""
-    nccl = load_cupy().cuda.nccl
+    nccl = load_nccl()
     numbers = (nccl.NCCL_FLOAT16, nccl.NCCL_FLOAT32, nccl.NCCL_FLOAT64)
     return int(numbers[DTYPES.index(array.dtype.name)])
 
@@ -46,13 +46,14 @@ class NcclLink:
 
     def __init__(self, group: CollectiveGroup, gpu: int) -> None:
         cupy = load_cupy()
-        self._nccl = cupy.cuda.nccl
+        self._nccl = load_nccl()
         self._cupy = cupy
         self._group = group
-        identity = group.broadcast(np.array(self._nccl.get_unique_id(), np.int64))
+        own = self._nccl.get_unique_id()  # bytes; a tuple of numbers before CuPy 14
+        identity = group.broadcast(np.array(list(own), np.int64)).tolist()
         with cupy.cuda.Device(gpu):
             self._communicator = self._nccl.NcclCommunicator(
-                group.size, tuple(int(number) for number in identity), group.rank
+                group.size, type(own)(identity), group.rank
             )
 
     def all_reduce(self, array: Any, *, timeout_s: float | None = None) -> None:

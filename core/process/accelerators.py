@@ -1,6 +1,7 @@
 """GPUs: how many this process and this machine have. The one place that imports CuPy."""
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,16 @@ def load_cupy() -> ModuleType:
     except ImportError as error:
         raise ImportError("GPU devices need CuPy: install windlass[gpu]") from error
     return cupy  # type: ignore[no-any-return]
+
+
+def load_nccl() -> ModuleType:
+    """CuPy's NCCL, which CuPy 14 has only where it is imported by name.
+
+    Raises:
+        ImportError: CuPy is not installed.
+    """
+    load_cupy()
+    return import_module("cupy.cuda.nccl")
 
 
 def count_gpus() -> int:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...collectives.nccl import nccl_available, nccl_dtype
-from ...core.process.accelerators import load_cupy
+from ...core.process.accelerators import load_cupy, load_nccl
 from ..base.arrays import as_array, beside, is_on_gpu
 from ..base.communication import CommunicationOptions
 from ..base.devices import device_of, is_gpu, on_device, physical_gpu, place
@@ -161,12 +161,11 @@ _nccl_lock = threading.Lock()
 
 @lru_cache(maxsize=8)
 def _communicators(gpus: tuple[int, ...]) -> list[Any]:
-    return list(load_cupy().cuda.nccl.NcclCommunicator.initAll(list(gpus)))
+    return list(load_nccl().NcclCommunicator.initAll(list(gpus)))
 
 
 def _nccl_sum_in_place(arrays: list[Any]) -> None:
-    cupy = load_cupy()
-    nccl = cupy.cuda.nccl
+    cupy, nccl = load_cupy(), load_nccl()
     with _nccl_lock:  # two groups at once would wait for each other
         communicators = _communicators(tuple(array.device.id for array in arrays))
         nccl.groupStart()

@@ -4,6 +4,7 @@ NCCL needs a GPU per worker, which no machine of ours has two of. Here CuPy is p
 with an NCCL that, like the real one, never comes to an end when a worker does not come.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +15,6 @@ import pytest
 
 from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
-from windlass.collectives import nccl as module
 from windlass.collectives.group import CollectiveGroup
 from windlass.collectives.nccl import NcclLink
 from windlass.core.errors import (
@@ -41,18 +41,20 @@ class PlayedNccl:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.arrays: dict[int, np.ndarray[Any, Any]] = {}  # by address, in place of a GPU's memory
-        self.come: dict[tuple[int, ...], list[list[int]]] = {}
-        self.identities: set[tuple[int, ...]] = set()
+        self.come: dict[tuple[int, ...] | bytes, list[list[int]]] = {}
+        self.identities: set[tuple[int, ...] | bytes] = set()
         self.aborted: list[int] = []
         self.count = 0
+        self.kind: type[tuple[int, ...] | bytes] = bytes  # since CuPy 14
 
-    def get_unique_id(self) -> tuple[int, ...]:
+    def get_unique_id(self) -> tuple[int, ...] | bytes:
         with self.lock:
             self.count += 1
-            return (self.count, *range(127))
+            return self.kind((self.count, *range(127)))
 
-    def NcclCommunicator(self, size: int, identity: tuple[int, ...], rank: int) -> Any:
+    def NcclCommunicator(self, size: int, identity: tuple[int, ...] | bytes, rank: int) -> Any:
         assert size == WORKERS
+        assert type(identity) is self.kind
         self.identities.add(identity)
         calls = 0
 
@@ -113,12 +115,12 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> PlayedNccl:
         return streams.one  # type: ignore[no-any-return]
 
     cuda = SimpleNamespace(
-        nccl=played,
         Device=lambda _: threading.Lock(),
         Event=Event,
         get_current_stream=current_stream,
     )
-    monkeypatch.setattr(module, "load_cupy", lambda: SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", played)  # no attribute: as in CuPy 14
     return played
 
 
@@ -166,10 +168,13 @@ def together(nccl: PlayedNccl) -> Callable[..., list[Any]]:
     return run
 
 
+@pytest.mark.parametrize("kind", [bytes, tuple], ids=["CuPy 14", "CuPy 13"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_every_worker_has_the_sum(
-    nccl: PlayedNccl, together: Callable[..., list[Any]], dtype: str
+    nccl: PlayedNccl, together: Callable[..., list[Any]], dtype: str, kind: Any
 ) -> None:
+    nccl.kind = kind
+
     def work(group: CollectiveGroup, link: NcclLink) -> Any:
         sums = []
         for number in range(3):

@@ -167,14 +167,19 @@ class Communicator:
             self._group.clear()
 
 
-def cupy() -> Any:
+def nccl() -> Any:
+    """``cupy.cuda.nccl``, which is no attribute of ``cupy.cuda`` in CuPy 14."""
+
     def nothing(*args: Any) -> None:
         """Of no use here."""
 
-    nccl = SimpleNamespace(
+    return SimpleNamespace(
         available=True, NcclCommunicator=Communicator, groupStart=nothing, groupEnd=nothing,
         NCCL_FLOAT32=7, NCCL_FLOAT64=8, NCCL_FLOAT16=6, NCCL_SUM=0,
     )  # fmt: skip
+
+
+def cupy() -> Any:
     return SimpleNamespace(
         ndarray=Played,
         asarray=asarray,
@@ -185,7 +190,6 @@ def cupy() -> Any:
         ),
         cuda=SimpleNamespace(
             Device=Device,
-            nccl=nccl,
             get_current_stream=lambda: SimpleNamespace(ptr=0),
             runtime=SimpleNamespace(getDeviceCount=lambda: GPUS, CUDARuntimeError=RuntimeError),
         ),
@@ -197,6 +201,7 @@ def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from windlass.distribute.strategies.all_reduce import _communicators
 
     monkeypatch.setitem(sys.modules, "cupy", cupy())
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", nccl())
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))
     pinned.clear()
     _communicators.cache_clear()
