@@ -32,6 +32,14 @@ class LocalRoles:
             *([TaskId(EVALUATOR, 0)] if self.evaluator else []),
         ]
 
+    def tasks_with_program(self) -> list[TaskId]:
+        """Those that compute by the program: not the servers, nor a coordinator's chief."""
+        return [
+            task
+            for task in self.tasks()
+            if task.type != PS and not (self.coordinator and task.type == CHIEF)
+        ]
+
     @property
     def synchronous(self) -> bool:
         """There are no ps: every task but the evaluator needs all others."""

@@ -34,7 +34,7 @@ from ...cluster.supervision.events import (
 from ...cluster.supervision.exits import End
 from ...core.exit_codes import ExitCode, describe_exit, is_retryable
 from ...core.process.threads import nobody_waits
-from ...core.settings import ALL_WORKERS, Settings
+from ...core.settings import ALL_WORKERS, Settings, environment_variables
 from ...core.task import TaskId, new_job_id
 from ...net.free_ports import free_ports
 from ...worker.lead.status import STATUS_FILE, read_status
@@ -46,6 +46,7 @@ from ..processes.executor import Executor, Work
 from ..processes.interrupts import on_interrupts
 from ..processes.process import Exit, ParentDeathPipe, TaskProcess, new_line_queue, start_task
 from .cluster import LocalRoles, RoleExtras, tf_config
+from .gpus import VISIBLE, describe_shares, divide_gpus, gpu_variables, visible_gpus
 from .policy import local_policy
 from .result import LocalResult, failure_text, result_table
 from .watch import Speed, StatusWatch
@@ -114,6 +115,7 @@ class LocalJob:
         self.on_status: Callable[[JobStatus], None] = lambda _: None
         self.addresses: dict[TaskId, str] = {}
         self._shared = settings
+        self._gpus: dict[TaskId, list[str]] = {}
 
     def run(self) -> LocalResult:
         """Run the job to its end. No process is left, also after an exception."""
@@ -175,12 +177,21 @@ class LocalJob:
         if "wait_for_workers" not in self._settings.model_fields_set:
             changes["wait_for_workers"] = ALL_WORKERS
         self._shared = process_settings(self._settings, **changes)
+        tasks = self._cluster.tasks_with_program()
+        self._gpus = (
+            divide_gpus(tasks, visible_gpus(environment_variables().get(VISIBLE)))
+            if tasks[1:]
+            else {}
+        )
         for task in self._cluster.tasks():
             self._start_task(task)
         address = self.addresses[self._cluster.chief_task]
         self._watch = StatusWatch(address, self._settings)
         self._watch.start()
-        self._display.say(f"{len(self._processes)} tasks; the chief is at {address}")
+        gpus = describe_shares(self._gpus)
+        self._display.say(
+            f"{len(self._processes)} tasks; the chief is at {address}" + (gpus and f"; {gpus}")
+        )
 
     def _start_task(self, task: TaskId) -> None:
         extras = self._of_roles.get(task.type, RoleExtras())
@@ -190,7 +201,13 @@ class LocalJob:
             self._shared,
             tf_config(task, self.addresses),
             own={ERROR_FILE: str(self._report_file(task))},
-            user={**ONE_THREAD, **extras.environment},
+            user={
+                **ONE_THREAD,
+                **gpu_variables(
+                    task, self._gpus, {**environment_variables(), **extras.environment}
+                ),
+                **extras.environment,
+            },
         )
         serves = self._cluster.coordinator and task.type == WORKER
         command = ["run"] if serves else program

@@ -1,0 +1,77 @@
+"""Which of the machine's GPUs each task of a local cluster gets."""
+
+from collections.abc import Mapping, Sequence
+
+from ...core.process.accelerators import count_node_gpus
+from ...core.task import TaskId
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_JAX_MEMORY = "XLA_PYTHON_CLIENT_"
+_SHARED = {
+    # JAX' first process takes three quarters of a GPU's memory, TensorFlow's all of it; then there
+    # is not enough for the others.
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
+
+
+def visible_gpus(named: str | None) -> list[str]:
+    """GPUs that the launcher may use.
+
+    Args:
+        named: Their names as ``CUDA_VISIBLE_DEVICES`` has them; None: all of the machine.
+    """
+    if named is None:
+        return [str(number) for number in range(count_node_gpus())]
+    return [each for name in named.split(",") if (each := name.strip()) not in ("", "-1")]
+
+
+def divide_gpus(tasks: Sequence[TaskId], gpus: Sequence[str]) -> dict[TaskId, list[str]]:
+    """GPUs of each task, as many for all; one that others have, too, where there are too few.
+
+    Args:
+        tasks: Tasks that run the program.
+        gpus: Names of the GPUs.
+    """
+    if not gpus:
+        return {}
+    each = len(gpus) // len(tasks)
+    if not each:
+        return {task: [gpus[i % len(gpus)]] for i, task in enumerate(tasks)}
+    return {task: list(gpus[i * each : (i + 1) * each]) for i, task in enumerate(tasks)}
+
+
+def gpu_variables(
+    task: TaskId, shares: Mapping[TaskId, Sequence[str]], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables by which the libraries of a task keep to its GPUs.
+
+    Args:
+        task: The task.
+        shares: GPUs of all tasks, by :func:`divide_gpus`.
+        given: Variables that the task has already: what they say of memory counts.
+    """
+    own = shares.get(task)
+    if own is None:
+        return {}
+    found = {VISIBLE: ",".join(own)}
+    if sum(own[0] in others for others in shares.values()) > 1:
+        of_user = any(name.startswith(_JAX_MEMORY) for name in given)
+        found |= {
+            name: value
+            for name, value in _SHARED.items()
+            if name not in given and not (of_user and name.startswith(_JAX_MEMORY))
+        }
+    return found
+
+
+def describe_shares(shares: Mapping[TaskId, Sequence[str]]) -> str:
+    """What to tell of the GPUs' division; empty: there are none."""
+    if not shares:
+        return ""
+    count = len({gpu for own in shares.values() for gpu in own})
+    tasks = len(shares)
+    if count < tasks:
+        return f"{tasks} tasks share {count} GPU{'s' if count > 1 else ''}"
+    each = count // tasks
+    return f"{tasks} tasks have {each} GPU{'s' if each > 1 else ''} each"

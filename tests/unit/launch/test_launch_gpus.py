@@ -1,0 +1,84 @@
+"""Which GPUs the tasks of a local cluster get, and what they are told of memory."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windlass.core.task import TaskId
+from windlass.launch.local.cluster import LocalRoles
+from windlass.launch.local.gpus import describe_shares, divide_gpus, gpu_variables, visible_gpus
+
+CHIEF, *WORKERS = TASKS = LocalRoles(workers=2, ps=2).tasks_with_program()
+SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+
+
+def test_servers_and_a_coordinators_chief_need_no_gpu() -> None:
+    assert [TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)] == TASKS
+    assert LocalRoles(workers=2, coordinator=True).tasks_with_program() == WORKERS
+    assert LocalRoles(workers=0, evaluator=True).tasks_with_program() == [
+        CHIEF,
+        TaskId("evaluator", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "shares", "told"),
+    [
+        ("", None, ""),
+        ("0", [["0"]] * 3, "3 tasks share 1 GPU"),
+        ("4,7", [["4"], ["7"], ["4"]], "3 tasks share 2 GPUs"),
+        ("0,1,2", [["0"], ["1"], ["2"]], "3 tasks have 1 GPU each"),
+        ("0,1,2,3,4,5,6,7", [["0", "1"], ["2", "3"], ["4", "5"]], "3 tasks have 2 GPUs each"),
+    ],
+    ids=["none", "one", "fewer than tasks", "as many", "more"],
+)
+def test_gpus_are_divided(gpus: str, shares: list[list[str]] | None, told: str) -> None:
+    found = divide_gpus(TASKS, visible_gpus(gpus))
+    assert found == (dict(zip(TASKS, shares, strict=True)) if shares else {})
+    assert describe_shares(found) == told
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [("", []), ("-1", []), ("2, 0", ["2", "0"]), ("GPU-8f3a,MIG-1", ["GPU-8f3a", "MIG-1"])],
+)
+def test_gpus_are_those_that_the_launcher_may_use(named: str, found: list[str]) -> None:
+    assert visible_gpus(named) == found
+
+
+def test_a_task_that_shares_its_gpu_leaves_memory_to_the_others() -> None:
+    shares = {CHIEF: ["0"], WORKERS[0]: ["1"], WORKERS[1]: ["0"]}
+    assert gpu_variables(CHIEF, shares, {}) == {"CUDA_VISIBLE_DEVICES": "0", **SHARED}
+    assert gpu_variables(WORKERS[0], shares, {}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert gpu_variables(TaskId("ps", 0), shares, {}) == {}
+
+
+def test_what_the_user_says_of_memory_counts() -> None:
+    shares = {CHIEF: ["0"], WORKERS[0]: ["0"]}
+    given = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".4", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    assert gpu_variables(CHIEF, shares, given) == {"CUDA_VISIBLE_DEVICES": "0"}
+
+
+@pytest.mark.timeout(120)
+def test_the_tasks_of_windlass_local_have_their_gpus(
+    run_cli: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    command = tmp_path / "bin" / "nvidia-smi"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)'\n")
+    command.chmod(0o755)
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os\n"
+        "import windlass as wl\n"
+        "print('sees', os.environ['CUDA_VISIBLE_DEVICES'], os.environ[\n"
+        "    'XLA_PYTHON_CLIENT_PREALLOCATE'], flush=True)\n"
+    )
+    path = f"{command.parent}:{os.environ['PATH']}"
+    done = run_cli("local", "--plain", "--workers", "1", str(program), PATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sees 0 false") == 2, done.stdout + done.stderr
+    assert "2 tasks share 1 GPU" in done.stdout + done.stderr
