@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import as_array, namespace_of, to_host
 from ..core.arrays.dtypes import Array
 from ..core.arrays.indexed_slices import IndexedSlices
-from .base.arrays import as_array, namespace_of, to_host
 from .embedding.bags import Bag, make_bag
 from .variables.sharded import ShardedVariable
 from .variables.variable import Variable

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.buffers import BufferPools
 from ..core.arrays.dtypes import Array, size_of
 from ..core.arrays.finite import all_finite
@@ -25,7 +26,6 @@ from ..engine.push_target import Gradient, StepInfo
 from ..engine.rows import deduplicate, sum_duplicates
 from ..server.ps.layout import LayoutRange, join_ranges
 from ..server.ps.layout_compiler import compile_layout
-from .base.arrays import to_host
 from .base.moved_average import MovedAverage
 from .local_ps import LocalPs, OwnMemory
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import JOB_STATE
-from .base.arrays import to_host
 from .base.contexts import Merging, default_strategy, get_replica_context
 from .base.reductions import VariableAggregation, VariableSynchronization
 from .variables.mirrored import SyncOnReadVariable

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.public_face import public_getattr
-from .base.arrays import to_host
 from .metric import Mean, MeanMetricWrapper, Metric, Sum, same_rank, weights_like
 from .roc import area_under_curve, confusion_counts, evenly_spaced
 from .scores import MeanAbsoluteError, MeanSquaredError, Precision, Recall, RootMeanSquaredError

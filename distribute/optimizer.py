@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+from ..core.arrays.any_framework import as_array
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.rules import update_rules as rules
 from ..core.rules.schedules import Schedule, ServerSchedule
-from .base.arrays import as_array
 from .base.contexts import get_replica_context, get_strategy, require_own
 from .base.numbers_of_now import CountNow, RateNow
 from .base.reductions import ReduceOp

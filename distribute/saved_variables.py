@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array, num_rows
 from ..core.checkpoint import (
     CheckpointReader,
@@ -28,7 +29,6 @@ from ..core.checkpoint.folder import Folder
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import ShapeMismatchError
 from ..core.versions import own_versions
-from .base.arrays import to_host
 from .job_snapshots import SavedVariable
 from .variables.holders import holders_of
 from .variables.mirrored import SyncOnReadVariable

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
-from .base.arrays import to_host
 from .metric import MeanMetricWrapper, Metric, divided, same_rank, weights_like
 
 

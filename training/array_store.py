@@ -12,9 +12,9 @@ In ``strategy.run`` these are parts of the step, as reads and updates of variabl
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..core.arrays.any_framework import as_array
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.errors import ConfigurationError
-from ..distribute.base.arrays import as_array
 from ..distribute.base.contexts import get_replica_context, is_running, require_own
 from ..distribute.base.devices import HOST
 from ..distribute.base.moved_average import MovedAverage
@@ -203,10 +203,7 @@ class ArrayStore(NamedArrays):
         def merged(strategy: Strategy, *columns: Any) -> None:
             extended = strategy.extended
             replicas = len(extended.replica_devices)
-            pairs = [
-                (on_every_replica(column, replicas), self.variables[name])
-                for name, column in zip(names, columns, strict=True)
-            ]
+            pairs = [(on_every_replica(column, replicas), HOST) for column in columns]
             op = ReduceOp.MEAN if self.mean else ReduceOp.SUM
             reduced = extended.batch_reduce_to(op, pairs)
             self._push_made(update(dict(zip(names, map(first_of, reduced), strict=True))), kept)

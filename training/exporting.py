@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import as_bytes, num_rows
 from ..core.checkpoint import CheckpointReader
 from ..core.checkpoint.export import is_of_model, tensors_of, warn_of_tables, write_tensors
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import CheckpointError, StorageError, UnknownVariableError
 from ..core.files.new_path import new_path
-from ..distribute.base.arrays import to_host
 from ..distribute.reading import load_checkpoint
 from ..distribute.variables.variable import Variable
 from .export_formats import WRITERS, check_installed, format_of, mapped, write_keras

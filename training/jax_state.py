@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.errors import ConfigurationError
 from ..core.rules.counterparts import OnServer, OnWorker, Place
 from ..distribute.base.contexts import get_replica_context, is_running
@@ -391,7 +392,8 @@ class TrainState:
         def mean() -> Any:
             context = get_replica_context()
             assert context is not None  # noqa: S101 - in run
-            return context.all_reduce("MEAN", [np.asarray(leaf) for leaf in leaves])
+            means = context.all_reduce("MEAN", [np.asarray(leaf) for leaf in leaves])
+            return list(map(to_host, means))
 
         strategy = self.store.strategy
         reduced = mean() if is_running(strategy) else strategy.run(mean)

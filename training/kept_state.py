@@ -13,9 +13,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import OPTIMIZER_STATE
-from ..distribute.base.arrays import to_host
 from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import optree
 
+from ..core.arrays.any_framework import as_array, to_host
 from ..core.errors import UnknownVariableError
 from ..core.showing import Shown
-from ..distribute.base.arrays import as_array
 from ..distribute.base.reductions import VariableAggregation
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
@@ -96,7 +96,7 @@ class NamedArrays(Shown):
         return self.strategy.extended.alone
 
     def pull(self, names: Iterable[str] | None = None) -> Any:
-        """Values, read-only; they stay as they are, however long they are kept.
+        """Values on the host, read-only; they stay as they are, however long they are kept.
 
         In ``run`` those of the step; outside as they are now, by one round trip.
 
@@ -113,7 +113,8 @@ class NamedArrays(Shown):
             return self._tree(self.strategy.extended.read_all(self._all))
         wanted = list(names)
         chosen = [self._found(name) for name in wanted]
-        return dict(zip(wanted, self.strategy.extended.read_all(chosen), strict=True))
+        values = map(to_host, self.strategy.extended.read_all(chosen))
+        return dict(zip(wanted, values, strict=True))
 
     def pull_rows(self, name: str, indices: Any) -> Any:
         """Rows of one array; only these travel. Shape ``(*indices.shape, *row)``."""
@@ -125,7 +126,7 @@ class NamedArrays(Shown):
             self._found(name).assign(value)
 
     def _tree(self, values: Sequence[Any]) -> Any:
-        return optree.tree_unflatten(self._structure, values)
+        return optree.tree_unflatten(self._structure, map(to_host, values))
 
     def _found(self, name: str) -> Variable:
         try:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ..cluster.resolvers.launchers import environment_resolver
 from ..cluster.resolvers.resolved import resolve
 from ..cluster.roles import EVALUATOR
+from ..core.arrays.any_framework import to_host
 from ..core.wire import bounds
 from ..distribute.program_cluster import program_cluster
 
@@ -45,7 +44,7 @@ def report_metrics(metrics: Mapping[str, Any]) -> None:
     task = runtime.task.task
     if metrics.keys() - runtime.progress.metrics.keys():
         bounds.check_metrics({**runtime.progress.metrics, **metrics}, task)
-    runtime.progress.metrics |= {name: float(np.asarray(value)) for name, value in metrics.items()}
+    runtime.progress.metrics |= {name: float(to_host(value)) for name, value in metrics.items()}
 
 
 def task_type() -> str:

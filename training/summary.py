@@ -27,9 +27,9 @@ import numpy as np
 from ..cluster.resolvers.launchers import environment_resolver
 from ..cluster.resolvers.resolved import resolve
 from ..cluster.roles import EVALUATOR
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.public_face import public_getattr
-from ..distribute.base.arrays import to_host
 from ..distribute.base.contexts import get_replica_context
 from ..distribute.program_cluster import program_cluster
 from ..distribute.strategies.default import get_strategy

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import OPTIMIZER_STATE
-from ..distribute.base.arrays import to_host
 from ..distribute.base.moved_average import MovedAverage
 from ..distribute.strategies.strategy import Strategy
 

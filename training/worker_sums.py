@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arrays.any_framework import as_array
 from ..core.arrays.indexed_slices import IndexedSlices
-from ..distribute.base.arrays import as_array
 from ..distribute.base.devices import HOST
 from ..distribute.base.reductions import ReduceOp
 from ..distribute.base.values import DistributedValues, PerReplica

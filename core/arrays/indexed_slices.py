@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .any_framework import to_host
 from .dtypes import Array, DType
 
 
@@ -15,7 +16,8 @@ class IndexedSlices:
     """Rows ``values`` at ``indices`` of an array of ``dense_shape``.
 
     Attributes:
-        values: array, shape ``(n, *row)``. Given as ``(*indices.shape, *row)``.
+        values: array, shape ``(n, *row)``. Given as ``(*indices.shape, *row)``, of any framework;
+            on the host.
         indices: integer array, shape ``(n,)``. May repeat; repeated rows add up. Given in any
             shape, as the ids of a lookup are; kept flat.
         dense_shape: shape ``(rows, *row)`` of the whole, or None where it does not matter.
@@ -26,7 +28,7 @@ class IndexedSlices:
     dense_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        values, indices = np.asarray(self.values), np.asarray(self.indices)
+        values, indices = to_host(self.values), to_host(self.indices)
         if indices.size == 0 and indices.dtype.kind == "f":
             indices = indices.astype(np.int64)  # of an empty list
         if indices.dtype.kind not in "iu":

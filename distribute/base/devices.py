@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from ...core.argument_errors import ArgumentTypeError
+from ...core.arrays.any_framework import as_array, is_on_gpu, to_host
 from ...core.process.accelerators import count_gpus, load_cupy
-from .arrays import as_array, is_on_gpu, to_host
 
 CPU, GPU = "CPU", "GPU"
 HOST = "/device:CPU:0"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import as_array, beside, namespace_of
 from ...core.arrays.dtypes import DType, is_float
 from ...core.arrays.indexed_slices import IndexedSlices
-from .arrays import as_array, beside, namespace_of
 
 
 class ReduceOp(Enum):

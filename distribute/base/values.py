@@ -7,7 +7,7 @@ from typing import Any
 
 import optree
 
-from .arrays import to_host
+from ...core.arrays.any_framework import to_host
 from .contexts import get_replica_context
 
 

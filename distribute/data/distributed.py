@@ -30,6 +30,10 @@ class InputReplicas(Protocol):
         """One per replica of this worker."""
 
     @property
+    def batch_devices(self) -> tuple[str, ...]:
+        """Where the batches of each replica go."""
+
+    @property
     def num_replicas_in_sync(self) -> int:
         """Over all workers."""
 
@@ -58,7 +62,7 @@ class InputReplicas(Protocol):
 
 def to_devices(extended: InputReplicas, options: InputOptions) -> Move:
     """What takes a batch to its replica: CuPy arrays on a GPU, unless that is not wanted."""
-    devices = extended.replica_devices
+    devices = extended.batch_devices
     if not options.experimental_fetch_to_device or not any(map(is_gpu, devices)):
         return lambda _, batch: batch
     return lambda replica, batch: map_structure(

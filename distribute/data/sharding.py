@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from ..base.arrays import as_array
+from ...core.arrays.any_framework import as_array
 from ..base.values import leaves, map_structure
 
 Batch = Any

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arrays import as_array
+from ...core.arrays.any_framework import as_array
 from ..base.values import flatten, map_structure
 from .node import DatasetNode
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arrays import as_array
+from ...core.arrays.any_framework import as_array
 from ..base.values import flatten
 from .node import DatasetNode, Derived
 from .options import UNKNOWN_CARDINALITY

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
-from ..base.arrays import to_host
 from .bags import Bag, make_bag
 from .config import FeatureConfig
 

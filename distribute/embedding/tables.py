@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError, ShapeMismatchError
-from ..base.arrays import to_host
 from ..base.contexts import get_replica_context, get_strategy
 from ..base.values import on_every_replica
 from ..optimizer import Optimizer

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ..base.arrays import to_host
 from .tables import Lookup, apply_rows, sum_rows
 
 MAX_WAITING = 1024

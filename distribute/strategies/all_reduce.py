@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from ...collectives.nccl import nccl_available, nccl_dtype
+from ...core.arrays.any_framework import as_array, beside, is_on_gpu
 from ...core.process.accelerators import load_cupy, load_nccl
-from ..base.arrays import as_array, beside, is_on_gpu
 from ..base.communication import CommunicationOptions
 from ..base.devices import device_of, is_gpu, on_device, physical_gpu, place
 from ..base.reductions import ReduceOp, combine, divided, widened

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import as_array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ..base.arrays import as_array
 from ..base.communication import CommunicationOptions
 from ..base.contexts import get_strategy
 from ..base.devices import (

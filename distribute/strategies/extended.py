@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.rules.definitions import VariableDefinition
 from ...telemetry.catalogue import Sample
-from ..base.arrays import to_host
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
     Frame,
@@ -102,6 +102,11 @@ class StrategyExtended(StepInterface):
     @property
     def replica_devices(self) -> tuple[str, ...]:
         """Devices of this worker's replicas as this process names them, of every strategy."""
+        return self._devices
+
+    @property
+    def batch_devices(self) -> tuple[str, ...]:
+        """Where the batches of each replica go: to what it reads of variables."""
         return self._devices
 
     @property

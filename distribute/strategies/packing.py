@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..base.arrays import beside, namespace_of
+from ...core.arrays.any_framework import beside, namespace_of
 
 _ALONE_BYTES = 1024 * 1024
 

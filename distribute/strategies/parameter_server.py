@@ -19,6 +19,7 @@ from ...cluster.placement.partitioners import PartitionFunction, parts_of
 from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import WindlassError
@@ -26,9 +27,8 @@ from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Operation
 from ...telemetry.catalogue import Sample
-from ..base.arrays import to_host
 from ..base.contexts import is_running
-from ..base.devices import compute_devices, task_name
+from ..base.devices import HOST, compute_devices, task_name
 from ..base.moved_average import MovedAverage
 from ..base.reductions import clip_norm
 from ..base.worker_index import current_worker
@@ -205,6 +205,11 @@ class ParameterServerExtended(StrategyExtended):
         task = self.runtime.task
         of_cluster = {"task": task.task.short, "cluster": counted(task.spec)} if task.spec else {}
         return {**of_cluster, **super().shown()}
+
+    @property
+    def batch_devices(self) -> tuple[str, ...]:
+        """The host, where a step has the servers' values: any framework takes both from there."""
+        return (HOST,) * len(self._devices)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:

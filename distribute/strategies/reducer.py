@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arrays import to_host
+from ...core.arrays.any_framework import to_host
 from ..base.communication import CommunicationOptions
 from ..base.devices import HOST
 from ..base.reductions import ReduceOp, reduce_axis

@@ -8,9 +8,9 @@ import numpy as np
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import DTYPES as NCCL_DTYPES
 from ...collectives.nccl import NcclLink
+from ...core.arrays.any_framework import as_array, is_on_gpu, to_host
 from ...core.arrays.dtypes import DType
 from ...core.arrays.indexed_slices import IndexedSlices
-from ..base.arrays import as_array, is_on_gpu, to_host
 from ..base.communication import CommunicationImplementation, CommunicationOptions
 from ..base.devices import HOST
 from ..base.reductions import (

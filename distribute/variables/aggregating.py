@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.contexts import require_own, update_component
+from ..base.devices import current_device, is_gpu, place
 from ..base.interface import StrategyInterface
 from ..base.reductions import ReduceOp, VariableAggregation, VariableSynchronization
 from ..base.values import DistributedValues, PerReplica, on_every_replica
@@ -143,11 +144,11 @@ class AggregatingVariable(AggregatedVariable):
 
     def read_value(self) -> Any:
         """The value, as it is now."""
-        return self._variable.read_value()
+        return _here(self._variable.read_value())
 
     def sparse_read(self, indices: Any) -> Any:
         """Rows by number."""
-        return self._variable.sparse_read(indices)
+        return _here(self._variable.sparse_read(indices))
 
     def component(self) -> LocalVariable:
         """What holds the value."""
@@ -157,3 +158,9 @@ class AggregatingVariable(AggregatedVariable):
         if self.synchronization is not VariableSynchronization.ON_READ:  # a metric
             self._strategy.extended.note_write()
         getattr(self._variable, method)(value)
+
+
+def _here(value: Any) -> Any:
+    """A value for the replica that reads it: on its GPU, if it has one."""
+    device = current_device()
+    return place(value, device) if is_gpu(device) else value

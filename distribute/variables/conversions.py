@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import DTYPES, Array, DType, is_float
 from ...core.errors import ShapeMismatchError
 
@@ -48,7 +49,7 @@ def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:
         TypeError: They are no integers.
         ShapeMismatchError: One is out of range. NumPy would count negative ones from the end.
     """
-    numbers = np.asarray(indices)
+    numbers = to_host(indices)
     if numbers.size == 0:
         return numbers.astype(np.int64)
     if numbers.dtype.kind not in "iu":

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import as_array, beside, to_host
 from ...core.arrays.dtypes import Array, is_float
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import DefinitionMismatchError, ShapeMismatchError
 from ...core.rules.update_rules import UpdateRule
-from ..base.arrays import as_array, beside, to_host
 from ..base.contexts import get_replica_context
 from ..base.devices import HOST, in_task, is_gpu, place
 from ..base.interface import StrategyInterface

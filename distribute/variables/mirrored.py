@@ -9,8 +9,8 @@ it.
 from collections.abc import Sequence
 from typing import Any
 
+from ...core.arrays.any_framework import as_array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ..base.arrays import as_array
 from ..base.contexts import require_own, update_component
 from ..base.interface import StrategyInterface
 from ..base.reductions import ReduceOp, VariableAggregation

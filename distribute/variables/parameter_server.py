@@ -6,12 +6,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...cluster.roles import PS
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.wire.steps import Operation
-from ..base.arrays import to_host
 from ..base.contexts import top_frame
 from ..base.devices import HOST, in_task, task_name
 from ..base.interface import StrategyInterface

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ..base.arrays import to_host
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from .conversions import row_numbers
 from .spec import Scatter, VariableSpec
@@ -126,7 +126,7 @@ class ShardedVariable(Variable):
         """Elements or slices at ``indices``, shape ``(..., k)``; reads only the rows they
         are in.
         """
-        where = np.asarray(indices)
+        where = to_host(indices)
         if where.shape[-1] == 0:
             raise ValueError("gather_nd needs at least one index per element")
         rows = self.sparse_read(where[..., 0])

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...core.argument_errors import ArgumentTypeError
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array, DType, as_dtype, is_float
 from ...core.rules.definitions import VariableDefinition, cut
 from ...core.rules.initializers import Initializer
-from ..base.arrays import to_host
 from ..base.reductions import VariableAggregation, VariableSynchronization
 
 
@@ -119,8 +119,9 @@ def _initial(given: Any, dtype: DType | None, name: str | None) -> Array:
     Raises:
         ArgumentTypeError: ``dtype`` is one of integers, and would cut off the value's fractions.
     """
+    given = to_host(given)
     value = np.array(given, dtype)
-    if dtype is not None and dtype.kind in "iu" and np.any(np.asarray(given) != value):
+    if dtype is not None and dtype.kind in "iu" and np.any(given != value):
         raise ArgumentTypeError(
             f"the initial_value of {name or 'Variable'!r} has fractions, which "
             f"dtype={dtype.name} cannot hold; round it, or leave out the dtype"

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from ...core.arrays.any_framework import as_array, to_host
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.rules.initializers import Initializer
-from ..base.arrays import as_array, to_host
 from ..base.contexts import ReplicaContext, get_replica_context, get_strategy, top_frame
 from ..base.devices import HOST, in_task
 from ..base.interface import StrategyInterface
@@ -198,7 +198,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def gather_nd(self, indices: Any) -> Any:
         """Elements or slices at ``indices`` of shape ``(..., k)``, along the first ``k`` axes."""
-        where = np.asarray(indices)
+        where = to_host(indices)
         return self.read_value()[tuple(np.moveaxis(where, -1, 0))]
 
     def _not_rows(self, value: Any) -> Any:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
-from ...distribute.base.arrays import to_host
 
 
 def to_numpy(value: Any) -> Array:

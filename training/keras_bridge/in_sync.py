@@ -1,7 +1,6 @@
 """What workers in sync tell each other, however many replicas each has in its process."""
 
-import numpy as np
-
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...distribute.base.reductions import ReduceOp
 from ...distribute.strategies.strategy import Strategy
@@ -15,12 +14,12 @@ def workers_in_sync(strategy: Strategy) -> int:
 def sum_over_workers(strategy: Strategy, mine: Array) -> Array:
     """The sum of one float64 array of each worker; all of them call this."""
     extended = strategy.extended
-    total = np.asarray(extended.reduce_to_all(ReduceOp.SUM, mine))  # of every replica the same
+    total: Array = to_host(extended.reduce_to_all(ReduceOp.SUM, mine))  # of every replica the same
     return total / len(extended.replica_devices)
 
 
 def of_all_workers(strategy: Strategy, mine: Array) -> Array:
     """One row of each worker, shape ``(1, n)`` in and ``(workers, n)`` out; all call this."""
     extended = strategy.extended
-    every = np.asarray(extended.gather_to_all(mine, 0))
+    every: Array = to_host(extended.gather_to_all(mine, 0))
     return every[:: len(extended.replica_devices)]

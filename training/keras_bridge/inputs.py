@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.errors import ConfigurationError
-from ...distribute.base.arrays import to_host
 from ...distribute.base.values import PerReplica, map_structure
 from ...distribute.data.dataset import Dataset
 from ...distribute.data.distributed import DistributedDataset

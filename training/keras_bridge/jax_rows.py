@@ -15,10 +15,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from .frameworks import keras

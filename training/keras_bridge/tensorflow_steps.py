@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.process.replaced_errors import noting_errors
-from ...distribute.base.arrays import to_host
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require

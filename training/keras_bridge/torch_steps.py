@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...distribute.base.arrays import to_host
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..torch_embedding import EmbeddingBagCollection

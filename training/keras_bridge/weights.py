@@ -13,9 +13,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
-from ...distribute.base.arrays import to_host
 from ...distribute.base.contexts import is_running
-from ...distribute.base.devices import is_gpu
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.optimizer import Optimizer
@@ -116,7 +114,6 @@ class SharedWeights:
         self.steps = 0
         self._overwritten = 0  # changes of this worker, before steps in turn
         self._prefix = f"{name}/" if name else ""
-        self._on_gpus = any(map(is_gpu, strategy.extended.replica_devices))
         _require_weights(model)
         give_own_seeds(model._flatten_layers(), strategy)
         self.shared = shared_variables(strategy)
@@ -263,12 +260,8 @@ class SharedWeights:
 
     def pull(self) -> Mapping[str, Array]:
         """The values of now, on the host."""
-        return self._on_host(self.store.pull())
-
-    def _on_host(self, values: Mapping[str, Any]) -> Mapping[str, Array]:
-        if not self._on_gpus:
-            return values
-        return {name: to_host(value) for name, value in values.items()}
+        values: Mapping[str, Array] = self.store.pull()
+        return values
 
     def refresh(self) -> None:
         """Load the weights as they are now, with what other workers have pushed.
@@ -425,7 +418,7 @@ class SharedWeights:
         try:
             running = is_running(self.store.strategy)
             exchange = self.store.exchange_in_run if running else self.store.exchange
-            arrived = exchange(
+            arrived: Mapping[str, Array] = exchange(
                 gradients,
                 update=update,
                 assigned=assigned or None,
@@ -439,9 +432,8 @@ class SharedWeights:
                 f"{error}. In sync all make as many steps in an epoch: give each worker as many "
                 "examples, or steps_per_epoch, and repeat what is shorter"
             ) from error
-        values = self._on_host(arrived)
-        self.shared.values.update(values)
-        return values
+        self.shared.values.update(arrived)
+        return arrived
 
     def _push_features(self, scale: float | None) -> None:
         """Train the tables of this model's features."""

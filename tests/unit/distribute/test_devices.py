@@ -10,6 +10,7 @@ import pytest
 
 import windlass as wl
 from helpers.late import Late
+from windlass.core.arrays.any_framework import as_array, is_on_gpu, namespace_of, to_host
 from windlass.core.arrays.dtypes import BFLOAT16
 from windlass.distribute import (
     CentralStorageStrategy,
@@ -18,7 +19,6 @@ from windlass.distribute import (
     OneDeviceStrategy,
     PerReplica,
 )
-from windlass.distribute.base.arrays import as_array, is_on_gpu, namespace_of, to_host
 from windlass.distribute.base.devices import (
     HOST,
     canonical,
@@ -256,6 +256,35 @@ class ShyDLPack(OnlyDLPack):
         return self.array
 
 
+class TensorOnGpu(OnlyDLPack):
+    """A tensor of PyTorch on a GPU: no array protocol, and ``cpu``."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def cpu(self) -> OnlyDLPack:
+        return OnlyDLPack(self.array)
+
+
+class ArrayOnGpu(ShyDLPack):
+    """An array of JAX on a GPU: the array protocol copies."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+class OfGraph(OnlyDLPack):
+    """A tensor of PyTorch that wants a gradient."""
+
+    requires_grad = True
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError("Can't export tensors that require gradient")
+
+    def detach(self) -> OnlyDLPack:
+        return OnlyDLPack(self.array)
+
+
 class OnlyInterface:
     """An array of a framework that speaks NumPy's array interface."""
 
@@ -273,6 +302,7 @@ MAKERS: dict[str, Callable[[Array], Any]] = {
     "array-interface": OnlyInterface,
     "dlpack-refuses-buffer": lambda array: ShyDLPack(array, BufferError),
     "dlpack-refuses-runtime": lambda array: ShyDLPack(array, RuntimeError),
+    "wants-gradient": OfGraph,
     "buffer": lambda array: array.data,
 }
 
@@ -289,6 +319,18 @@ def test_an_array_of_any_framework_shares_its_memory(make: Callable[[Array], Any
     assert device_of(as_array(given)) == HOST
 
 
+@pytest.mark.parametrize(
+    "make", [TensorOnGpu, lambda array: ArrayOnGpu(array, BufferError)], ids=["torch", "jax"]
+)
+def test_an_array_on_a_gpu_is_copied_to_the_host_where_there_is_no_cupy(
+    make: Callable[[Array], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails
+    array = np.arange(6, dtype=np.float32)
+    np.testing.assert_array_equal(to_host(make(array)), array)
+    np.testing.assert_array_equal(place(make(array), HOST), array)
+
+
 @pytest.mark.parametrize("view", [np.s_[::2], np.s_[:, 1], np.s_[::-1, ::-1]], ids=str)
 def test_a_view_with_strides_is_shared_as_well(view: Any) -> None:
     array = np.arange(12.0).reshape(3, 4)
@@ -298,7 +340,7 @@ def test_a_view_with_strides_is_shared_as_well(view: Any) -> None:
 
 
 def test_an_array_of_jax_is_taken_without_a_copy() -> None:
-    array = jnp.arange(6.0).reshape(2, 3)
+    array = jax.device_put(np.arange(6, dtype=np.float32).reshape(2, 3), jax.devices("cpu")[0])
     taken = as_array(array)
     np.testing.assert_array_equal(taken, [[0, 1, 2], [3, 4, 5]])
     assert taken.__array_interface__["data"][0] == array.unsafe_buffer_pointer()

@@ -16,14 +16,16 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.core.arrays.any_framework import to_host
 from windlass.core.rules.built_in.sgd import SGD
 from windlass.distribute import (
+    CentralStorageStrategy,
     HierarchicalCopyAllReduce,
     MirroredStrategy,
     NcclAllReduce,
+    ParameterServerStrategy,
     ReductionToOneDevice,
 )
-from windlass.distribute.base.arrays import to_host
 
 GPUS = 3
 
@@ -285,3 +287,47 @@ def test_small_copies_have_their_shape(shape: tuple[int, ...]) -> None:
     assert found.shape == shape
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, array._host)
+
+
+# -- where a step has its values -------------------------------------------------------------
+
+
+def given_and_read(strategy: wl.distribute.Strategy) -> list[tuple[type, type]]:
+    """Of each replica the kinds of its batch and of a variable that it reads."""
+    with strategy.scope():
+        v = wl.Variable(np.ones(2, np.float32), name="v")
+    data = wl.data.from_arrays(np.ones((6, 2), np.float32), batch_size=6)
+    found: list[tuple[type, type]] = []
+    for batch in strategy.experimental_distribute_dataset(data):
+        strategy.run(lambda part: found.append((type(part), type(v.read_value()))), args=(batch,))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (MirroredStrategy, Played),
+        (CentralStorageStrategy, Played),
+        (ParameterServerStrategy, np.ndarray),
+    ],
+    ids=["mirrored", "central", "ps"],
+)
+def test_a_batch_is_where_the_values_are_that_a_step_reads(make: Any, kind: type) -> None:
+    """NumPy and CuPy do not compute with each other; JAX and PyTorch take no CuPy arrays."""
+    assert given_and_read(make()) == [(kind, kind)] * GPUS
+
+
+def test_rows_of_a_gpu_come_to_the_host() -> None:
+    rows = wl.IndexedSlices(asarray(np.ones((2, 3), np.float32)), asarray([1, 4]))
+    assert type(rows.values) is type(rows.indices) is np.ndarray
+    assert rows.indices.tolist() == [1, 4]
+
+
+def test_a_store_gives_frameworks_what_they_take() -> None:
+    """Variables of a strategy in sync are CuPy's, which JAX does not take."""
+    strategy = MirroredStrategy(["gpu:1"])
+    store = wl.training.ArrayStore({"w": np.ones(2, np.float32)}, wl.optimizers.SGD(0.5), strategy)
+    assert type(store.pull()["w"]) is type(store.pull(["w"])["w"]) is np.ndarray
+    after = store.exchange({"w": np.ones(2, np.float32)})
+    assert type(after["w"]) is np.ndarray
+    assert after["w"].tolist() == [0.5, 0.5]

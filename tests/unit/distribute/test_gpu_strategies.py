@@ -9,6 +9,7 @@ import pytest
 import windlass as wl
 from helpers.replicas import SUM, replica
 from windlass.collectives.nccl import nccl_available
+from windlass.core.arrays.any_framework import as_array, is_on_gpu, to_host
 from windlass.core.process.accelerators import count_gpus, load_cupy
 from windlass.distribute import (
     CentralStorageStrategy,
@@ -20,7 +21,6 @@ from windlass.distribute import (
     ReductionToOneDevice,
     Strategy,
 )
-from windlass.distribute.base.arrays import as_array, is_on_gpu, to_host
 from windlass.distribute.base.devices import place
 
 pytestmark = [
@@ -47,7 +47,7 @@ def test_mirrored_takes_the_gpus_and_values_of_a_step_stay_there(
     two_gpus: tuple[str, str],
 ) -> None:
     strategy = MirroredStrategy()
-    assert strategy.extended.worker_devices == two_gpus
+    assert strategy.extended.replica_devices == two_gpus
     with strategy.scope():
         v = wl.Variable(np.array([1.0, 2.0], np.float32), name="v", aggregation=SUM)
 
@@ -89,7 +89,8 @@ def test_cross_device_ops_agree_with_numpy(
         [place(a, device) for a in arrays] for arrays, device in zip(host, two_gpus, strict=True)
     ]
     values = [PerReplica(pair) for pair in zip(*placed, strict=True)]
-    results = make().batch_reduce(op, [(value, value) for value in values])
+    pairs = [(value, value) for value in values]
+    results = make().batch_reduce(wl.distribute.ReduceOp[op], pairs)
     for result, ours in zip(results, zip(*host, strict=True), strict=True):
         wanted = np.add(*ours).astype(np.float64) / (2 if op == "MEAN" else 1)
         for part in result.values:
@@ -163,3 +164,49 @@ def test_an_array_on_a_gpu_is_taken_without_a_copy() -> None:
     taken = as_array(OnlyDLPack())
     assert taken.data.ptr == array.data.ptr
     assert place(array, "/device:GPU:0") is array
+
+
+def test_nccl_adds_up_what_a_gpu_has() -> None:
+    """Of one GPU; that CuPy's NCCL is found and takes the calls is the point."""
+    if not nccl_available():
+        pytest.skip("CuPy has no NCCL here")
+    from windlass.collectives.nccl import NcclLink
+    from windlass.distribute.strategies.all_reduce import _nccl_sum_in_place
+
+    cupy = load_cupy()
+    array = cupy.arange(6, dtype=np.float32)
+    _nccl_sum_in_place([array])
+    np.testing.assert_array_equal(to_host(array), np.arange(6))
+
+    class Alone:
+        """A ring of one worker."""
+
+        size, rank, members = 1, 0, (None,)
+
+        def broadcast(self, value: Any) -> Any:
+            return value
+
+        def all_gather(self, value: Any, timeout_s: float | None) -> Any:
+            return [value]
+
+        def watch(self, is_done: Callable[[], bool], what: str, timeout_s: float | None) -> None:
+            cupy.cuda.get_current_stream().synchronize()
+            assert is_done(), what
+
+    alone: Any = Alone()
+    link = NcclLink(alone, 0)
+    for dtype in (np.float16, np.float32, np.float64):
+        link.all_reduce(array := cupy.arange(6, dtype=dtype))
+        np.testing.assert_array_equal(to_host(array), np.arange(6))
+
+
+def test_rows_are_named_by_arrays_of_a_gpu(two_gpus: tuple[str, str]) -> None:
+    cupy = load_cupy()
+    with MirroredStrategy().scope():
+        table = wl.Variable(np.zeros((5, 2), np.float32), name="table", aggregation=SUM)
+    rows = wl.IndexedSlices(cupy.ones((2, 2), np.float32), cupy.asarray([1, 4]))
+    table.scatter_add(rows)
+    np.testing.assert_array_equal(table.numpy()[[1, 4]], 1)
+    np.testing.assert_array_equal(
+        to_host(table.sparse_read(cupy.asarray([4, 0]))), [[1, 1], [0, 0]]
+    )

@@ -30,6 +30,21 @@ def test_reported_numbers_are_in_the_tasks_report_and_the_last_ones_stay() -> No
     assert all(type(value) is float for value in report.metrics.values())
 
 
+def test_a_loss_may_be_what_a_framework_computed_for_its_gradient() -> None:
+    class Loss:
+        """A tensor of PyTorch, which NumPy takes only when it is detached."""
+
+        requires_grad = True
+
+        def detach(self) -> object:
+            return np.float32(0.5)
+
+    mine = runtime(TaskId("worker", 1))
+    with in_cluster(mine):
+        wl.training.report(loss=Loss())
+    assert mine.progress.report(None).metrics == {"loss": 0.5}
+
+
 def test_numbers_that_others_have_named_are_numbers_whatever_they_are_called() -> None:
     """A metric of Keras or of an Estimator may be called as an argument of ours is."""
     mine = runtime(TaskId("worker", 1))

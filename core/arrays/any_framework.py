@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays.buffers import BufferPools
-from ...core.arrays.dtypes import Array
-from ...core.process.accelerators import load_cupy
+from ..process.accelerators import load_cupy
+from .buffers import BufferPools
+from .dtypes import Array
 
 _DLPACK_CPU = 1  # kDLCPU
 _DLPACK_CUDA = 2  # kDLCUDA
@@ -37,20 +37,34 @@ def beside(array: Any) -> AbstractContextManager[Any]:
 
 
 def as_array(value: Any) -> Any:
-    """A value as a NumPy or CuPy array; no copy if it has DLPack or the array protocol."""
+    """A value as a NumPy or CuPy array; no copy if it has DLPack or the array protocol.
+
+    An array of another framework on a GPU is copied to the host where there is no CuPy.
+    """
     if isinstance(value, np.ndarray) or is_on_gpu(value):
         return value
+    if getattr(value, "requires_grad", False):  # PyTorch exports no such memory
+        value = value.detach()
     device = getattr(value, "__dlpack_device__", None)
     if device is not None and not hasattr(value, "__array_interface__"):
         kind = int(device()[0])
         if kind == _DLPACK_CUDA:
-            return load_cupy().from_dlpack(value)
+            return _of_gpu(value)
         if kind == _DLPACK_CPU:
             try:
                 return np.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError):
-                pass  # bfloat16, or memory that wants a gradient: the array protocol may know more
+                pass  # bfloat16: the array protocol may know more
     return np.asarray(value)
+
+
+def _of_gpu(value: Any) -> Any:
+    """An array of a GPU as CuPy's, which shares its memory, or without CuPy as NumPy's."""
+    try:
+        return load_cupy().from_dlpack(value)
+    except ImportError:
+        # PyTorch has no array protocol for a GPU's memory, JAX has.
+        return as_array(value.cpu()) if hasattr(value, "cpu") else np.asarray(value)
 
 
 class _BuffersOfThread(threading.local):
@@ -63,7 +77,7 @@ _of_thread = _BuffersOfThread()
 
 def to_host(value: Any) -> Array:
     """A value as a NumPy array; GPU values are copied into a reusable buffer."""
-    array = as_array(value)
+    array = value if isinstance(value, np.ndarray) else as_array(value)
     if isinstance(array, np.ndarray):
         return array
     target: Array = _of_thread.buffers.take(array.nbytes).view(array.dtype).reshape(array.shape)
