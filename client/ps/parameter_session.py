@@ -579,10 +579,9 @@ class ParameterSession:
 
     def note_changed(self) -> None:
         """Note that variables were changed by other means than steps of this session."""
-        if self._ahead:
-            with self._lock:
-                for ahead in self._ahead:
-                    ahead.note_all()
+        with self._lock:
+            for ahead in self._ahead:
+                ahead.note_all()
 
     def keep_lookups(self, count: int) -> None:
         """Remember the rows of so many lookups of each table, until gradients of them are pushed.
