@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def _jax_step(
 
     def step() -> None:
         held[:] = apply(held[0], held[1], compute(held[0]))
-        jax.block_until_ready(held[0])
+        jax.tree.map(lambda each: each.block_until_ready(), held[0])
 
     return step
 
@@ -234,7 +234,7 @@ def keras_dense(model: str, strategy: Any, *, on_worker: bool = False) -> Step:
     network = keras.Sequential([*layers, keras.layers.Dense(10)])
     network.compile("adam", "mse")
     if strategy is not None:
-        deltas = "always" if on_worker else "allow"
+        deltas: Literal["always", "allow"] = "always" if on_worker else "allow"
         name = f"keras {model} {on_worker}"
         wl.training.keras.distribute(network, strategy, name=name, deltas=deltas)
     return lambda: network.train_on_batch(x, y)

@@ -318,7 +318,9 @@ def test_a_batch_is_where_the_values_are_that_a_step_reads(make: Any, kind: type
 
 
 def test_rows_of_a_gpu_come_to_the_host() -> None:
-    rows = wl.IndexedSlices(asarray(np.ones((2, 3), np.float32)), asarray([1, 4]))
+    values: Any = asarray(np.ones((2, 3), np.float32))
+    indices: Any = asarray([1, 4])
+    rows = wl.IndexedSlices(values, indices)
     assert type(rows.values) is type(rows.indices) is np.ndarray
     assert rows.indices.tolist() == [1, 4]
 

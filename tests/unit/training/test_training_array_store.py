@@ -445,9 +445,14 @@ def test_all_that_an_optimizer_of_the_worker_has_made_travels_in_one_push(
         "w": wl.IndexedSlices(np.ones((3, 2)), np.array([1, 3, 1])),  # float64, and a row twice
         "b": np.asarray(2.0, F32),
     }
-    session, pushes = strategy.extended.runtime.session, []
+    session, pushes = strategy.extended.runtime.session, list[Any]()
     begin = session.begin
-    monkeypatch.setattr(session, "begin", lambda *a, **k: pushes.append(a) or begin(*a, **k))
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        pushes.append(args)
+        return begin(*args, **kwargs)
+
+    monkeypatch.setattr(session, "begin", count)
     values = store.exchange(
         {"b": np.ones((), F32)},
         update=lambda _: made,
