@@ -41,7 +41,7 @@ def kernel_is_there(tree: Path) -> bool:
         env={
             **os.environ,
             "PYTHONPATH": str(tree),
-            "PYTHONPYCACHEPREFIX": str(tree.parent / "bytecode"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # none in the tree; Numba's own is read where it is
             "WINDLASS_KERNEL_CACHE": str(tree / "kernels"),
         },
         capture_output=True, text=True, timeout=scaled(60), check=True,
@@ -71,7 +71,8 @@ def test_a_kernel_of_the_image_is_used_if_sources_have_times_of_whole_seconds(
         command = ["sh", str(SCRIPT), str(tree / "windlass")]
         subprocess.run(command, check=True, timeout=scaled(60))
     assert not kernel_is_there(tree)
-    assert kernel_is_there(tree)
+    if not prepared:
+        assert kernel_is_there(tree)
     as_layer(tree)
     assert kernel_is_there(tree) == prepared
 
