@@ -609,16 +609,15 @@ class ParameterSession:
 
     def _fetch(self, rows: Sequence[WantedRows]) -> None:
         plan = self._plans.row_plan(rows)
-        arriving = [self._arriving(each) for each in rows]
+        arriving = [self._arriving(*each) for each in zip(rows, plan.dtypes, strict=True)]
         self._exchange(*row_pulls(tuple(arriving), plan.layouts, self.global_step))
         for each, arrived in zip(rows, arriving, strict=True):
             if arrived is not each:
                 each.out[...] = _widened(arrived.out, each.out.dtype)
 
-    def _arriving(self, rows: WantedRows) -> WantedRows:
+    def _arriving(self, rows: WantedRows, dtype: DType | None) -> WantedRows:
         """Rows as they travel."""
-        dtype = self._plans.row_dtype(rows.placed)
-        if dtype is None or rows.with_state:
+        if dtype is None:
             return rows
         (count, width), memory = rows.out.shape, self._distinct.memory
         if dtype == INT8:

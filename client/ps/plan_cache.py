@@ -24,9 +24,15 @@ NO_PULL = plan_pull((), (), lambda _: WireLayout(0, ()))
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """Where the rows of some variables are asked for: a layout per ps."""
+    """How rows of some variables are asked for.
+
+    Attributes:
+        layouts: Per ps.
+        dtypes: Per variable the dtype in which its rows travel; None: their own.
+    """
 
     layouts: dict[int, WireLayout]
+    dtypes: tuple[DType | None, ...]
 
 
 class Recent(Generic[_Plan]):
@@ -165,18 +171,20 @@ class PlanCache:
 
     def row_plan(self, rows: Sequence[WantedRows]) -> RowPlan:
         """How rows of variables and tables are asked for, all in one pull."""
+        # A ps may come to share memory, or cease to, while a program runs.
+        dtypes = tuple(None if each.with_state else self.row_dtype(each.placed) for each in rows)
 
         def make() -> RowPlan:
             entries: dict[int, list[LayoutEntry]] = {}
-            for each in rows:
+            for each, dtype in zip(rows, dtypes, strict=True):
                 name, encoding = each.name, _encoding(each)
-                dtype = None if each.with_state else self.row_dtype(each.placed)
                 for ps, shard in each.placed.shards:
                     entry = LayoutEntry(name, shard.part, Operation.PULL, encoding, dtype)
                     entries.setdefault(ps, []).append(entry)
-            return RowPlan({ps: self._new_layout(items) for ps, items in entries.items()})
+            layouts = {ps: self._new_layout(items) for ps, items in entries.items()}
+            return RowPlan(layouts, dtypes)
 
-        return self._row_plans.get(tuple((each.name, each.with_state) for each in rows), make)
+        return self._row_plans.get((*((each.name, each.with_state) for each in rows), dtypes), make)
 
     def _wire_formats(self) -> list[WireFormat]:
         """Per ps: memory that is shared carries everything as it is."""

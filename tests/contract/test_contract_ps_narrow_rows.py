@@ -69,6 +69,27 @@ def test_rows_are_narrow_on_the_way_alone(kind: str, wire: DType) -> None:
         each.close()
 
 
+@pytest.mark.skipif("shm" not in CONNECTIONS, reason="memory cannot be shared here")
+@WIRES
+def test_rows_become_narrow_when_memory_is_shared_no_more(wire: DType) -> None:
+    """A share that a ps of another machine leads now, or a segment that finds no room."""
+    ps = Ps("shm")
+    faults = faults_on("shm")
+    session = open_session(ps, faults=faults)
+    session.define([table()], {}, create=True)
+    session.set_row_dtype("t", wire)
+    exact = session.lookup("t", EXTREMES)
+    faults.files = "refuse"
+    session.peers[0].connect(5)
+    assert not session.peers[0].shares_memory
+    np.testing.assert_array_equal(session.lookup("t", EXTREMES), expected(exact, wire))
+    faults.files = "pass"
+    session.peers[0].connect(5)
+    np.testing.assert_array_equal(session.lookup("t", EXTREMES), exact)
+    session.close()
+    ps.close()
+
+
 @WIRES
 def test_a_push_that_is_repeated_is_the_same_and_applied_once(wire: DType) -> None:
     def train(cut: bool) -> Array:

@@ -225,6 +225,10 @@ class Faults:
         files: See :class:`FaultyStream`.
         remote: The same.
         plan: Called with each of them, and its number from 0.
+
+    Attributes:
+        files: Of the next stream.
+        streams: All of them.
     """
 
     def __init__(
@@ -234,14 +238,14 @@ class Faults:
         remote: bool = False,
         plan: Callable[[FaultyStream, int], object] = lambda _stream, _number: None,
     ) -> None:
-        self._files = files
+        self.files = files
         self._remote = remote
         self._plan = plan
         self.streams: list[FaultyStream] = []
 
     def wrap(self, stream: ByteStream) -> ByteStream:
         """For ``wrap=``."""
-        wrapped = FaultyStream(stream, files=self._files, remote=self._remote)
+        wrapped = FaultyStream(stream, files=self.files, remote=self._remote)
         self.streams.append(wrapped)
         self._plan(wrapped, len(self.streams) - 1)
         return wrapped
