@@ -61,7 +61,7 @@ class TableConfig:
         staleness_writes: Gradients of a growing table wait for so many of this worker's steps, and
             then travel as one, added up; 0: with each step. Unit: steps.
         cache_bytes: Most memory on each worker of the rows that are kept for that, with slots, and
-            of gradients that wait. Unit: bytes.
+            as much again of gradients that wait. Unit: bytes.
         wire_dtype: bfloat16, float16, float32, or int8 with a scale for each row: rows travel so
             between a worker and a ps of another machine, and so do their gradients, rounded at
             random; values on the ps keep ``dtype``. None: as they are.

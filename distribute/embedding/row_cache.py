@@ -25,7 +25,7 @@ from ...engine.keyed.index import INT64, KeyIndex
 from ...engine.rows import gather_rows
 from ...telemetry.catalogue import CACHED_ROWS, UNCACHED_ROWS, Sample
 
-ROW_BYTES = 100  # beside the elements of a row: key, lookup, entry of the index, counters
+ROW_BYTES = 120  # beside the elements of a row: key, lookup, entry of the index, counters
 _COUNTERS = 16  # per row
 _HALVED_AFTER = 64  # counts per row
 _MOST_COUNTED = np.uint16(2**16 - 1)

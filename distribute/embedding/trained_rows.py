@@ -73,6 +73,8 @@ class TrainedRows(RowCache):
         self._store = RowStore(name, rows, dim, dtype, slots_of(name, options.rule, dim))
         self._values = self._store.values
         self._updater, self._clipping = RowUpdater(name, options.rule), options.clipping
+        # Else only the ps knows of which keys the gradients have no norm: those without a row.
+        self._all_keys_have_rows = options.admission is None and options.evicts is not None
         self._own = np.zeros(rows, np.int64)  # updates by this worker since a row was pulled
         self._pushes = self._step = 0
         # Updates of rows between two of their pulls; at first as if there was one other worker.
@@ -145,6 +147,8 @@ class TrainedRows(RowCache):
                 part, scale = clipped(self._clipping, gradients[low:high], 1.0)
                 held = np.flatnonzero(places[low:high] >= 0)
                 self._update(places[low:high][held], part[held], scale)
+                if scale != 1.0 and held.size < high - low and not self._all_keys_have_rows:
+                    self._read_no_more(places[low:high][held])
 
     def _update(self, places: Array, gradients: Array, scale: float) -> None:
         self._store.touch(places, self._step)
@@ -155,7 +159,10 @@ class TrainedRows(RowCache):
         """Read no row again that was pulled before now."""
         with self._lock:
             self._pushes += 1
-            self._pulled_at[:] = -self._staleness
+            self._read_no_more(slice(None))
+
+    def _read_no_more(self, places: Array | slice) -> None:
+        self._pulled_at[places] = -self._staleness
 
 
 def _parts(rows: DistinctRows) -> list[tuple[int, int]]:

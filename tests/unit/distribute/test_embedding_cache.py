@@ -147,6 +147,17 @@ def test_closures_read_rows_as_they_are(vocabulary_size: int | None) -> None:
     assert own.cache is not None
 
 
+@pytest.mark.parametrize("rows", [1000, (1 << 16) + 1])
+def test_all_that_is_kept_beside_rows_is_within_the_bound(rows: int) -> None:
+    """A sketch has a power of two of counters: just above one they take most."""
+    cache = a_cache(1, rows)
+    look_up(cache, np.arange(rows), 0)
+    arrays = (cache._values, cache._keys, cache._pulled_at, cache._uses._counts, cache._victims)
+    taken = sum(array.nbytes for array in arrays) + cache._index.num_bytes
+    assert len(cache) == rows
+    assert taken <= cache.num_bytes <= rows * ROW
+
+
 def test_without_a_bound_every_lookup_reads_rows_as_they_are() -> None:
     strategy, embeddings = on_servers(TableConfig("t", 2, 10, wl.Initializer("ones")))
     for step in range(3):

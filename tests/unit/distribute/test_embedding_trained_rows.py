@@ -195,6 +195,8 @@ def test_a_worker_alone_reads_the_same_bits_as_without_a_cache(name: str) -> Non
 OPTIONS: dict[str, dict[str, Any]] = {
     "clipped": {"row_norm": 0.5, "table_norm": 1.0},
     "sightings": {"admission": emb.Sightings(2)},
+    "clipped without rows": {"table_norm": 1.0, "admission": emb.Sightings(2)},
+    "clipped and full": {"table_norm": 1.0, "max_rows": 10, "evicts": None},
     "zeros": {"unknown": "zeros"},
     "float64": {"dtype": np.float64},
     "waiting": {"staleness_writes": 3},
