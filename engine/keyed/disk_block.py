@@ -55,6 +55,10 @@ class StoreOnDisk(RowStore):
         self._pages.note(rows)
         return rows
 
+    def note_copied(self, rows: Array) -> None:
+        """They are in memory then, and no step uses them."""
+        self._pages.note_copied(rows)
+
     def touch(self, rows: Array, step: int) -> None:
         """As of every store; a push uses the rows now."""
         super().touch(rows, step)

@@ -107,8 +107,16 @@ class RowPages:
         Args:
             rows: int64, shape ``(n,)``.
         """
+        self._ask(self.note_copied(rows))
+
+    def note_copied(self, rows: Array) -> Array:
+        """These rows are copied now, as :meth:`note`; the pages that were not in memory, ascending.
+
+        Args:
+            rows: int64, shape ``(n,)``.
+        """
         pages = self._pages_of(rows)
-        self._ask(self._mark(pages[self._used[pages] == 0], _ONLY_COPIED))
+        return self._mark(pages[self._used[pages] == 0], _ONLY_COPIED)
 
     def keep_budget(self) -> None:
         """Have pages leave memory if too many came since the last time. Not under a table's lock:

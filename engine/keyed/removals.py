@@ -35,7 +35,11 @@ class Removals:
         self._log.append((step, keys))
         self._size += keys.size
         if self._size > self._most:
-            self._log, self._size, self._begin = [], 0, None
+            self.end()
+
+    def end(self) -> None:
+        """Remember nothing, until the next mark."""
+        self._log, self._size, self._begin = [], 0, None
 
     def since(self, mark: int) -> Array:
         """Removed keys since a mark, int64, ascending.

@@ -106,6 +106,9 @@ class RowStore:
                 self.slots[slot][fresh] = start
         return np.concatenate([released, np.arange(used, fresh.stop)])
 
+    def note_copied(self, rows: Array) -> None:
+        """These rows are copied now, from here or to here; for those that may be on disk."""
+
     def release(self, rows: Array) -> None:
         """Give rows back, to be used again."""
         self.last[rows] = FREE

@@ -202,6 +202,7 @@ class KeyedTable:
         if since or before != FREE:
             last = store.last[rows]
             rows = rows[(last >= since) & (last < before)]
+        store.note_copied(rows)
         slots = {name: slot[rows] for name, slot in store.slots.items()}
         values = gather_rows(store.values, rows)
         tile = Tile(store.keys[rows], values, slots, store.counts[rows], store.last[rows])
@@ -214,6 +215,14 @@ class KeyedTable:
         while cursor >= 0:
             tile, cursor = self.copy(cursor, max_rows, since)
             yield tile
+
+    def note_copied(self, rows: Array) -> None:
+        """Places of :attr:`columns` are copied now: they may be on disk.
+
+        Args:
+            rows: int64, shape ``(n,)``.
+        """
+        self._store.note_copied(rows)
 
     @property
     def columns(self) -> dict[str, Array]:
@@ -268,6 +277,10 @@ class KeyedTable:
         """
         return self._removals.since(mark)
 
+    def end_marks(self) -> None:
+        """Nothing asks for what was removed since a mark any more: it is forgotten."""
+        self._removals.end()
+
     def load(self, tile: Tile) -> None:
         """Write rows as they were copied; a key that has a row gets the tile's.
 
@@ -293,6 +306,7 @@ class KeyedTable:
                 table=name,
             )
         rows[new] = self._insert(keys[new])
+        store.note_copied(rows)
         store.values[rows] = tile.values
         for slot, memory in store.slots.items():
             memory[rows] = tile.slots[slot]

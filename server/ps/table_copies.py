@@ -111,6 +111,7 @@ class TableCopy:
         columns = self.block.table.columns
         for start, stop in self._tiles():
             if start >= self._next:
+                self.block.table.note_copied(np.arange(start, stop))
                 self._kept[start] = [column[start:stop].copy() for column in columns.values()]
         return sum(array.nbytes for arrays in self._kept.values() for array in arrays)
 

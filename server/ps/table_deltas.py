@@ -115,6 +115,8 @@ def _taken(copy: TableCopy, mark: BaseMark) -> dict[str, Array] | None:
     rows = _changed(columns["last"], mark, 0)
     if rows.size > _most(copy):
         return None
+    if not copy.is_kept:
+        copy.block.table.note_copied(rows)
     return {name: column[rows] for name, column in columns.items()}
 
 

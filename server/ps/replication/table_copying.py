@@ -61,6 +61,9 @@ def copy_table(
     except LimitExceededError:  # more rows are evicted during a pass than are remembered
         with block.lock:
             copy.rest(0, _NO_KEYS, anew=True)
+    finally:
+        with block.lock:
+            block.table.end_marks()
 
 
 class _Copy:

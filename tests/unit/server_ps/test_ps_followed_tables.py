@@ -136,6 +136,22 @@ def test_rows_that_come_and_go_between_two_passes_are_copied_as_they_are_then(
     assert digest_of(follower) == digest_of(store)
 
 
+def test_what_goes_is_not_remembered_once_a_follower_has_joined() -> None:
+    """Nobody asks for it then, and in no budget is room for it."""
+    store = Store(TaskId("ps", 0), SETTINGS)
+    session = session_of(store, 0)
+    session.define([TABLES["the least used go"]], {}, create=True)
+    draw = np.random.default_rng(0)
+    push(session, draw)
+    _, link = follow(store)
+    [block] = store.table.tables()
+    assert isinstance(block, KeyedBlock)
+    while not block.table.counts.evicted:
+        push(session, draw, 3000)
+    link.finish()
+    assert block.table._removals._log == []
+
+
 def test_a_table_that_forgets_what_it_evicts_is_copied_at_one_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

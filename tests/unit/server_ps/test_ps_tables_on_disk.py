@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from windlass.server.ps.memory_limits import HeldBytes
 from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.joining import copy_store
 from windlass.server.ps.store import Store
+from windlass.server.ps.table_copies import TableCopy
 from windlass.telemetry.task_metrics import ps_samples
 
 WHO = Incarnation(TaskId("worker", 0), 1)
@@ -267,11 +269,42 @@ def test_a_follower_has_a_folder_of_its_own_or_all_rows_in_memory(
     copy_store(leader, Follower(FOLLOWER, link))
     train()
     link.finish()
-    assert digest_of(follower) == digest_of(leader)
     [block] = follower.table.tables()
     assert isinstance(block, BlockOnDisk) == follows_on_disk
     if isinstance(block, BlockOnDisk):
         assert block._pages.memory_bytes <= 1.5 * MEMORY
+    assert digest_of(follower) == digest_of(leader)
+
+
+def copied_at_once(store: Store) -> None:
+    """To a follower, under the lock: more rows go during a pass than are remembered."""
+    table = block_of(store).table
+    for _ in table.tiles(1000):
+        pass
+
+
+def loaded_again(store: Store) -> None:
+    """By a follower, or from a delta: rows that are there already."""
+    table = block_of(store).table
+    for tile in list(table.tiles(1000)):
+        table.load(tile)
+
+
+def kept_for_a_cut(store: Store) -> None:
+    """A small table is kept by the first push after the moment."""
+    assert TableCopy(block_of(store), most=1 << 16).keep([]) > MEMORY
+
+
+@pytest.mark.parametrize("use", [copied_at_once, loaded_again, kept_for_a_cut])
+def test_what_is_copied_leaves_memory_again(tmp_path: Path, use: Callable[[Store], None]) -> None:
+    store = make_store(tmp_path / "rows")
+    session, block = session_of(store, large()), block_of(store)
+    for keys in np.split(np.arange(ROWS), 16):
+        session.step(gradients(t=(keys, np.ones((keys.size, WIDTH), np.float32))))
+    use(store)
+    for keys in np.split(np.arange(ROWS), 256)[:4]:
+        session.lookup("t", keys)
+    assert resident_bytes(block.table.columns["values"]) <= 1.5 * MEMORY
 
 
 @pytest.mark.parametrize("rule", [Adam(learning_rate=0.1), RowwiseAdagrad()], ids=["adam", "row"])
