@@ -131,6 +131,10 @@ class KernelLibrary:
         self._background.add(key)
         new_thread("kernel-loader", partial(self._try_load, *key), failed=nobody_waits).start()
 
+    def wait(self) -> None:
+        """Wait until Numba is loaded, which slows the process down; errors are logged."""
+        self._try_load("gather", _BYTES)
+
     def load_all(self) -> Iterator[Loaded]:
         """Load or compile every kernel there is; yields each."""
         updates = {kernel.name: kernel for rule in built_in_rules() for kernel in rule.kernels}

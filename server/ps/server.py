@@ -77,7 +77,7 @@ class PsServer(HostedServer):
             task, self.shares, self.lease, self.generation, limiter, model_dir
         )
         sessions = SessionService(self.shares, settings, limiter, self.lease.check_job)
-        follow = FollowService(self.shares.at, settings.max_step_bytes)
+        follow = FollowService(self.shares.at, settings.max_step_bytes, library.wait)
         most = per_worker * settings.max_sessions
         self._host = TaskHost(
             task,

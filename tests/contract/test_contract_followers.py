@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -45,15 +45,21 @@ class Pair:
     Args:
         settings: Settings of both.
         serve: The follower's service; None: the product's.
+        prepare: What makes the follower slow at first.
     """
 
-    def __init__(self, settings: Settings, serve: Service | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        serve: Service | None = None,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
         self.settings = settings
         self.leader = ReplicatedShare(0, LEADER, settings)
         self.leader.lead(Lead(0, 1, LEADER))
         fill(self.leader.store, Adam(learning_rate=0.01))
         self.follower = ReplicatedShare(0, FOLLOWER, settings)
-        service = FollowService(lambda number: self.follower, settings.max_step_bytes)
+        service = FollowService(lambda number: self.follower, settings.max_step_bytes, prepare)
         self.host = TaskHost(
             FOLLOWER,
             threads=8,
@@ -91,13 +97,31 @@ class Pair:
 
 
 @contextmanager
-def pair(settings: Settings, serve: Service | None = None) -> Iterator[Pair]:
-    both = Pair(settings, serve)
+def pair(
+    settings: Settings,
+    serve: Service | None = None,
+    prepare: Callable[[], object] = lambda: None,
+) -> Iterator[Pair]:
+    both = Pair(settings, serve, prepare)
     try:
         yield both
     finally:
         both.leader.store.records.detach(FOLLOWER)
         both.host.stop(0)
+
+
+@every_kind
+def test_no_push_waits_for_a_ps_that_gets_ready_to_follow(kind: str) -> None:
+    is_ready, links = threading.Event(), list[RemoteLink]()
+    with pair(SETTINGS[kind], prepare=lambda: is_ready.wait(30)) as both:
+        opening = threading.Thread(target=lambda: links.append(both.link()))
+        opening.start()
+        opening.join(0.2)
+        assert links == []  # so nothing is sent to it
+        is_ready.set()
+        opening.join(30)
+        [link] = links
+        link.close()
 
 
 @every_kind

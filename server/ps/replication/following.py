@@ -29,11 +29,19 @@ class FollowService:
     Args:
         share: The share of a number.
         max_record_bytes: Most bytes of arrays of a record.
+        prepare: Called before a leader is answered: what makes this ps slow at first, and with it
+            all who push to the leader.
     """
 
-    def __init__(self, share: Callable[[int], ReplicatedShare], max_record_bytes: int) -> None:
+    def __init__(
+        self,
+        share: Callable[[int], ReplicatedShare],
+        max_record_bytes: int,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
         self._share = share
         self._max_record_bytes = max_record_bytes
+        self._prepare = prepare
         self._pool = MemoryPool()
 
     def serve(self, greeting: Greeting) -> bool:
@@ -43,6 +51,7 @@ class FollowService:
             WindlassError: It may not lead, or has sent what is no record.
             OSError: The connection broke.
         """
+        self._prepare()
         greeting.welcome()
         connection = greeting.connection
         connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
