@@ -1,7 +1,7 @@
 """Random faults on a job with replicas: no count is ever lost, doubled or read as it was before.
 
 What happens is drawn from a seed: :mod:`helpers.chaos`. ``make chaos`` makes 70 faults (or
-``CHAOS_FAULTS``) in each of three jobs; ``CHAOS_SEED`` repeats a run as far as the machine's timing
+``CHAOS_FAULTS``) in each of five jobs; ``CHAOS_SEED`` repeats a run as far as the machine's timing
 does.
 """
 
@@ -24,7 +24,13 @@ SEED = int(os.environ.get("CHAOS_SEED", random.randrange(1 << 32)))
 
 @contextmanager
 def chaos(
-    folder: Path, seed: int, *, linked: bool, ps: int | None = None, disk: SmallDisk | None = None
+    folder: Path,
+    seed: int,
+    *,
+    linked: bool,
+    ps: int | None = None,
+    disk: SmallDisk | None = None,
+    over: str = "",
 ) -> Iterator[Chaos]:
     """Faults of a job that is checked at the end; its number of ``ps`` is drawn, too, if None."""
     draw = random.Random(seed)
@@ -42,6 +48,7 @@ def chaos(
         pause_s=0.005,
         rebalances=draw.random() < 0.5,
         linked=linked,
+        over=over,
         **environment,
     )
     made = Chaos(job, seed, disk)
@@ -63,6 +70,24 @@ def test_no_count_is_lost_or_doubled_or_old_in_a_few_faults(tmp_path: Path) -> N
         made.happen_together(made.delay, lambda: made.part_chief(3.5))
         made.happen_together(made.kill_worker, made.split)
         made.happen_together(made.freeze_worker, made.cut_connections, made.kill_chief_and_ps)
+
+
+@pytest.mark.scenario
+@pytest.mark.parametrize("over", ["tls", "tunnel"])
+def test_no_count_is_lost_or_doubled_over_other_connections(tmp_path: Path, over: str) -> None:
+    with chaos(tmp_path, 5, linked=True, ps=2, over=over) as made:
+        made.happen_together(made.cut_worker, made.kill)
+        made.happen_together(made.cut_connections, made.move)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120 + 15 * FAULTS)
+@pytest.mark.parametrize("over", ["tls", "tunnel"])
+def test_no_count_is_lost_or_doubled_whatever_happens_over_other_connections(
+    tmp_path: Path, over: str
+) -> None:
+    with chaos(tmp_path, SEED, linked=True, over=over) as made:
+        made.happen(FAULTS)
 
 
 @pytest.mark.soak

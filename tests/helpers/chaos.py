@@ -200,9 +200,21 @@ class Chaos:
 
     def move(self) -> None:
         """A share moves to another ps."""
+        self._until_no_move()
         share, to = self._a_move()
         self._say(f"move {share.share} to {to.short}")
         assert self._job.move(share.share, to).reason == ""
+
+    def _until_no_move(self) -> None:
+        """Wait until a move that has begun beside this one is over."""
+
+        def is_over() -> bool:
+            with suppress(WindlassError), self._job.chief() as chief:
+                move = chief.status(timeout_s=2).move
+                return move is None or move.phase.is_over
+            return False
+
+        wait_until(is_over, 30, "the move before to be over")
 
     def begin_move(self) -> None:
         """A share begins to move, which what comes next may prevent."""

@@ -17,12 +17,16 @@ from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.net.free_ports import free_ports
 
+from .certificates import LOCAL, issued, write
 from .clusters import HandStarted, tf_configs
 from .histories import check_histories, read_history
 from .links import Links
 from .waiting import scaled, wait_until
 
 _HELPERS = Path(__file__).resolve().parent
+_OUTER = "127.0.0.2"  # of proxies
+_NO_MEMORY = {"WINDLASS_SHARED_MEMORY": "false"}
+_OVER = {"tls": _NO_MEMORY, "tunnel": {"WINDLASS_TCP_SESSIONS": "false", **_NO_MEMORY}}
 
 
 class CountingJob(HandStarted):
@@ -41,6 +45,8 @@ class CountingJob(HandStarted):
         replicas: How many ps have each share.
         shares: Number of shares; 0: one for each ps.
         linked: All that tasks send to each other goes over :attr:`links`; they share no memory.
+        over: What they send goes over ``tls``, or a ``tunnel`` through gRPC; if that is empty, over
+            what they choose.
         environment: Variables of all processes.
 
     Attributes:
@@ -61,6 +67,7 @@ class CountingJob(HandStarted):
         replicas: int = 2,
         shares: int = 0,
         linked: bool = False,
+        over: str = "",
         **environment: str,
     ) -> None:
         self.folder = folder
@@ -71,8 +78,12 @@ class CountingJob(HandStarted):
             "WINDLASS_PS_SHARES": str(shares),
             "WINDLASS_MODEL_DIR": str(folder / "model"),
             "WINDLASS_REBALANCE": str(int(rebalances)),
+            **_OVER.get(over, {}),
             **environment,
         }
+        self._settings = Settings()
+        if over == "tls":
+            self._issue_certificates()
         self._has_followers = replicas > 1
         self._shares = shares or ps
         self.links: Links | None = None
@@ -88,14 +99,23 @@ class CountingJob(HandStarted):
         self._client: ChiefClient | None = None
         super().__init__(self.command, self.configs, folder, **self.environment)
 
+    def _issue_certificates(self) -> None:
+        """Certificates of all tasks, each of which finds its own, and of the test."""
+        folder = self.folder / "certificates"
+        for task in self.configs:
+            role, index = task.split(":")
+            write(folder / f"{role}-{index}", issued(role, int(index), hosts=(*LOCAL, _OUTER)))
+        self.environment["CERTIFICATES"] = str(folder)
+        self._settings = Settings(**write(folder / "driver", issued("driver", None)))
+
     def _put_proxies(self) -> None:
         """Let the tasks know each other by addresses at which proxies listen."""
         addresses = {}
         for task, config in self.configs.items():
             role, index = task.split(":")
             host, port = json.loads(config)["cluster"][role][int(index)].split(":")
-            addresses[task] = ("127.0.0.2", int(port)), (host, int(port))
-            self.configs[task] = config.replace(host, "127.0.0.2")
+            addresses[task] = (_OUTER, int(port)), (host, int(port))
+            self.configs[task] = config.replace(host, _OUTER)
         self.environment |= {"WINDLASS_HOST": host, "WINDLASS_SHARED_MEMORY": "false"}
         self.links = Links(addresses, lambda: {t: p.pid for t, p in self.running.items()})
 
@@ -130,11 +150,15 @@ class CountingJob(HandStarted):
     def go_on(self, steps: int = 5) -> None:
         """Wait until each task has made some more steps."""
         before = self.steps()
-        wait_until(
-            lambda: all(self.steps()[slot] >= before[slot] + steps for slot in self._counting),
-            30,
-            "steps of all tasks",
-        )
+
+        def has_gone_on() -> bool:
+            for index in range(self.num_workers):
+                task = f"worker:{index}"
+                code = self.running[task].poll()
+                assert code is None, f"{task} has ended with {code}: {self.said(task)[-3000:]}"
+            return all(self.steps()[slot] >= before[slot] + steps for slot in self._counting)
+
+        wait_until(has_gone_on, 30, "steps of all tasks")
 
     # -- the chief -----------------------------------------------------------------------------
 
@@ -147,7 +171,7 @@ class CountingJob(HandStarted):
     def chief(self) -> Iterator[ChiefClient]:
         """Calls to the chief; after a failure they go over another connection."""
         if self._client is None:
-            self._client = ChiefClient(self.address, Settings(), Principal("driver"))
+            self._client = ChiefClient(self.address, self._settings, Principal("driver"))
         try:
             yield self._client
         except WindlassError:

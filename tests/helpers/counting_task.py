@@ -1,7 +1,8 @@
 """``windlass …`` as a process that also says what its stores hold, for :mod:`helpers.counting_job`.
 
 Each time the file ``digests-wanted`` has another number, the process writes, in a file of its own,
-role, epoch and digest of each share that it has whole.
+role, epoch and digest of each share that it has whole. With ``CERTIFICATES`` it shows its own ones
+of that folder.
 """
 
 import gc
@@ -46,6 +47,10 @@ def _answer(index: int) -> None:
 
 if __name__ == "__main__":
     task = json.loads(os.environ["TF_CONFIG"])["task"]
+    if certificates := os.environ.pop("CERTIFICATES", ""):
+        own = Path(certificates, f"{task['type']}-{task['index']}")
+        for part, name in {"CERT": "tls.crt", "KEY": "tls.key", "CA": "ca.crt"}.items():
+            os.environ[f"WINDLASS_TLS_{part}"] = str(own / name)
     if task["type"] == "ps":
         threading.Thread(target=_answer, args=(task["index"],), daemon=True).start()
     main()
