@@ -81,7 +81,7 @@ class KernelLibrary:
         self._folder: CacheFolder | None = None
         self._lock = threading.Lock()  # around loading
         self._kernels: dict[tuple[str, DType], Any] = {}
-        self._background: set[tuple[str, DType]] = set()
+        self._background: dict[tuple[str, DType], threading.Thread] = {}
         self.loaded: list[Loaded] = []
 
     def use_folder(self, folder: str) -> None:
@@ -128,12 +128,15 @@ class KernelLibrary:
         key = (name, dtype)
         if key in self._kernels or key in self._background:
             return
-        self._background.add(key)
-        new_thread("kernel-loader", partial(self._try_load, *key), failed=nobody_waits).start()
+        thread = new_thread("kernel-loader", partial(self._try_load, *key), failed=nobody_waits)
+        thread.start()
+        self._background[key] = thread
 
-    def wait(self) -> None:
-        """Wait until Numba is loaded, which slows the process down; errors are logged."""
-        self._try_load("gather", _BYTES)
+    def wait(self, timeout_s: float) -> None:
+        """Wait until what is loaded in the background is there: that slows all threads down."""
+        until = time.monotonic() + timeout_s
+        for thread in tuple(self._background.values()):
+            thread.join(max(0.0, until - time.monotonic()))
 
     def load_all(self) -> Iterator[Loaded]:
         """Load or compile every kernel there is; yields each."""

@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Iterator
+from functools import partial
 
 from ...cluster.access.leadership import Leadership
 from ...cluster.replication.replica import ReplicaRole
@@ -34,6 +35,8 @@ from .store import Store
 
 log = logging.getLogger(__name__)
 
+# Numba is loaded within a second. Where kernels have to be compiled a replica is needed sooner.
+_LOADED_S = 5.0
 _HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
 
@@ -77,7 +80,9 @@ class PsServer(HostedServer):
             task, self.shares, self.lease, self.generation, limiter, model_dir
         )
         sessions = SessionService(self.shares, settings, limiter, self.lease.check_job)
-        follow = FollowService(self.shares.at, settings.max_step_bytes, library.wait)
+        follow = FollowService(
+            self.shares.at, settings.max_step_bytes, partial(library.wait, _LOADED_S)
+        )
         most = per_worker * settings.max_sessions
         self._host = TaskHost(
             task,

@@ -223,6 +223,16 @@ def test_threads_that_ask_at_once_get_the_same_kernel(tmp_path: Path) -> None:
     assert [kernel.name for kernel in library.loaded].count("sgd") == 1
 
 
+def test_what_is_loaded_in_the_background_is_waited_for_so_long(tmp_path: Path) -> None:
+    library = KernelLibrary(str(tmp_path))
+    library.wait(0)
+    library.load_in_background()
+    library.wait(0)
+    assert library.loaded == []
+    library.wait(60)
+    assert [each.name for each in library.loaded] == ["gather"]
+
+
 def test_an_error_in_the_background_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
