@@ -74,6 +74,7 @@ class JobTask(JobLink):
         self._leader: JobLeader | None = None
         self._runtime: ClusterRuntime | None = None
         self._on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+        self._interrupts = False
         self._metrics = MetricsPort(task.task, task.known_address, settings, self._samples)
 
     def start(self, on_interrupt: Callable[[WindlassError], None] | None = None) -> ClusterRuntime:
@@ -92,6 +93,7 @@ class JobTask(JobLink):
             StorageError: The model directory cannot be written.
         """
         self._on_interrupt = on_interrupt or self._on_interrupt
+        self._interrupts = on_interrupt is not None
         self._metrics.start()
         chief_address = self._begin_to_lead() if self._leads else self._plane.listen(self.check)
         restore_from = self._join(chief_address) if chief_address else ""
@@ -122,6 +124,10 @@ class JobTask(JobLink):
         chief, membership = self._client_of(chief_address, self.task.address)
         self._membership = membership
         membership.on_lost = self.interrupt
+        # The job's last checkpoint waits for the chief's program, which may make no steps. (Workers
+        # are waited for briefly, and those in sync agree on their last step.)
+        if self._leader is not None and self._interrupts and not self._plane.in_sync:
+            membership.on_stopping = self._on_interrupt
         who = join_unless_done(membership, self.task, self._settings, self.check)
         self._barrier = BarrierClient(chief, who, self.check)
         self._marker = marker = CutMarker(chief, who, lambda: self._plane.session)

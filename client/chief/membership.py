@@ -70,6 +70,8 @@ class Membership:
         self.who = Incarnation(task, 0)
         # Called once, from the heartbeat thread, when the program must be interrupted.
         self.on_lost: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+        # Called once, from the heartbeat thread, when the program should end at its next step.
+        self.on_stopping: Callable[[WindlassError], None] = lambda error: None  # noqa: ARG005
         # Called from the heartbeat thread with the number of a cut that is to be joined, again and
         # again while it is under way.
         self.on_cut: Callable[[int], None] = lambda number: None  # noqa: ARG005
@@ -168,12 +170,15 @@ class Membership:
             # The user has seen an error of this task itself.
             why = f": {reason}" if reason and not reason.startswith(f"{self.task} ") else ""
             log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER)
+        begins_to_stop = phase is Phase.STOPPING is not self.phase
         self.phase, self.reason = phase, reason
         if phase.is_over:
             self._over.set()
-        if self._finish_sent or not phase.is_over:
+        if self._finish_sent:
             return
-        if phase is Phase.FAILED:
+        if begins_to_stop:
+            self.on_stopping(self._stopping())
+        elif phase is Phase.FAILED:
             self.on_lost(PeerLostError(f"{self.task} ends because the job failed: {reason}"))
         elif phase is Phase.STOPPED:
             self.on_lost(JobStoppedError(f"{self.task} ends because the job was stopped: {reason}"))
@@ -193,9 +198,12 @@ class Membership:
             JobStoppedError: The job was asked to stop.
         """
         if self.phase in (Phase.STOPPING, Phase.STOPPED):
-            raise JobStoppedError(f"{self.task} ends because the job is stopping: {self.reason}")
+            raise self._stopping()
         if self.phase is Phase.FAILED:
             raise PeerLostError(f"{self.task} ends because the job failed: {self.reason}")
+
+    def _stopping(self) -> JobStoppedError:
+        return JobStoppedError(f"{self.task} ends because the job is stopping: {self.reason}")
 
     def finish(self, outcome: Outcome, message: str = "", exit_code: int = 0) -> None:
         """Report the end of this task's work. A failure to reach the chief is logged."""

@@ -113,6 +113,22 @@ def test_a_ps_that_stands_still_is_replaced_and_follows_when_it_comes_back(tmp_p
         job.go_on()
 
 
+def test_a_job_whose_ps_are_all_asked_to_leave_saves_and_stops(tmp_path: Path) -> None:
+    """The chief's program only waits: it is interrupted, since the ps leave soon."""
+    job = CountingJob(tmp_path, chief_counts=False, WINDLASS_LEASE_S=str(scaled(20)))
+    try:
+        job.until_whole()
+        job.go_on()
+        for task in job.ps:
+            job.running[task].terminate()
+        codes = {task: each.code for task, each in job.wait().items()}
+        assert codes == dict.fromkeys(job.running, ExitCode.DRAINED), job.said("chief:0")
+        assert "the job is stopping: /job:ps/task:" in job.said("chief:0")
+        assert "INFO    saved " in job.said("chief:0")
+    finally:
+        job.stop()
+
+
 def test_the_loss_of_all_replicas_ends_the_job_and_says_so(tmp_path: Path) -> None:
     job = CountingJob(tmp_path)
     try:

@@ -234,6 +234,17 @@ def test_a_job_that_stojob_ends_the_program_at_its_next_step_with_the_reason(
     assert played.lost == [], "it is not interrupted"
 
 
+def test_a_job_that_begins_to_stop_says_so_once(played: Played) -> None:
+    stopping: list[WindlassError] = []
+    played.membership.on_stopping = stopping.append
+    played.membership.join()
+    played.say(RUNNING, *[(Phase.STOPPING, "by hand")] * 3, (Phase.STOPPED, "by hand"))
+    played.until_over()
+    [error] = stopping
+    assert isinstance(error, JobStoppedError)
+    assert error.message.endswith("ends because the job is stopping: by hand")
+
+
 def test_a_job_that_stopped_interrupts_the_program(played: Played) -> None:
     played.membership.join()
     played.say((Phase.STOPPING, "by hand"), (Phase.STOPPED, "by hand"))
