@@ -4,6 +4,7 @@ lost, nothing is applied twice, and the job goes on.
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,35 @@ def test_a_ps_that_stands_still_is_replaced_and_follows_when_it_comes_back(tmp_p
         os.kill(job.running["ps:1"].pid, signal.SIGCONT)
         job.until_said("share 1: ps:0 leads, followers: ps:1")
         job.go_on()
+
+
+def test_workers_go_on_while_there_is_no_chief(tmp_path: Path) -> None:
+    with counting_job(tmp_path, chief_counts=False) as job:
+        job.go_on()
+        job.running["chief:0"].kill()
+        job.running["chief:0"].wait(scaled(10))
+        job.go_on(50)
+        job.start_again("chief:0")
+        job.until_said("going on at global step")
+        job.until_whole()
+        job.go_on()
+
+
+@pytest.mark.soak
+def test_a_chief_that_is_killed_during_moves_and_its_successor_lose_nothing(tmp_path: Path) -> None:
+    with counting_job(tmp_path, 3, chief_counts=False, rows=100_000) as job:
+        for wait_s in (0.0, 0.05, 0.2):
+            [share, *_] = job.shares()
+            [to] = {TaskId("ps", i) for i in range(3)} - {share.leader, *share.followers}
+            with job.chief() as chief:
+                chief.move_share(share.share, to, timeout_s=10)
+            threading.Event().wait(wait_s)  # how far the move comes is chance
+            job.running["chief:0"].kill()
+            job.start_again("chief:0")
+            job.until_whole()
+            job.go_on()
+        job.stop_counting()
+        job.check_digests()
 
 
 def test_a_job_whose_ps_are_all_asked_to_leave_saves_and_stops(tmp_path: Path) -> None:
