@@ -9,6 +9,7 @@ that takes longer: a step of a quarter of a millisecond gets under half a percen
 
 Between steps each worker changes its own copies, so all have to make the same changes. A look
 compares how many each has made: what the chief alone has loaded would train two models in silence.
+It compares some of the values, too (``equal_copies.py``).
 """
 
 import logging
@@ -155,10 +156,10 @@ class SynchronousSteps:
             CheckpointError: The checkpoint is damaged.
             ShapeMismatchError: The variable has another shape there.
         """
-        if self._job is None:
+        if self._job is None and len(self._workers.members) == 1:
             return
         self._variables[variable.name] = variable
-        if _has_no_value(variable) and self._writes:
+        if self._job is not None and self._writes and _has_no_value(variable):
             log.warning(
                 "%r is not in the job's checkpoints: it is ON_READ without aggregation, so its "
                 "copies make no value",
@@ -251,19 +252,27 @@ class SynchronousSteps:
         return self.global_step > self._first_step
 
     def _look(self) -> None:
-        """Find out what the first worker wants of all, who was asked to stop, and who has changed
-        variables.
+        """Find out what the first worker wants of all, who was asked to stop, who has changed
+        variables, and whether copies are equal.
         """
+        from . import equal_copies  # which asynchronous workers do without
+
         job, workers = self._job, self._workers
         count = len(workers.members)
-        mine = np.zeros(2 + 2 * count, np.int64)
+        names = equal_copies.chosen(self._variables, self.global_step) if count > 1 else []
+        mine = np.zeros(2 + (2 + equal_copies.COUNT) * count, np.int64)
         if self._writes:
             mine[:2] = job is not None and job.wanted, self._steps_until_next_look()
         mine[2 + workers.rank] = job is not None and job.stop is not None
         mine[2 + count + workers.rank] = self._by_hand
-        wanted, interval, *rest = workers.all_reduce(mine).tolist()
+        numbers = mine[2 + 2 * count :].view(np.float64).reshape(count, -1)
+        numbers[workers.rank] = equal_copies.numbers_of([self._variables[name] for name in names])
+        everyones = workers.all_reduce(mine)  # each adds zeros to what is another's
+        wanted, interval, *rest = everyones[: 2 + 2 * count].tolist()
         self._next_look = self.global_step + interval
         _require_same_changes(workers, rest[count:], self.global_step)
+        numbers = everyones[2 + 2 * count :].view(np.float64).reshape(count, -1)
+        equal_copies.require_equal(names, numbers, workers.members, workers.rank, self.global_step)
         if job is None:
             return
         asked = [member for member, stop in zip(workers.members, rest, strict=False) if stop]

@@ -1,4 +1,4 @@
-"""What one worker in sync alone has loaded ends the job, on every framework."""
+"""What one worker in sync alone has loaded, or draws by itself, ends the job."""
 
 import os
 from pathlib import Path
@@ -87,3 +87,54 @@ def test_weights_that_the_chief_alone_loads_end_workers_in_sync(
     assert "in silence" not in output
     assert "have not changed the same variables" in output + errors
     assert "every worker" in output + errors
+
+
+NOISE = """
+import numpy as np, torch
+import windlass as wl
+strategy = wl.distribute.MultiWorkerMirroredStrategy()
+torch.manual_seed(strategy.task_index)
+
+class Langevin(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(torch.randn_like(parameter), alpha=0.01)
+
+module = torch.nn.Linear(8, 4)
+in_optimizer = {in_optimizer}
+kind = Langevin if in_optimizer else torch.optim.SGD
+optimizer = kind(module.parameters(), 0.01)
+optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+for _ in range(500):
+    optimizer.zero_grad()
+    module(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+    if not in_optimizer:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.01)
+print("in silence", flush=True)
+"""
+
+
+@pytest.mark.parametrize("in_optimizer", [True, False], ids=["in the optimizer", "between steps"])
+def test_noise_that_each_worker_in_sync_draws_by_itself_ends_them(
+    in_optimizer: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "train.py"
+    program.write_text(NOISE.replace("{in_optimizer}", str(in_optimizer)))
+    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0"]
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, *local, program],
+        timeout_s=scaled(120),
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert code != 0, output
+    assert "in silence" not in output
+    assert "differ between the workers in sync" in output + errors
+    assert "one seed" in output + errors

@@ -268,3 +268,26 @@ def test_a_change_of_one_worker_between_steps_is_an_error_that_names_it_on_all()
 
     for message in together(work):
         assert "/job:worker/task:0 3, /job:worker/task:1 2" in message
+
+
+def test_noise_that_each_worker_draws_by_itself_is_an_error_that_names_the_variable() -> None:
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> str:
+        rng = np.random.default_rng(rank)
+        with strategy.scope():
+            w = wl.Variable(np.ones((8, 4), np.float32), name="w")
+            best = wl.Variable(0.0, name="best")
+            optimizer = wl.optimizers.SGD(0.1)
+
+        def train(steps: int, noise: float) -> None:
+            for _ in range(steps):
+                strategy.run(lambda: optimizer.apply_gradients([(np.ones_like(w.numpy()), w)]))
+                w.assign_add(rng.normal(scale=noise, size=(8, 4)).astype(np.float32))
+                best.assign(float(rank))  # a number of the program's own
+
+        train(5, 0.0)
+        with pytest.raises(IncompatibleError) as caught:
+            train(20, 0.01)
+        return str(caught.value)
+
+    for message in together(work):
+        assert "copies of 'w' differ" in message
