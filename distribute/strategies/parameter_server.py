@@ -252,17 +252,7 @@ class ParameterServerExtended(StrategyExtended):
     # -- variables ---------------------------------------------------------------------------
 
     def create_variable(self, spec: VariableSpec) -> PsVariable:
-        """Note a variable; the servers hear of it with its neighbours, when the scope ends.
-
-        Raises:
-            ValueError: A closure creates it.
-        """
-        if current_worker.get() is not None:
-            raise ValueError(
-                f"a closure creates variable {spec.name!r}: each worker would have one of its own, "
-                "and another in every call. Create it in the coordinator's program, in "
-                "`with strategy.scope():`, before the closure is scheduled"
-            )
+        """Note a variable; the servers hear of it with its neighbours, when the scope ends."""
         with self._lock:
             name = self.unique_name(spec.name)
             near = self._colocated[-1] if self._colocated else None

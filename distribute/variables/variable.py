@@ -27,6 +27,7 @@ from ..base.devices import HOST, in_task
 from ..base.interface import StrategyInterface
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from ..base.values import PerReplica
+from ..base.worker_index import current_worker
 from .conversions import in_dtype
 from .spec import Scatter, VariableSpec, make_spec
 
@@ -355,8 +356,18 @@ def _offered(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _create(**kwargs: Any) -> Variable:
-    """What the current strategy makes; in ``run`` the replicas get one variable together."""
+    """What the current strategy makes; in ``run`` the replicas get one variable together.
+
+    Raises:
+        ValueError: A closure creates it, in a scope or not.
+    """
     spec = make_spec(**kwargs)
+    if current_worker.get() is not None:
+        raise ValueError(
+            f"a closure creates variable {spec.name!r}: each worker would have one of its own, "
+            "and another in every call. Create it in the coordinator's program, in "
+            "`with strategy.scope():`, before the closure is scheduled"
+        )
     frame = top_frame()
     if frame is None or frame.replica is None:
         made: Variable = get_strategy().extended.create_variable(spec)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -110,12 +111,13 @@ def test_a_dtype_of_integers_does_not_cut_fractions_off() -> None:
         wl.Variable([2.0, 2.5], dtype=np.int32, name="v")
 
 
-def test_a_closure_creates_no_variable() -> None:
+@pytest.mark.parametrize("where", ["scope", "nowhere"])
+def test_a_closure_creates_no_variable(where: str) -> None:
     strategy = wl.distribute.ParameterServerStrategy()
     coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
 
     def closure() -> Any:
-        with strategy.scope():
+        with strategy.scope() if where == "scope" else nullcontext():
             return wl.Variable(1.0, name="inside").read_value()
 
     coordinator.schedule(closure)
