@@ -44,7 +44,7 @@ class StepsInPlace:
     @property
     def keeps_changes(self) -> bool:
         """Whether what the program changes is in the variables by itself."""
-        return self._own is not None
+        return self._arrays() is not None
 
     def step(self, gradients: Mapping[str, Any]) -> bool:
         """Make a step, if that can be done here.

@@ -155,10 +155,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def refresh(self) -> None:
         """Load parameters and buffers as they are now, with what other workers have pushed.
 
-        What the program has changed in parameters since the last step counts as before a step.
+        What the program has changed in parameters since the last step counts as before a step, and
+        so do buffers that are no averages.
         """
         if not self._in_place.keeps_changes:
             self._give_changes()
+            if changed := self._buffers.changed():
+                self.store.assign(changed)
         self._load()
 
     def _give_changes(self) -> None:

@@ -348,6 +348,27 @@ def test_what_is_no_average_is_the_last_workers_and_is_not_mixed() -> None:
     assert worker == ([5.0] * 4, [5.0] * 4, [1.0] * 4, 0.5)
 
 
+def test_a_queue_that_changed_after_the_last_step_is_not_undone_by_refresh() -> None:
+    torch: Any = pytest.importorskip("torch")
+
+    def program() -> tuple[list[float], list[float]]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        net = torch.nn.Linear(1, 1)
+        net.register_buffer("queue", torch.zeros(2))
+        optimizer = wl.training.torch.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), 0.1), strategy, module=net
+        )
+        net(torch.ones(1)).sum().backward()
+        optimizer.step()
+        net.queue[:] = 7
+        optimizer.refresh()
+        return net.queue.tolist(), optimizer.store.pull(["queue"])["queue"].tolist()
+
+    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+        (found,) = cluster.run(program).values()
+    assert found == ([7.0, 7.0], [7.0, 7.0])
+
+
 def test_batches_of_all_workers_make_keras_averages() -> None:
     keras: Any = pytest.importorskip("keras")
 

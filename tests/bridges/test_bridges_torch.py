@@ -356,6 +356,9 @@ def test_a_parameter_whose_memory_was_replaced_is_updated_where_it_is_now() -> N
     torch.testing.assert_close(module.weight.detach(), before - 1)  # as torch alone
     optimizer.refresh()
     torch.testing.assert_close(module.weight.detach(), before - 1)
+    module.weight.data = before.clone()  # as torch.nn.utils.prune.remove does
+    optimizer.refresh()
+    torch.testing.assert_close(module.weight.detach(), before)
 
 
 @pytest.mark.parametrize("make", [adam, torch.optim.Rprop], ids=["on the servers", "here"])
