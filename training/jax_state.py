@@ -103,8 +103,6 @@ class TrainState:
         )
         self._names = list(self._tree.first)
         rule = optimizer_of(place) if isinstance(place, OnServer) else None
-        if rule is not None:
-            tell_of_half_precision(self._tree.first, "this optax transformation")
         self.store = ArrayStore(
             {
                 **self._tree.first,
@@ -116,6 +114,9 @@ class TrainState:
             mean=mean,
             tables=None if own is None else own.kept.variables(strategy),
         )
+        if self.store.alone is None or own is None:
+            kind = "this optax transformation"
+            tell_of_half_precision(self._tree.first, kind, as_deltas=own is not None)
         self._in_sync = strategy.extended.num_replicas_in_sync > 1
         self._are_reduced = False  # the gradients of the next step, by synchronize
         self._norms = SameNorms()

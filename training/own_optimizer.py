@@ -43,21 +43,29 @@ def choose_place(place: Place, deltas: Deltas, name: str) -> Place:
     return place
 
 
-def tell_of_half_precision(arrays: Mapping[str, Array], kind: str) -> None:
-    """Say that servers update half-precision arrays in float32.
+def tell_of_half_precision(arrays: Mapping[str, Array], kind: str, *, as_deltas: bool) -> None:
+    """Say how training half-precision arrays with other processes differs from training alone.
 
     Args:
-        arrays: Arrays that an optimizer updates on the servers, by name.
+        arrays: Arrays that an optimizer updates, by name.
         kind: Kind of the optimizer, for messages.
+        as_deltas: It runs on the worker and its changes travel; else it runs on the servers.
     """
     half = [n for n, a in arrays.items() if is_float(a.dtype) and a.dtype.itemsize < 4]
-    if half:
+    if not half:
+        return
+    dtype = arrays[half[0]].dtype.name
+    if as_deltas:
+        log.warning(
+            "%r is %s: what %s changes in a step travels as a difference that is rounded to %s, so "
+            "the curve is not quite the one that it has alone; keep parameters in float32, and "
+            "compute in %s where the model does (autocast, a compute dtype)",
+            *(half[0], dtype, kind, dtype, dtype),
+        )
+    else:
         log.warning(
             "%r is %s: on the servers %s computes in float32 and keeps its moments in it, so the "
             'curve is not quite the one that it has alone; deltas="always" keeps it on the '
-            "worker, where it computes in %s as alone",
-            half[0],
-            arrays[half[0]].dtype.name,
-            kind,
-            arrays[half[0]].dtype.name,
+            "worker, where it computes in %s as alone, and what it changes is rounded to that",
+            *(half[0], dtype, kind, dtype),
         )

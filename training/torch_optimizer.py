@@ -114,8 +114,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._show_no_state()
         everything = self._parameters | self._buffers.tensors
         first = {each: to_array(tensor) for each, tensor in everything.items()}
-        if self.worker_reason is None:
-            tell_of_half_precision({each: first[each] for each in self._parameters}, self._kind)
         on_worker = self.worker_reason is not None
         self._state = TorchState(optimizer, self._parameters) if on_worker else None
         kept = self._kept = None
@@ -128,6 +126,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             mean=mean,
             tables=None if kept is None else kept.variables(strategy),
         )
+        if self.store.alone is None or not on_worker:
+            trained = {each: first[each] for each in self._parameters}
+            tell_of_half_precision(trained, self._kind, as_deltas=on_worker)
         self._keeps = kept is not None and _keeps(strategy)
         self._take_state()
         self._own_state = self._own_values(kept) if kept is not None and self._keeps else None

@@ -538,3 +538,23 @@ def test_moments_of_half_precision_are_told_to_be_others(
         told = [each.getMessage() for each in caplog.records if "float32" in each.getMessage()]
         assert len(told) == tells, make
         caplog.clear()
+
+
+def test_rounded_deltas_of_half_precision_are_told_of_on_a_cluster(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def program() -> None:
+        module = torch.nn.Linear(3, 1).half()
+        wl.training.torch.DistributedOptimizer(
+            torch.optim.SGD(module.parameters(), 1e-2),
+            wl.distribute.ParameterServerStrategy(),
+            module=module,
+            deltas="always",
+        )
+
+    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+        cluster.run(program)
+    told = [each.getMessage() for each in caplog.records if "rounded to" in each.getMessage()]
+    assert len(told) == 1
+    assert "float16" in told[0]
+    assert "keep parameters in float32" in told[0]
