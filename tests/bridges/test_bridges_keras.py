@@ -241,7 +241,7 @@ def test_a_model_compiled_again_tells_that_servers_go_on_with_moments(
         caplog.clear()
 
 
-def test_a_file_that_is_loaded_tells_that_servers_go_on_with_moments(
+def test_files_tell_that_servers_have_the_moments_and_go_on_with_them(
     keras: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """Keras writes an optimizer's state into files of weights."""
@@ -250,6 +250,8 @@ def test_a_file_that_is_loaded_tells_that_servers_go_on_with_moments(
         model.fit(X, Y, verbose=0)
         path = tmp_path / "net.weights.h5"
         model.save_weights(path)
+        model.save(tmp_path / "net.keras")
+        assert caplog.text.count("is saved without the moments") == bool(words)
         assert "has loaded" not in caplog.text
         model.load_weights(path)
         assert ("has loaded a file" in caplog.text) == bool(words)

@@ -6,6 +6,7 @@ at once leave a file that nobody can read.
 
 import inspect
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,21 @@ METHODS = ("save", "save_weights", "export")
 _ONE_FILE = (".keras", ".h5", ".hdf5")  # endings; other files and folders Keras writes in place
 
 
-def write(name: str, model: Any, strategy: Strategy, *args: Any, **kwargs: Any) -> Any:
+def write(
+    name: str,
+    model: Any,
+    strategy: Strategy,
+    tell: Callable[[], None],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Keras' method of that name, on the chief.
 
     Args:
         name: Name of the method, one of :data:`METHODS`.
         model: Model whose file it is.
         strategy: Strategy of the model.
+        tell: Says what a file with the optimizer's state lacks of it.
         args: Positional arguments of the program's call.
         kwargs: Keyword arguments of the program's call.
     """
@@ -33,6 +42,8 @@ def write(name: str, model: Any, strategy: Strategy, *args: Any, **kwargs: Any) 
     if not strategy.should_save:
         log.debug("%s.%s: the chief writes it", model.name, name)
         return None
+    if name != "export":
+        tell()
     bound = inspect.signature(method).bind(*args, **kwargs)
     target: Any = bound.arguments.get("filepath")
     if not _is_one_file(target, bound.arguments):
@@ -46,10 +57,10 @@ def write(name: str, model: Any, strategy: Strategy, *args: Any, **kwargs: Any) 
     return None
 
 
-def writers(model: Any, strategy: Strategy) -> dict[str, Any]:
+def writers(model: Any, strategy: Strategy, tell: Callable[[], None]) -> dict[str, Any]:
     """What stands in front of the model's methods that write files, by name."""
     return {
-        name: partial(write, name, model, strategy)
+        name: partial(write, name, model, strategy, tell)
         for name in METHODS
         if hasattr(type(model), name)
     }

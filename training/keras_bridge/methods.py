@@ -82,9 +82,13 @@ class DistributedMethods:
             ("make_test_function", self._make_test_function),
             ("make_predict_function", self._make_predict_function),
             ("_get_metrics_result_or_logs", self._metrics_of_job),
-            *writers(model, strategy).items(),
+            *writers(model, strategy, self._tell_of_saved_file).items(),
         ):
             object.__setattr__(model, attribute, value)
+
+    def _tell_of_saved_file(self) -> None:
+        if self.weights is not None:
+            self.weights.tell_of_saved_file()
 
     def share(self) -> None:
         """Share the weights of the model, which is built. A second time does nothing."""

@@ -112,6 +112,7 @@ class SharedWeights:
         self._in_sync = workers_in_sync(strategy) > 1
         self.can_assign = self.is_chief or self._in_sync
         self.steps = 0
+        self._told_of_file = False
         self._overwritten = 0  # changes of this worker, before steps in turn
         self._prefix = f"{name}/" if name else ""
         _require_weights(model)
@@ -371,6 +372,22 @@ class SharedWeights:
             "takes those of the file. A job that resumes from its checkpoints (model_dir) goes on "
             "with the state that they have",
         )
+
+    def tell_of_saved_file(self) -> None:
+        """Say once that a file has the optimizer's moments as they began, not those of the servers.
+
+        Keras reads a file's moments with the number of steps, and would train on by both.
+        """
+        state = "" if self.trainer is None else self.trainer.server_state
+        if "moments" in state and self.steps and not self._told_of_file:
+            self._told_of_file = True
+            log.warning(
+                "%r is saved without the moments of its %s, which are on the servers and in the "
+                "job's checkpoints (model_dir): compile a model that is loaded from the file "
+                "with a new optimizer before it trains on",
+                self.model.name,
+                type(self.optimizer).__name__,
+            )
 
     def _tell_of_state(self, event: str, alone: str) -> None:
         """Warn where servers keep a state that Keras alone would not keep after an event."""
