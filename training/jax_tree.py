@@ -171,8 +171,11 @@ class ParameterTree:
             elif _has_dtype(leaf, np.inexact):
                 known = ", ".join(self._names[:8])
                 raise ValueError(
-                    f"gradients have an array {name!r} that params has not; params has {known}. A "
-                    "parameter that is a Python number is not shared: make it a jnp.asarray"
+                    f"gradients have an array {name!r} that params has not; params has {known}. "
+                    "Give gradients of the tree that the TrainState was given. A parameter that is "
+                    "a Python number is not shared: make it a jnp.asarray; and of optax.lookahead, "
+                    "which takes gradients of a part of its parameters, keep the slow ones in the "
+                    "state of an optax.GradientTransformation of your own"
                 )
             else:
                 names.append(None)  # float0, of an integer; or no array at all
