@@ -79,14 +79,15 @@ class LeaderWatch:
         self._chief.end_watch()
 
     def _ask(self) -> None:
-        before = self._changes
-        seen = 0 if self._pause_s else before
+        seen = 0 if self._pause_s else self._changes
         self._changes, shares, leaders = self._chief.watch_leaders(seen, timeout_s=_ANSWER_S)
         self.shares = self.shares or shares
-        if self._changes == before:
+        # A restarted chief says one after the other; what was heard before stays until then. It
+        # counts anew, so that its number of changes may be the one that was seen.
+        now = self._leaders | {each.share: each for each in leaders}
+        if now == self._leaders:
             return
-        # A restarted chief says one after the other; what was heard before stays until then.
-        self._leaders = self._leaders | {each.share: each for each in leaders}
+        self._leaders = now
         for moved in self._told:
             moved()
 

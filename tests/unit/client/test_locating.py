@@ -62,6 +62,16 @@ def test_what_a_restarted_chief_has_not_said_yet_stays(monkeypatch: pytest.Monke
     assert leaders.leader_of(2) is None
 
 
+def test_a_restarted_chief_that_has_counted_as_far_as_the_one_before_is_heard() -> None:
+    leaders = watch((2, 1, [leads(0, 0)]), (2, 1, [leads(0, 0)]), (2, 1, [leads(0, 1)]))
+    told: list[ShareLeader | None] = []
+    leaders.tell(lambda: told.append(leaders.leader_of(0)))
+    assert leaders.begin(10)
+    wait_until(lambda: len(told) == 2, 10)
+    leaders.close()
+    assert told == [leads(0, 0), leads(0, 1)]
+
+
 def test_a_chief_that_does_not_know_how_many_shares_there_are_is_asked_again() -> None:
     """A worker that took a ps for a share would place variables where no other worker does."""
     leaders = watch((1, 0, []), (3, 8, [leads(0, 0)]))
