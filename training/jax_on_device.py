@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ..core.arrays.dtypes import Array
 from .array_store import ArrayStore
-from .jax_arrays import start_copies
+from .jax_arrays import to_hosts
 
 
 class StepsOnDevice:
@@ -61,9 +59,8 @@ class StepsOnDevice:
 
         def made() -> Mapping[str, Array]:
             new = update()
-            start_copies(list(new.values()))
             # Their memory is not donated as long as an array of the host refers to it.
-            on_host = {name: np.asarray(array) for name, array in new.items()}
+            on_host = to_hosts(new)
             own.commit = partial(self._commit, commit, on_host)
             return on_host
 

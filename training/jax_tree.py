@@ -14,7 +14,7 @@ import numpy as np
 from ..core.arrays.dtypes import Array
 from ..core.errors import ConfigurationError
 from .extras import require
-from .jax_arrays import name_of, start_copies
+from .jax_arrays import name_of, to_hosts
 
 __all__ = ["ParameterTree", "is_floating", "named_leaves"]
 
@@ -111,9 +111,7 @@ class ParameterTree:
 
     def gradients(self, gradients: Any) -> dict[str, Array]:
         """Gradients by name, on the host; arguments and errors as of :meth:`named_gradients`."""
-        named = self.named_gradients(gradients)
-        start_copies(list(named.values()))
-        return {name: np.asarray(leaf) for name, leaf in named.items()}  # no copy on a CPU
+        return to_hosts(self.named_gradients(gradients))
 
     def named_gradients(self, gradients: Any) -> dict[str, Any]:
         """Gradients by name, where they are.

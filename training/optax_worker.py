@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.arrays.dtypes import Array
 from .extras import require
-from .jax_arrays import on_device, start_copies
+from .jax_arrays import on_device, start_copies, to_hosts
 from .jax_tree import ParameterTree, named_leaves
 from .kept_state import KeptState, can_keep
 
@@ -87,8 +87,7 @@ class WorkerOptimizer:
         given = self._tree.shared(every), self.state, self._tree.shared(values)
         updates, state = self._run(given, extra)
         made = self._tree.by_name(updates)
-        start_copies(list(made.values()))
-        return {name: np.asarray(made[name]) for name in gradients}, state
+        return to_hosts({name: made[name] for name in gradients}), state
 
     def apply(
         self, gradients: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any]

@@ -25,7 +25,7 @@ from .torch_names import SHARED, named_parameters
 from .torch_rules import TorchRules, has_stepped, take_scale_out
 from .torch_server_state import StateOnServers, StepsOfState
 from .torch_state import StateCopy, TorchState
-from .torch_tensors import HostCopies, Targets, from_gradient, to_array
+from .torch_tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
 
 if TYPE_CHECKING:
     from ..distribute.own_arrays import OwnValues
@@ -113,6 +113,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             )
         self._show_no_state()
         everything = self._parameters | self._buffers.tensors
+        pin_values_for(everything.values())
         first = {each: to_array(tensor) for each, tensor in everything.items()}
         on_worker = self.worker_reason is not None
         self._state = TorchState(optimizer, self._parameters) if on_worker else None
@@ -135,7 +136,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._steps_unkept = 0  # made in place
         self._state_before: StateCopy | None = None  # during a step that may be refused
         self._steps_of_state = StepsOfState(self._kind, resumed=self.store.step > 0)
-        self._copies = HostCopies()
+        self._copies, self._results = HostCopies(), HostCopies()
         self._values: Mapping[str, Any] = {}
         self._stepped = Targets(self._parameters | self._buffers.averages)
         self._changes = ProgramChanges(self.store, self._parameters, self._stepped)
@@ -305,10 +306,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._step_of_its_own(gradients)
         others = [name for name in self._parameters if name not in gradients]
         changed = self._stepped.changed(others, self._values)  # by the program
-        return {
-            name: to_array(self._parameters[name]) - self._values[name]
-            for name in (*gradients, *changed)
-        }
+        after = self._results.gradients({n: self._parameters[n] for n in (*gradients, *changed)})
+        return {name: array - self._values[name] for name, array in after.items()}
 
     def _step_here(self, gradients: Mapping[str, Any]) -> bool:
         """Make a step of an optimizer on this worker where no other process has the parameters.

@@ -10,7 +10,7 @@ import numpy as np
 from ..core.arrays.dtypes import Array
 from .extras import require
 from .kept_state import can_keep
-from .torch_tensors import to_array, to_tensor
+from .torch_tensors import HostCopies, to_tensor
 
 torch: Any = require("torch", "torch")
 
@@ -34,11 +34,12 @@ class TorchState:
 
     def __init__(self, optimizer: Any, parameters: Mapping[str, Any]) -> None:
         self._optimizer, self._parameters = optimizer, parameters
+        self._copies = HostCopies()
         self._like: dict[str, dict[str, Any]] = {}
         self.entries: dict[str, Array] = {}
         try:
             self._like = _after_a_step(optimizer, parameters)
-            self.entries = self._flat(self._like)
+            self.entries = _flat(self._like)
         except Exception as error:  # noqa: BLE001 - whatever an optimizer that is not torch's may raise
             log.warning(
                 "the state of %s is not in the job's checkpoints, since a step of a copy failed: "
@@ -51,12 +52,13 @@ class TorchState:
     def now(self) -> dict[str, Array]:
         """The entries as they are, of the same memory where that is possible."""
         state, none = self._optimizer.state, dict[str, Any]()
-        return {
-            entry: _array(value)
+        given = {
+            entry: value
             for name, parameter in self._parameters.items()
             for key, value in state.get(parameter, none).items()
             if (entry := f"{name}/{key}") in self.entries and value is not None
         }
+        return _on_host(given, self._copies)
 
     def load(self, entries: Mapping[str, Array]) -> None:
         """Have these entries, and of parameters that have none no state."""
@@ -69,19 +71,6 @@ class TorchState:
             if given:
                 none = {key: None for key, value in like.items() if value is None}
                 self._optimizer.state[self._parameters[name]] = given | none
-
-    @staticmethod
-    def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
-        flat: dict[str, Array] = {}
-        for name, entries in state.items():
-            for key, value in entries.items():
-                if value is None:
-                    continue
-                array = _array(value)
-                if not can_keep(array):
-                    raise TypeError(f"{key!r} of {name!r} is a {type(value).__name__}")
-                flat[f"{name}/{key}"] = array
-        return flat
 
 
 class StateCopy:
@@ -108,11 +97,35 @@ class StateCopy:
             group.update(copied)
 
 
+def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
+    """The entries by ``parameter/entry``, checked."""
+    given = {
+        f"{name}/{key}": value
+        for name, entries in state.items()
+        for key, value in entries.items()
+        if value is not None
+    }
+    flat = _on_host(given, HostCopies())
+    for name, array in flat.items():
+        if not can_keep(array):
+            raise TypeError(f"{name!r} is a {type(given[name]).__name__}")
+    return flat
+
+
+def _on_host(given: Mapping[str, Any], copies: HostCopies) -> dict[str, Array]:
+    """Entries as arrays; those of another device in buffers of ``copies``."""
+    dense = {n: t for n, t in given.items() if getattr(t, "layout", None) is torch.strided}
+    copied: Mapping[str, Any] = copies.gradients(dense)
+    return {n: copied[n] if n in copied else np.asarray(value) for n, value in given.items()}
+
+
 def _after_a_step(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         # A copy would have torch call them, of the copied optimizer, too.
         raise TypeError("it has not called torch.optim.Optimizer.__init__, so it cannot be copied")
     probe = copy.deepcopy(optimizer)
+    # What a copy forgets: else torch asks it on CUDA for an option that not every optimizer has.
+    probe._warned_capturable_if_run_uncaptured = True
     probe.state.clear()
     names = {id(parameter): name for name, parameter in parameters.items()}
     pairs = [
@@ -126,10 +139,6 @@ def _after_a_step(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, di
         parameter.grad = zeros.to_sparse(1) if rows else zeros
     probe.step()
     return {name: dict(probe.state[parameter]) for name, parameter in pairs}
-
-
-def _array(value: Any) -> Array:
-    return to_array(value) if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 def _as(array: Array, like: Any) -> Any:

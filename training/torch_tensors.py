@@ -1,7 +1,7 @@
 """Tensors of PyTorch as arrays, and back; memory of the host is shared, not copied."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.arrays.dtypes import Array, same_values
 from ..core.arrays.indexed_slices import IndexedSlices
+from ..core.process.accelerators import pin_memory_with
 from .extras import require
 
 torch: Any = require("torch", "torch")
@@ -80,14 +81,14 @@ class HostCopies:
     def _copied(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         devices: dict[Any, None] = {}
-        for name, tensor in tensors.items():
-            buffer = self._buffers.get(name)
-            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-                buffer = self._buffers[name] = self._allocate(tensor)
-            with torch.no_grad():
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                buffer = self._buffers.get(name)
+                if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                    buffer = self._buffers[name] = self._allocate(tensor)
                 buffer.copy_(tensor, non_blocking=True)
-            devices[tensor.device] = None
-            found[name] = buffer
+                devices[tensor.device] = None
+                found[name] = buffer
         for device in devices:
             self._synchronize(device)
         return found
@@ -100,6 +101,17 @@ def _on_host(tensor: Any) -> bool:
 def _buffer_like(tensor: Any) -> Any:
     pinned = tensor.device.type == "cuda"
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+
+
+def pin_values_for(tensors: Iterable[Any]) -> None:
+    """Have values that are pulled in memory that CUDA copies as it is, where tensors are there."""
+    if any(tensor.device.type == "cuda" for tensor in tensors):
+        pin_memory_with(_pinned_memory)
+
+
+def _pinned_memory(num_bytes: int) -> Array:
+    memory: Array = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+    return memory
 
 
 def _synchronize(device: Any) -> None:
@@ -135,16 +147,19 @@ class Targets:
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Copy the values of all tensors; ``values`` may have more."""
+        elsewhere: list[str] = []
         for name, tensor in self._tensors.items():
-            value = values[name]
             view = self._view(name, tensor)
             if view is None:
-                with torch.no_grad():
-                    tensor.copy_(to_tensor(value))
-                self._marks[name] = _mark(tensor)
+                elsewhere.append(name)
             else:
-                view[...] = value
+                view[...] = values[name]
                 mark_changed(tensor)
+        if not elsewhere:
+            return
+        copy_into([(self._tensors[name], values[name]) for name in elsewhere])
+        for name in elsewhere:
+            self._marks[name] = _mark(self._tensors[name])
 
     def changed(self, names: Iterable[str], given: Mapping[str, Array]) -> dict[str, Array]:
         """Tensors that have other values than they were given, in the dtype of these.
@@ -199,6 +214,16 @@ class Targets:
         view = to_array(tensor)
         self._views[name] = (where, view)
         return view
+
+
+def copy_into(pairs: Sequence[tuple[Any, Array]]) -> None:
+    """Copy arrays into tensors, wherever these are; all copies are started, then waited for."""
+    with torch.no_grad():
+        for tensor, value in pairs:
+            tensor.copy_(to_tensor(value), non_blocking=True)
+    # Until then the values' memory may not be used again.
+    for device in {tensor.device for tensor, _ in pairs}:
+        _synchronize(device)
 
 
 def _mark(tensor: Any) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from ..process.accelerators import gpus_in_use, pinned_memory
+from ..process.accelerators import pinned_memory
 from .dtypes import Array, DType, size_of
 
 _SIZES_PER_DOUBLING_BITS = 4  # eight sizes: at most an eighth is not used
@@ -13,12 +13,13 @@ ALIGNMENT_BYTES = 64  # of a cache line: JAX takes memory without a copy only if
 
 
 def host_memory(num_bytes: int) -> Array:
-    """Memory for values: at a multiple of 64 bytes; pinned for GPUs once CuPy is in use."""
-    if not gpus_in_use():
+    """Memory for values: at a multiple of 64 bytes; pinned once a GPU is in use."""
+    pinned = pinned_memory(num_bytes)
+    if pinned is None:
         memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
         start = -memory.ctypes.data % ALIGNMENT_BYTES
         return memory[start : start + num_bytes]
-    return np.asarray(pinned_memory(num_bytes))
+    return np.asarray(pinned)
 
 
 class _Slot:

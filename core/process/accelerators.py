@@ -1,6 +1,7 @@
 """GPUs: how many this process and this machine have. The one place that imports CuPy."""
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -74,11 +75,30 @@ def gpus_in_use() -> bool:
     return "cupy" in sys.modules and count_gpus() > 0
 
 
+class _Pinning:
+    """How pinned memory is made, if CuPy is not what makes it."""
+
+    allocate: Callable[[int], Any] | None = None
+
+
+def pin_memory_with(allocate: Callable[[int], Any]) -> None:
+    """Have values in pinned memory from now on: a framework of the program computes on a GPU.
+
+    Args:
+        allocate: Makes a flat ``uint8`` NumPy array of so many bytes.
+    """
+    _Pinning.allocate = allocate
+
+
 def pinned_memory(num_bytes: int) -> Any:
-    """A flat ``uint8`` NumPy array that the driver copies as it is.
+    """A flat ``uint8`` NumPy array that the driver copies as it is; None: no GPU is in use.
 
     Takes time to make: use it again.
     """
+    if _Pinning.allocate is not None:
+        return _Pinning.allocate(num_bytes)
+    if not gpus_in_use():
+        return None
     import cupyx
 
     return cupyx.empty_pinned((num_bytes,), "uint8")

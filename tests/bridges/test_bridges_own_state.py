@@ -142,6 +142,24 @@ class Copies:
         self.done.append(("synchronize", device.type))
 
 
+def test_an_optimizer_without_capturable_has_a_state_on_a_machine_with_cuda() -> None:
+    """There ``step`` of a copied optimizer asks its groups for ``capturable``, which some lack."""
+    torch = pytest.importorskip("torch")
+    from windlass.training.torch_state import TorchState
+
+    class OnCuda(torch.optim.Adafactor):  # type: ignore[misc, name-defined]
+        """As torch checks it before a step on CUDA."""
+
+        def step(self, closure: Any = None) -> Any:
+            if not getattr(self, "_warned_capturable_if_run_uncaptured", False):
+                assert all(group["capturable"] for group in self.param_groups)
+            return super().step(closure)
+
+    parameters = {"w": torch.nn.Parameter(torch.ones(4, 3))}
+    state = TorchState(OnCuda(parameters.values(), 0.01), parameters)
+    assert {"w/step", "w/row_var", "w/col_var"} <= state.entries.keys()
+
+
 def test_gradients_of_a_device_are_copied_into_kept_buffers_and_waited_for_once() -> None:
     torch = pytest.importorskip("torch")
     from windlass.training.torch_tensors import HostCopies

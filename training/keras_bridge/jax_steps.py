@@ -15,7 +15,7 @@ from ...core.errors import ConfigurationError
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
-from ..jax_arrays import on_device
+from ..jax_arrays import on_device, to_hosts
 from .jax_alone import WholeSteps
 from .jax_features import FedFeatureReader
 from .jax_replicas import OnMesh
@@ -237,9 +237,10 @@ class JaxSteps:
         )
         if self._rows is not None:
             self._rows.note(gradients)
-        handed = (np.asarray(gradients[i]) for i in self._positions)
-        named = dict(zip(self._trainable, handed, strict=True))
-        changed = {name: np.asarray(others[i]) for i, name in self._pushed}
+        named = to_hosts(
+            {n: gradients[i] for n, i in zip(self._trainable, self._positions, strict=True)}
+        )
+        changed = to_hosts({name: others[i] for i, name in self._pushed})
         if weights.worker_reason is None:
             self._follow_rate(of_optimizer)
             values = weights.exchange(named, changed=changed)

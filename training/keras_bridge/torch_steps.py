@@ -15,7 +15,7 @@ from ...core.errors import ConfigurationError
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..torch_embedding import EmbeddingBagCollection
-from ..torch_tensors import to_array, to_tensor, torch
+from ..torch_tensors import copy_into, to_array, to_tensor, torch
 from .eager_steps import EagerSteps, joined
 from .loop_state import plainly
 
@@ -79,9 +79,7 @@ class TorchSteps(EagerSteps):
 
     def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
         """Into the same parameters."""
-        with torch.no_grad():
-            for variable, value in zip(variables, values, strict=True):
-                variable._value.copy_(to_tensor(value))
+        copy_into([(v._value, value) for v, value in zip(variables, values, strict=True)])
 
     def mark(self, variable: Any) -> object:
         """PyTorch counts what is done to a tensor in place."""

@@ -3,9 +3,12 @@
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from windlass.core.process.accelerators import count_gpus
+from windlass.core.arrays.buffers import host_memory
+from windlass.core.process import accelerators
+from windlass.core.process.accelerators import count_gpus, pin_memory_with
 
 
 class NoDriverError(Exception):
@@ -36,3 +39,17 @@ def test_gpus_are_those_cupy_can_use(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", cupy)  # None: importing it fails
     assert count_gpus() == gpus
+
+
+def test_values_are_in_memory_that_a_framework_has_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators._Pinning, "allocate", None)  # put back afterwards
+    assert host_memory(1000).ctypes.data % 64 == 0
+    pinned = []
+
+    def allocate(num_bytes: int) -> object:
+        pinned.append(np.empty(num_bytes, np.uint8))
+        return pinned[-1]
+
+    pin_memory_with(allocate)
+    assert host_memory(1000) is pinned[0]
+    assert pinned[0].nbytes == 1000
