@@ -1,12 +1,14 @@
 """Gradients of rows of growing tables that wait for some steps, to travel as one. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ...client.ps.push_plans import Write
 from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.errors import WindlassError
 
 
 @dataclass(slots=True)
@@ -56,14 +58,21 @@ class DelayedRows:
         """
         self._tables[table] = _DelayedTable(steps, max_bytes)
 
-    def due(self, writes: Sequence[Write], *, is_new_step: bool) -> list[Write]:
+    @contextmanager
+    def due(self, writes: Sequence[Write], *, is_new_step: bool) -> Iterator[list[Write]]:
         """What travels with a push: writes to other tables, and what has waited long enough.
+
+        If the push is refused before it is sent, what waited goes on waiting.
 
         Args:
             writes: Those of the push.
             is_new_step: Whether the push is the first one of a step.
         """
         self._step += is_new_step
+        with self._unless_refused():
+            yield [*self._put_aside(writes), *self._due()]
+
+    def _put_aside(self, writes: Sequence[Write]) -> list[Write]:
         now = []
         for write in writes:
             waiting = self._tables.get(write.variable)
@@ -71,9 +80,24 @@ class DelayedRows:
                 now.append(write)
             else:
                 waiting.add(write, self._step)
-        due = [each for each in self._tables.values() if each.is_due(self._step)]
-        return [*now, *(each.take() for each in due)]
+        return now
 
-    def take(self) -> list[Write]:
-        """All that waits."""
-        return [each.take() for each in self._tables.values() if each.writes]
+    def _due(self) -> list[Write]:
+        return [each.take() for each in self._tables.values() if each.is_due(self._step)]
+
+    @contextmanager
+    def everything(self) -> Iterator[list[Write]]:
+        """All that waits; see :meth:`due`."""
+        with self._unless_refused():
+            yield [each.take() for each in self._tables.values() if each.writes]
+
+    @contextmanager
+    def _unless_refused(self) -> Iterator[None]:
+        before = {
+            name: replace(each, writes=each.writes.copy()) for name, each in self._tables.items()
+        }
+        try:
+            yield
+        except WindlassError:
+            self._tables = before
+            raise

@@ -9,7 +9,7 @@ added to, large assignments, a second update of one variable.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -253,9 +253,10 @@ class ServerStep:
     def push_delayed(self) -> None:
         """Push the gradients that wait for a later step's push."""
         self._arrived()  # if it raises, what waits goes on waiting
-        writes = self.delayed.take()
-        if writes:
-            self._session.step(PushPayload({}, writes=writes))
+        with self.delayed.everything() as writes:
+            pending = self._session.begin(PushPayload({}, writes=writes)) if writes else None
+        if pending is not None:
+            pending.result()
 
     def finish(self) -> None:
         """Wait until every push is applied; the next step pulls anew."""
@@ -383,18 +384,16 @@ class ServerStep:
         progress.steps += increment
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
-        # A closure may be run again elsewhere, with its pushes.
-        if not self._session.pushes_for_closure:
-            beside = self.delayed.due(beside, is_new_step=bool(increment))
-        pending = self._session.begin(
-            PushPayload(pushes, assigned=assigned, writes=[*writes, *beside]),
-            pulls,
-            step_increment=increment,
-            gradient_scale=scale,
-            hyperparameters=hyperparameters,
-            seen_step=self._values_step or None,
-            detached=self._prefetch,
-        )
+        with self._due(beside, is_new_step=bool(increment)) as due:
+            pending = self._session.begin(
+                PushPayload(pushes, assigned=assigned, writes=[*writes, *due]),
+                pulls,
+                step_increment=increment,
+                gradient_scale=scale,
+                hyperparameters=hyperparameters,
+                seen_step=self._values_step or None,
+                detached=self._prefetch,
+            )
         progress.pushes += 1
         optimizer_steps.note_shared()
         # A step that follows a write begins with it.
@@ -414,6 +413,15 @@ class ServerStep:
                 self._pulled = arrived.values
             elif pulls:  # otherwise the step goes on reading the values it began with
                 self._fresh |= arrived.values
+
+    def _due(
+        self, beside: list[Write], *, is_new_step: bool
+    ) -> AbstractContextManager[list[Write]]:
+        """What of the gradients of rows travels now."""
+        # A closure may be run again elsewhere, with its pushes.
+        if self._session.pushes_for_closure:
+            return nullcontext(beside)
+        return self.delayed.due(beside, is_new_step=is_new_step)
 
     def _take_writes(self) -> tuple[dict[str, bytes], list[Write]]:
         """What was written since the last push; the step goes on reading it."""

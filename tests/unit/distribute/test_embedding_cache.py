@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import windlass as wl
 from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import ConfigurationError
+from windlass.core.errors import ConfigurationError, LimitExceededError
 from windlass.core.wire.closure_pushes import ClosureRun
+from windlass.core.wire.steps import StepRequest
 from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.coordinator.shipping import pickle_for_workers
 from windlass.distribute.embedding.config import FeatureConfig, TableConfig
@@ -242,6 +243,31 @@ def test_what_waits_is_bounded_in_bytes() -> None:
     strategy, embeddings = on_servers(waiting_table(100, cache_bytes=40))
     for _ in range(3):
         train(strategy, embeddings)  # 16 bytes each
+    assert values_of(strategy) == 3
+
+
+@pytest.mark.parametrize("is_due", [True, False], ids=["due", "flushed"])
+def test_a_push_that_cannot_be_sent_leaves_what_waits_as_it_was(
+    is_due: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is over max_step_bytes, or has another variable's gradient in a wrong shape."""
+    strategy, embeddings = on_servers(waiting_table(2 if is_due else 100))
+    train(strategy, embeddings)
+    train(strategy, embeddings)
+    peer = strategy.extended.runtime.session.peers[0]
+    prepare = peer.prepare
+
+    def refuse(request: StepRequest) -> None:
+        if request.push is not None:
+            raise LimitExceededError("a step is over max_step_bytes")
+        prepare(request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(peer, "prepare", refuse)
+        with pytest.raises(LimitExceededError):
+            train(strategy, embeddings, -5.0) if is_due else embeddings.flush()
+    train(strategy, embeddings)
+    embeddings.flush()
     assert values_of(strategy) == 3
 
 
