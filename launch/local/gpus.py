@@ -33,7 +33,7 @@ def divide_gpus(tasks: Sequence[TaskId], gpus: Sequence[str]) -> dict[TaskId, li
         tasks: Tasks that run the program.
         gpus: Names of the GPUs.
     """
-    if not gpus:
+    if not gpus or not tasks:
         return {}
     each = len(gpus) // len(tasks)
     if not each:
