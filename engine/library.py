@@ -132,9 +132,12 @@ class KernelLibrary:
         thread.start()
         self._background[key] = thread
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until what is loaded in the background is there: that slows all threads down."""
-        until = time.monotonic() + timeout_s
+    def wait(self, until: float) -> None:
+        """Wait until what is loaded in the background is there: that slows all threads down.
+
+        Args:
+            until: Wait no longer than this, by the clock of ``time.monotonic``.
+        """
         for thread in tuple(self._background.values()):
             thread.join(max(0.0, until - time.monotonic()))
 

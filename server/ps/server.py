@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -35,7 +36,8 @@ from .store import Store
 
 log = logging.getLogger(__name__)
 
-# Numba is loaded within a second. Where kernels have to be compiled a replica is needed sooner.
+# After its start. Numba is loaded within a second; where kernels have to be compiled a replica is
+# needed sooner. A leader greets a ps of its machine twice, and the second one must not wait again.
 _LOADED_S = 5.0
 _HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
@@ -81,7 +83,9 @@ class PsServer(HostedServer):
         )
         sessions = SessionService(self.shares, settings, limiter, self.lease.check_job)
         follow = FollowService(
-            self.shares.at, settings.max_step_bytes, partial(library.wait, _LOADED_S)
+            self.shares.at,
+            settings.max_step_bytes,
+            partial(library.wait, time.monotonic() + _LOADED_S),
         )
         most = per_worker * settings.max_sessions
         self._host = TaskHost(

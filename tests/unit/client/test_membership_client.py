@@ -221,7 +221,7 @@ def test_when_the_job_is_done_the_waiting_ends_and_nothing_is_raised(played: Pla
     assert played.chief.known is Phase.DONE, "the chief leaves once everybody has said so"
 
 
-def test_a_job_that_stojob_ends_the_program_at_its_next_step_with_the_reason(
+def test_a_job_that_stops_ends_the_program_at_its_next_step_with_the_reason(
     played: Played,
 ) -> None:
     played.membership.join()

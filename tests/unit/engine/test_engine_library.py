@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -225,11 +226,11 @@ def test_threads_that_ask_at_once_get_the_same_kernel(tmp_path: Path) -> None:
 
 def test_what_is_loaded_in_the_background_is_waited_for_so_long(tmp_path: Path) -> None:
     library = KernelLibrary(str(tmp_path))
-    library.wait(0)
+    library.wait(time.monotonic())
     library.load_in_background()
-    library.wait(0)
+    library.wait(time.monotonic())
     assert library.loaded == []
-    library.wait(60)
+    library.wait(time.monotonic() + 60)
     assert [each.name for each in library.loaded] == ["gather"]
 
 
