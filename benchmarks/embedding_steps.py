@@ -89,7 +89,7 @@ def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> dict[st
                 opened(1, transport, grows=grows) as one,
                 opened(FEATURES, transport, grows=grows) as many,
             ):
-                lookup, update, both, of_many = _medians(one, many, grows=grows)
+                lookup, update, both, many_to_one = _medians(one, many, grows=grows)
             name = f"{'growing' if grows else 'dense'}, {transport}"
             steps[name] = both
             speeds = ", ".join(f"{BATCH / each / 1e6:.0f}" for each in (lookup, update))
@@ -98,7 +98,7 @@ def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> dict[st
                 f"{lookup * 1e3:.1f}, {update * 1e3:.1f}, {both * 1e3:.1f} ms",
             )
             table.add_row("  pull, push", f"{speeds} M rows/s")
-            table.add_row(f"  {FEATURES} tables with as many ids", f"{of_many / both:.2f} x one")
+            table.add_row(f"  {FEATURES} tables with as many ids", f"{many_to_one:.2f} x one")
     return steps
 
 
@@ -151,25 +151,37 @@ def beside_tensorflow(table: Table, steps: dict[str, float], python: Path) -> No
         table.add_row(f"  to {name}", ratio(theirs, both * 1e3))
 
 
-def _medians(
-    one: ParameterSession, many: ParameterSession, *, grows: bool
-) -> tuple[float, float, float, float]:
-    """Seconds of a lookup, of a push and of both with one table, and of both with many."""
-    rng = np.random.default_rng(3)
+def _steps(
+    sessions: dict[int, ParameterSession], count: int, rng: np.random.Generator, *, grows: bool
+) -> Array:
+    """Seconds of lookups and pushes, shape ``(count, sessions, 2)``; sessions by their tables."""
     gradient = rng.standard_normal((BATCH, WIDTH), np.float32)
-    took: list[tuple[float, ...]] = []
-    for _ in range((_ROWS_MADE if grows else 0) + _WARM_UP + _STEPS):
-        each: list[float] = []
-        for session, tables in ((one, 1), (many, FEATURES)):
+    took = np.empty((count, len(sessions), 2))
+    for step in range(count):
+        for place, (tables, session) in enumerate(sessions.items()):
             ids = draw(rng, tables, grows=grows)
             began = time.perf_counter()
             session.lookup_rows(ids)
             between = time.perf_counter()
             push(session, ids, gradient)
-            each += [between - began, time.perf_counter() - between]
-        took.append((each[0], each[1], each[0] + each[1], each[2] + each[3]))
-    lookup, update, both, of_many = np.median(took[-_STEPS:], axis=0).tolist()
-    return lookup, update, both, of_many
+            took[step, place] = between - began, time.perf_counter() - between
+    return took
+
+
+def _medians(
+    one: ParameterSession, many: ParameterSession, *, grows: bool
+) -> tuple[float, float, float, float]:
+    """Seconds of a lookup, of a push and of both with one table, and how much longer many take.
+
+    The first three are of steps one after the other, as a job makes them. By turns with other
+    tables, which displace its rows from the caches, one table takes longer.
+    """
+    rng = np.random.default_rng(3)
+    _steps({1: one, FEATURES: many}, (_ROWS_MADE if grows else 0) + _WARM_UP, rng, grows=grows)
+    alone = _steps({1: one}, _WARM_UP + _STEPS, rng, grows=grows)[_WARM_UP:, 0]
+    lookup, update = np.median(alone, axis=0).tolist()
+    turns = np.median(_steps({1: one, FEATURES: many}, _STEPS, rng, grows=grows).sum(-1), axis=0)
+    return lookup, update, float(np.median(alone.sum(-1))), float(turns[1] / turns[0])
 
 
 def check(steps: int = 3) -> int:
