@@ -37,6 +37,27 @@ def test_a_killed_ps_takes_nothing_with_it_and_its_successor_neither(tmp_path: P
         assert {share.leader.short for share in job.shares()} == {"ps:0"}
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("shares_memory", ["true", "false"], ids=["shared memory", "TCP"])
+def test_rows_of_a_growing_table_count_exactly_whatever_becomes_of_their_ps(
+    shares_memory: str, tmp_path: Path
+) -> None:
+    with counting_job(tmp_path, keyed=True, WINDLASS_SHARED_MEMORY=shares_memory) as job:
+        for ps in ("ps:0", "ps:1", "ps:0"):
+            job.go_on()
+            job.running[ps].kill()
+            job.go_on()
+            job.start_again(ps)
+            job.until_whole()
+        job.running["ps:1"].terminate()
+        assert job.running["ps:1"].wait(scaled(10)) == 0
+        job.go_on()
+        job.start_again("ps:1")
+        job.until_whole()
+        job.stop_counting()
+        job.check_digests()
+
+
 def test_a_ps_that_is_asked_to_leave_hands_over_what_it_has(tmp_path: Path) -> None:
     with counting_job(tmp_path) as job:
         job.go_on()

@@ -45,6 +45,8 @@ class CountingJob(HandStarted):
         replicas: How many ps have each share.
         shares: Number of shares; 0: one for each ps.
         linked: All that tasks send to each other goes over :attr:`links`; they share no memory.
+        keyed: Steps count in rows of a growing table, too. No worker may be killed then: what it
+            had not heard of may be in one of the two.
         over: What they send goes over ``tls``, or a ``tunnel`` through gRPC; if that is empty, over
             what they choose.
         environment: Variables of all processes.
@@ -67,6 +69,7 @@ class CountingJob(HandStarted):
         replicas: int = 2,
         shares: int = 0,
         linked: bool = False,
+        keyed: bool = False,
         over: str = "",
         **environment: str,
     ) -> None:
@@ -85,6 +88,7 @@ class CountingJob(HandStarted):
         if over == "tls":
             self._issue_certificates()
         self._has_followers = replicas > 1
+        self._keyed = keyed
         self._shares = shares or ps
         self.links: Links | None = None
         if linked:
@@ -92,6 +96,7 @@ class CountingJob(HandStarted):
         words = ["--rows", str(rows), "--pause-s", str(pause_s), "--counts", str(self._shares)]
         words += ["--workers", str(workers), "--readers", str(readers)]
         words += ["--chief-counts"] if chief_counts else []
+        words += ["--keyed"] if keyed else []
         program = str(_HELPERS / "counting_program.py")
         task = str(_HELPERS / "counting_task.py")
         self.command = ["python", "-u", task, "run", program, "--", *words]
@@ -305,6 +310,9 @@ class CountingJob(HandStarted):
         least = sum(each.acknowledged for each in histories)
         most = sum(len(each.pushes) for each in histories)
         assert all(least <= each <= most for each in found["table"]), (found, least, most)
+        if self._keyed:
+            counts = found["counts"][0]
+            assert found["keyed"] == [*counts, sum(counts)]
 
     def stop(self) -> None:
         """End what still runs."""

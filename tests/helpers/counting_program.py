@@ -1,7 +1,9 @@
 """The program of :mod:`helpers.counting_job`: each task counts its own steps, and what it saw.
 
 Arguments: ``--chief-counts``, ``--rows N``, ``--workers N``, ``--readers N`` (the last workers,
-which make no steps), ``--counts N``: one for each share, ``--pause-s N`` between two steps.
+which make no steps), ``--counts N``: one for each share, ``--pause-s N`` between two steps,
+``--keyed``: each step looks up rows of a growing table, too, counts in those of two keys, and makes
+one of a new key, for which another one has to go.
 
 It writes ``history-<slot>``, one line per event: ``push`` and ``read i`` before a call, ``pushed``
 and ``value i […]`` after its answer, each with the time. A task that is started again goes on in
@@ -20,6 +22,7 @@ import numpy as np
 import windlass as wl
 
 SLOTS = 4  # the chief and three workers
+NEW = 1_000_000  # from here on keys that are used once, so many for each task
 
 
 class Recorder:
@@ -66,6 +69,7 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=0)
     parser.add_argument("--counts", type=int, required=True)
     parser.add_argument("--pause-s", type=float, default=0.0)
+    parser.add_argument("--keyed", action="store_true")
     options = parser.parse_args()
     config = json.loads(os.environ["TF_CONFIG"])
     task, ps = config["task"], options.counts
@@ -75,6 +79,7 @@ def main() -> None:
     with strategy.scope():
         counts = [wl.Variable(np.zeros(SLOTS, np.int64), name=f"count{i}") for i in range(ps)]
         table = wl.Variable(np.zeros((options.rows, 32), np.float32), name="table")
+        keyed = growing_table() if options.keyed else None
     counts_steps = slot <= options.workers - options.readers and (slot or options.chief_counts)
     one = (np.arange(SLOTS) == slot).astype(np.int64)
     ones = np.ones(table.shape, np.float32)
@@ -83,6 +88,10 @@ def main() -> None:
         for count in counts:
             count.assign_add(one)
         table.assign_add(ones)
+        if keyed is not None:
+            keys = [slot, SLOTS, NEW * (slot + 1) + recorder.pushed]
+            rows = keyed.lookup({"key": keys})
+            rows.apply_gradients({"key": -np.ones((len(keys), 2), np.float32)})
 
     recorder, turn = Recorder(slot), 0
     while not Path("enough").exists():
@@ -98,7 +107,19 @@ def main() -> None:
         for index, count in enumerate(counts):
             recorder.read(index, count)
         found = [count.read_value().tolist() for count in counts]
-        print(json.dumps({"counts": found, "table": table.read_value()[[0, -1], 0].tolist()}))
+        says = {"counts": found, "table": table.read_value()[[0, -1], 0].tolist()}
+        if keyed is not None:
+            says["keyed"] = keyed.lookup({"key": range(SLOTS + 1)})["key"][:, 0].tolist()
+        print(json.dumps(says))
+
+
+def growing_table() -> wl.embedding.Embeddings:
+    """One in which a gradient of -1 counts one."""
+    config = wl.embedding.TableConfig(
+        "keyed", dim=2, initializer=wl.Initializer("zeros"), max_rows=128
+    )
+    features = [wl.embedding.FeatureConfig("key", config)]
+    return wl.embedding.Embeddings(features, wl.optimizers.SGD(1.0))
 
 
 def all_have_ended(workers: int) -> bool:
