@@ -175,10 +175,9 @@ class _Removal:
             try:
                 os.rmdir(name, dir_fd=top)
             except OSError as error:
-                if (
-                    error.errno not in _FULL
-                ):  # another process writes into it: it is looked at again
+                if error.errno not in _FULL:
                     raise
+                # Another process writes into it: it is looked at again.
 
     def _check_mount(self, folder: int, name: str) -> None:
         """Leave alone what is mounted there: its files are elsewhere, and somebody else's."""
