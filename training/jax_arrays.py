@@ -1,7 +1,7 @@
 """Arrays of the host as arrays of JAX."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Any
 
@@ -91,7 +91,7 @@ def _has_accelerator() -> bool:
     return bool(require("jax", "jax").default_backend() != "cpu")
 
 
-@cache
+@lru_cache(maxsize=64)  # of sets of shapes; each has compiled functions
 def _parted(shapes: tuple[tuple[tuple[int, ...], ...], ...]) -> Any:
     """A compiled function of flat arrays, each the elements of several, that returns all of these.
 
