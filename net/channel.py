@@ -66,6 +66,9 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         # A machine that vanished answers nothing; TCP alone would wait for minutes.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
+        # Of other pings, too: while one that measures the bandwidth is under way none of ours is
+        # sent, and a peer that stands still would be waited for for a minute.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # Cluster traffic goes to peers, never through a web proxy.

@@ -210,6 +210,7 @@ class PsControl:
         cut: int = 0,
         base: str = "",
         may_be_base: bool = False,
+        process: int = 0,
     ) -> SavedPart:
         """Have this ps write its part of a checkpoint, below its own model directory.
 
@@ -220,6 +221,7 @@ class PsControl:
             base: Name of the whole checkpoint since which changes are saved, where the ps knows
                 them; empty: everything is.
             may_be_base: Whether deltas of this checkpoint may follow.
+            process: The process of this ps that has the variables; 0: any that leads the share.
             timeout_s: Unit: seconds.
 
         Raises:
@@ -227,6 +229,7 @@ class PsControl:
             StorageError: It cannot write there.
             MovedError: It does not lead the share.
             CutVoidError: The values of the cut were not kept.
+            FencedError: It is another process.
             PeerLostError: No answer.
         """
         response = invoke(
@@ -237,6 +240,7 @@ class PsControl:
                 cut=cut,
                 base=base,
                 may_be_base=may_be_base,
+                expected_ps_generation=process,
             ),
             peer=self._peer,
             doing="save",

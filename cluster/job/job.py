@@ -8,7 +8,7 @@ A job ends in this order: the workers finish, the chief's program finishes, the 
 written, every task is told ``DONE``, the chief ends.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...core.errors import OtherJobError, PeerLostError, RefusedError, TooManyWorkersError
@@ -87,6 +87,8 @@ class Job:
         self.phase = Phase.RUNNING
         self.reason = ""
         self.has_failed_for_good = False  # by a task that would fail again
+        self.saved_step = 0  # of the last checkpoint
+        self.has_lost_variables = False  # which the reason says
         self.program_is_outside = False  # the chief's, so that it has to be told things, too
 
         self.members = {
@@ -252,11 +254,13 @@ class Job:
         have its variables.
         """
         member = self.members[task]
-        restarted = member.generation not in (0, generation)
-        member.generation, member.counters, member.heard = generation, counters, now
+        member.heard = now
+        if member.generation not in (0, generation) and not self._shares_move:
+            self._enter(member, State.LOST, now, "restarted")  # and stays lost, whoever answers
+            self.fail_without_variables(f"{task} restarted and lost its variables")
+            return
+        member.generation, member.counters = generation, counters
         self._enter(member, State.ALIVE, now)
-        if restarted and not self._shares_move:
-            self.fail(f"{task} restarted and lost its variables")
 
     def check_ps(self, task: TaskId, job: str) -> None:
         """Whether a ps may come to this job.
@@ -295,7 +299,9 @@ class Job:
                 self._enter(member, State.LOST, now, silent)
                 lost.append(member.task)
                 if member.task.type == PS and not self._shares_move:
-                    self.fail(f"{member.task} ({member.address}) was lost: {silent}")
+                    self.fail_without_variables(
+                        f"{member.task} ({member.address}) was lost: {silent}"
+                    )
         return lost
 
     def stop(self, reason: str) -> None:
@@ -307,6 +313,32 @@ class Job:
         """The job cannot succeed. The first reason is kept."""
         if not self.phase.is_over:
             self._enter_phase(Phase.FAILED, reason)
+
+    def fail_without_variables(self, why: str) -> None:
+        """Variables are gone: the job fails, if it has not yet, and says how much is lost."""
+        steps = self.global_step - self.saved_step
+        what = f"{steps} steps" if steps > 1 else "what was pushed"
+        lost = f". Lost since the last checkpoint: {what}" if self.pushes or steps else ""
+        if self.phase is Phase.FAILED and not self.has_lost_variables:
+            self.reason += lost
+        self.has_lost_variables = True
+        self.fail(why + lost)
+
+    @property
+    def processes(self) -> dict[TaskId, int]:
+        """Which process each ps is that has answered."""
+        ps = (member for member in self.members.values() if member.task.type == PS)
+        return {member.task: member.generation for member in ps if member.generation}
+
+    def in_state(self, *states: State) -> set[TaskId]:
+        """The ps in one of these states."""
+        return {m.task for m in self.members.values() if m.task.type == PS and m.state in states}
+
+    def expect_processes(self, processes: Mapping[TaskId, int]) -> None:
+        """Say which process of each ps has the variables; a restarted chief's job goes on."""
+        for task, process in processes.items():
+            if task in self.members:
+                self.members[task].generation = process
 
     def wait_for(self, what: str) -> None:
         """The chief waits for something, which the status shows; empty: no longer."""

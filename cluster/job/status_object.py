@@ -59,7 +59,7 @@ class JobEvent:
     is_warning: bool = False
 
 
-def view_of(job: Job, now: float, checkpoint: str, checkpoint_step: int) -> JobSnapshot:
+def view_of(job: Job, now: float, checkpoint: str) -> JobSnapshot:
     """A job now; the caller holds its lock."""
     return JobSnapshot(
         at=now,
@@ -68,7 +68,7 @@ def view_of(job: Job, now: float, checkpoint: str, checkpoint_step: int) -> JobS
         step=job.global_step,
         goal_steps=job.total_steps,
         checkpoint=checkpoint,
-        checkpoint_step=checkpoint_step,
+        checkpoint_step=job.saved_step,
         tasks={task.short: member.state for task, member in job.members.items()},
         details={task.short: member.detail for task, member in job.members.items()},
         generations={task.short: member.generation for task, member in job.members.items()},

@@ -251,20 +251,22 @@ class GetJobResponse(_message.Message):
     def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ..., has_shares: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("checkpoint", "probe", "share", "cut", "base", "may_be_base")
+    __slots__ = ("checkpoint", "probe", "share", "cut", "base", "may_be_base", "expected_ps_generation")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     MAY_BE_BASE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     probe: str
     share: int
     cut: int
     base: str
     may_be_base: bool
-    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., base: _Optional[str] = ..., may_be_base: bool = ...) -> None: ...
+    expected_ps_generation: int
+    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., base: _Optional[str] = ..., may_be_base: bool = ..., expected_ps_generation: _Optional[int] = ...) -> None: ...
 
 class SavedFile(_message.Message):
     __slots__ = ("name", "num_bytes", "header_bytes", "header_digest")

@@ -49,7 +49,6 @@ class LockedJob:
         self._lock = threading.RLock()
         self.clock = clock
         self.last_checkpoint = ""
-        self.last_checkpoint_step = 0
         # For a program that is not in this process: the checkpoint to begin with, or none ("").
         self.begins_with: str | None = None
         self.saves = SaveCounters()
@@ -206,7 +205,7 @@ class ChiefServicer:
                 global_step=job.global_step,
                 total_steps=job.total_steps,
                 last_checkpoint=self._locked_job.last_checkpoint,
-                last_checkpoint_step=self._locked_job.last_checkpoint_step,
+                last_checkpoint_step=job.saved_step,
                 versions=codec.versions_to_wire(own_versions()),
                 security=visitor.mode,
                 shares=[_leader_to_wire(each) for each in leaders.now()],

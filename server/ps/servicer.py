@@ -139,6 +139,7 @@ class ParameterServerServicer:
                 write_probe(self._model_dir.folder(), request.probe, task)
                 return ps_pb2.SaveShardsResponse(model_dir=place)
             store = self._shares.led(request.share)
+            store.check_contents(request.expected_ps_generation)
             folder = self._model_dir.checkpoint(request.checkpoint)
             image = store.cuts.kept(request.cut) if request.cut else None
             order = SaveOrder(request.checkpoint, request.base, request.may_be_base)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...cluster.access.principal import READER, Principal
 from ...cluster.access.rights import check_access
-from ...core.errors import FencedError, RefusedError, SegmentError
+from ...core.errors import RefusedError, SegmentError
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire import codec
@@ -72,13 +72,7 @@ class SessionService:
         reads = who.task.type == READER
         limiter = self._readers if reads else self._limiter
         with share.serving(connection.cancel) as store, limiter.session(who.task):
-            if hello.expected_ps_generation not in (0, store.contents):
-                raise FencedError(
-                    f"{store.task} restarted and lost its variables (generation {store.contents}, "
-                    f"was {hello.expected_ps_generation}); restart the job to restore its last "
-                    "checkpoint",
-                    task=store.task,
-                )
+            store.check_contents(hello.expected_ps_generation)
             if not reads:  # it pushes nothing that would have to be remembered
                 store.register_incarnation(who)
             greeting.welcome(

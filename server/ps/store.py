@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array, narrow
 from ...core.arrays.scaled_rows import SCALE_BYTES, first_bad_scale, pack_rows, unpack_rows
-from ...core.errors import RefusedError, ShapeMismatchError
+from ...core.errors import FencedError, RefusedError, ShapeMismatchError
 from ...core.report import PsCounters
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
@@ -129,6 +129,22 @@ class Store:
         self._global_step = 0
         self._step_marks: dict[TaskId, tuple[int, int]] = {}
         self._tally = _Tally()
+
+    def check_contents(self, expected: int) -> None:
+        """Refuse who means the variables of a process before this one.
+
+        Args:
+            expected: What :attr:`contents` was; 0: any.
+
+        Raises:
+            FencedError: It is something else.
+        """
+        if expected not in (0, self.contents):
+            raise FencedError(
+                f"{self.task} restarted and lost its variables (generation {self.contents}, was "
+                f"{expected}); restart the job to restore its last checkpoint",
+                task=self.task,
+            )
 
     # -- steps -------------------------------------------------------------------------------
 

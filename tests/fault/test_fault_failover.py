@@ -13,10 +13,14 @@ from click.testing import CliRunner
 from helpers.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled, wait_until
 from windlass.cluster.replication.moves import MovePhase
+from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
+from windlass.core.checkpoint.file_systems import open_folder
+from windlass.core.checkpoint.job_record import read_job_record
 from windlass.core.errors import RefusedError
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
 from windlass.launch.commands.move import move_command
+from windlass.worker.lead.status import read_status
 
 
 def test_a_killed_ps_takes_nothing_with_it_and_its_successor_neither(tmp_path: Path) -> None:
@@ -193,3 +197,33 @@ def test_the_loss_of_all_replicas_ends_the_job_and_says_so(tmp_path: Path) -> No
         assert "was lost, and with it the last replica of share" in job.said("chief:0")
     finally:
         job.stop()
+
+
+@pytest.mark.parametrize("chief_too", [False, True], ids=["ps", "ps and chief"])
+def test_a_ps_without_replicas_that_is_started_again_takes_no_part_in_a_checkpoint(
+    tmp_path: Path, *, chief_too: bool
+) -> None:
+    """It is empty: the job fails, saying what is lost, and its last checkpoint stays the newest."""
+    job = CountingJob(tmp_path, replicas=1, chief_counts=False, WINDLASS_SAVE_EVERY_S="1")
+    again = ["ps:0", "chief:0"] if chief_too else ["ps:0"]
+    try:
+        job.until_said("saved ")
+        folder = open_folder(str(tmp_path / "model"))
+        wait_until(lambda: len(read_job_record(folder).processes) == len(job.ps), 10)
+        job.go_on(10)
+        for task in again:
+            job.running[task].kill()
+        for task in again:
+            job.start_again(task)
+        codes = {task: each.code for task, each in job.wait().items()}
+        assert codes == dict.fromkeys(job.running, ExitCode.PEER_LOST), job.said("chief:0")
+    finally:
+        job.stop()
+    status = read_status(str(tmp_path / "model"))
+    assert status is not None
+    assert "restarted and lost its variables" in status.reason
+    assert "Lost since the last checkpoint: " in status.reason
+    assert "Lost since the last checkpoint: " in job.said("chief:0").splitlines()[-1]
+    newest = latest_checkpoint(str(tmp_path / "model"))
+    assert newest is not None
+    assert set(CheckpointReader(newest.path).manifest.variables) == {"count0", "count1", "table"}

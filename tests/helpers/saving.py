@@ -57,8 +57,10 @@ class StorePs:
         cut: int = 0,
         base: str = "",
         may_be_base: bool = False,
+        process: int = 0,
     ) -> SavedPart:
         assert timeout_s > 0
+        assert process == 0
         assert (share, cut) == (self.task.index, 0)
         order = SaveOrder(checkpoint, base, may_be_base)
         part = save_shards(self.store, self.folder.subfolder(checkpoint), order=order)

@@ -13,6 +13,7 @@ from ...core.checkpoint.parts import manifest_of_parts
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import probe_name
 from ...core.errors import CutVoidError, MovedError, StorageError
+from ...core.task import TaskId
 from ...distribute.job_snapshots import JobSnapshots, Snapshot
 from ...distribute.saved_variables import write_values
 from .cutter import Cutter, TakenCut
@@ -117,6 +118,7 @@ class PsShards:
         controls: One per ps.
         leaders: Returns each share with the ps that leads it; None: each ps leads its own.
         cutter: Takes one moment of all ps, which is then saved; None: the ps save what they have.
+        process_of: Returns the process of a ps that has the variables; 0: any that leads a share.
     """
 
     def __init__(
@@ -124,10 +126,12 @@ class PsShards:
         controls: Sequence[PsControl],
         leaders: Callable[[], Sequence[tuple[int, PsControl]]] | None = None,
         cutter: Cutter | None = None,
+        process_of: Callable[[TaskId], int] = lambda task: 0,  # noqa: ARG005
     ) -> None:
         self._controls = list(controls)
         self._leaders = leaders or (lambda: [(each.task.index, each) for each in controls])
         self._cutter = cutter
+        self._process_of = process_of
         self._cut: TakenCut | None = None
 
     def try_model_dir(self, model_dir: Folder) -> None:
@@ -176,12 +180,36 @@ class PsShards:
         cut = self._cut
         if cut is not None and self._cutter is not None:
             try:
-                return list(cut.led), _save_parts(cut.led, checkpoint, kind, cut.number)
+                return list(cut.led), self._save_parts(cut.led, checkpoint, kind, cut.number)
             except (CutVoidError, MovedError) as error:  # or a share has moved since the cut
                 self._cutter.warn(error)
                 self.release()
         led = list(self._leaders())
-        return led, _save_parts(led, checkpoint, kind)
+        return led, self._save_parts(led, checkpoint, kind)
+
+    def _save_parts(
+        self,
+        led: Sequence[tuple[int, PsControl]],
+        checkpoint: str,
+        kind: WholeOrDelta,
+        cut: int = 0,
+    ) -> list[SavedPart]:
+        """Have each leader of a share write it; of a cut, or as it is now."""
+        with ThreadPoolExecutor(len(led), thread_name_prefix="save") as pool:
+            saving = [
+                pool.submit(
+                    control.save_shards,
+                    checkpoint,
+                    share=share,
+                    cut=cut,
+                    base=kind.base_name,
+                    may_be_base=kind.may_be_base,
+                    process=self._process_of(control.task),
+                    timeout_s=_SAVE_TIMEOUT_S,
+                )
+                for share, control in led
+            ]
+            return [each.result() for each in saving]
 
     def write(
         self,
@@ -204,26 +232,6 @@ class PsShards:
         cut = self._cut.record() if self._cut is not None else None
         manifest = manifest_of_parts(parts, global_step, final=final, cut=cut, base=kind.base)
         return Written(manifest, sum(part.pushes for part in parts))
-
-
-def _save_parts(
-    led: Sequence[tuple[int, PsControl]], checkpoint: str, kind: WholeOrDelta, cut: int = 0
-) -> list[SavedPart]:
-    """Have each leader of a share write it; of a cut, or as it is now."""
-    with ThreadPoolExecutor(len(led), thread_name_prefix="save") as pool:
-        saving = [
-            pool.submit(
-                control.save_shards,
-                checkpoint,
-                share=share,
-                cut=cut,
-                base=kind.base_name,
-                may_be_base=kind.may_be_base,
-                timeout_s=_SAVE_TIMEOUT_S,
-            )
-            for share, control in led
-        ]
-        return [each.result() for each in saving]
 
 
 class ProgramVariables:

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ...client.ps.control import PsAnswer, PsControl
-from ...cluster.roles import PS
 from ...core.checkpoint.job_record import JobRecord
 from ...core.errors import (
     FencedError,
@@ -88,6 +87,7 @@ class ChiefLoop:
         )
         self._saved_at = self._recorded_at = locked_job.clock.now()
         self._recorded_step = 0
+        self._recorded_processes: dict[TaskId, int] = {}
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._save_under_way: Future[Any] | None = None
         self._ending = False
@@ -132,6 +132,7 @@ class ChiefLoop:
             step, pushes = job.global_step, job.pushes
             due = job.phase is Phase.RUNNING and self._is_due(step, pushes, now)
             record = step > self._recorded_step and now - self._recorded_at >= _RECORD_S
+            record |= job.processes != self._recorded_processes
         self._summarize()
         if self._ending or not (self._save_under_way is None or self._save_under_way.done()):
             return
@@ -199,13 +200,17 @@ class ChiefLoop:
                     phase=job.phase,
                     last_generation=job.last_generation,
                     global_step=job.global_step,
+                    processes={task.index: each for task, each in job.processes.items()},
                 )
+                self._recorded_processes = job.processes
             if self.keeper is not None:
                 record = self.keeper.add_to(record)
             self._checkpointer.record(record)
 
-    def _attach(self) -> None:
-        controls = tuple(self._controls)
+    def _attach(self, *, asks_lost: bool = True) -> None:
+        with self._locked_job.open() as (job, _):
+            lost = set() if asks_lost else job.in_state(State.LOST)
+        controls = [each for each in tuple(self._controls) if each.task not in lost]
         answers = list(self._pool.map(self._attach_one, controls))
         with self._locked_job.open() as (job, now):
             for control, answer in zip(controls, answers, strict=True):
@@ -256,7 +261,8 @@ class ChiefLoop:
         if path and saved is not None:
             saves.done(time.time(), self._saved_at - began)
             self._locked_job.last_checkpoint = path
-            self._locked_job.last_checkpoint_step = saved.global_step
+            with self._locked_job.open() as (job, _):
+                job.saved_step = saved.global_step
             log.info("saved %s%s", path, " (final)" if final else "")
         return True
 
@@ -279,14 +285,11 @@ class ChiefLoop:
         self._wait_for_workers(on_wait)
         if self._save_under_way is not None:
             self._save_under_way.result()
-        self._attach()  # the pushes up to now
+        self._attach(asks_lost=False)  # the pushes up to now
         with self._locked_job.open() as (job, _):
             phase, pushes = job.phase, job.pushes
             step = max(job.global_step, global_step)
-            ps_lost = any(
-                member.task.type == PS and member.state in (State.LOST, State.FAILED)
-                for member in job.members.values()
-            )
+            ps_lost = bool(job.in_state(State.LOST, State.FAILED))
         if self.keeper is not None:
             ps_lost = not self.keeper.has_all
         written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
@@ -305,11 +308,13 @@ class ChiefLoop:
                     job.fail(f"the last checkpoint could not be written: {self.failure}")
         self._leaving.set()
         self._thread.join()
-        self._attach()  # the last counters, for the status
+        self._attach(asks_lost=False)  # the last counters, for the status
         self._summarize(is_last=True)
         with self._locked_job.open() as (job, _):
             job.complete()
             phase, reason = job.phase, job.reason
+            if job.has_lost_variables:  # the last word, whatever the program ended by
+                log.error("%s", reason)
         self.record()
         if self.keeper is not None:
             self.keeper.stop()

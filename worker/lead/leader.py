@@ -120,6 +120,9 @@ class JobLeader:
             job.identify(self._known.job, after=max(self._known.last_generation, last_generation))
             for control in self._controls[self._num_servers :]:
                 job.add_ps(control.task, control.address, now=now)
+            if self._known.shards and self._record is not None and not self._settings.shares_move:
+                processes = self._record.processes if self._record.job == self._known.job else {}
+                job.expect_processes({TaskId(PS, i): each for i, each in processes.items()})
 
     def _controls_of_newcomers(self) -> list[PsControl]:
         """The ps that had come to the job before, of those that had some of its shares."""
@@ -167,8 +170,15 @@ class JobLeader:
         plane = self._plane
         in_use = plane.session is not None and bool(plane.session.placement())
         leaders = self._keeper.leaders if self._keeper else None
-        servers = PsShards(self._controls, leaders, self._cutter)
+        servers = PsShards(self._controls, leaders, self._cutter, self._process_of)
         return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)
+
+    def _process_of(self, task: TaskId) -> int:
+        """The process of a ps that has its variables; 0: those that lead shares have them."""
+        if self._keeper is not None:
+            return 0
+        with self.locked_job.open() as (job, _):
+            return job.processes.get(task, 0)
 
     def lead(self, who: Incarnation, chief: "ChiefClient | None" = None) -> None:
         """Lead, once the chief's task has registered.
@@ -183,6 +193,8 @@ class JobLeader:
         self._chief = chief
         if self._checkpointer is not None:
             self._checkpointer.prepare()
+            self._checkpointer.choose(verify=False)  # what is lost is counted from it
+            self._tell_saved()
         self._loop = ChiefLoop(
             self.locked_job, who, self.address, self._controls, self._checkpointer, self._settings
         )
@@ -279,10 +291,11 @@ class JobLeader:
         if not held or self._keeper is None:  # a ps that is lost is no reason to end then
             checkpointer.try_servers()
         chosen = checkpointer.choose(verify=not held)
-        if held:
+        self._tell_saved()
+        if held and not self._has_failed:
             step = self._known.global_step
             log.info("going on at global step %d: the ps have kept the variables", step)
-        else:
+        elif not held:
             checkpointer.tell_resumed(self._record)
         self._resumes = held or chosen is not None
         if self._plane.snapshots is not None:
@@ -290,6 +303,11 @@ class JobLeader:
             self._plane.snapshots.restore_from = chosen.path if chosen is not None else ""
         self._loop.record()
         return chosen.name if chosen is not None else ""
+
+    def _tell_saved(self) -> None:
+        last = self._checkpointer.last if self._checkpointer is not None else None
+        with self.locked_job.open() as (job, _):
+            job.saved_step = last.global_step if last is not None else 0
 
     def wait_for_workers(self, check: Callable[[], None]) -> None:
         """Wait for as many workers as the settings ask for; see ``enough_workers.py``."""
@@ -299,6 +317,11 @@ class JobLeader:
         """Ask every task to end at its next step."""
         with self.locked_job.open() as (job, _):
             job.stop(reason)
+
+    @property
+    def _has_failed(self) -> bool:
+        with self.locked_job.open() as (job, _):
+            return job.phase is Phase.FAILED
 
     @property
     def reason(self) -> str:
@@ -322,6 +345,7 @@ class JobLeader:
         with self.locked_job.open() as (job, now):
             states = [(member.task.type, member.state.value) for member in job.members.values()]
             phase, step, goal, age_s = job.phase, job.global_step, job.total_steps, now - job.began
+            saved = job.saved_step
         yield from job_samples(phase, states, global_step=step, goal_steps=goal, age_s=age_s)
         leaders = self.locked_job.leaders
         if self._keeper is not None:
@@ -333,7 +357,7 @@ class JobLeader:
             yield from move_samples(moves.done, moves.failed, seconds)
         cuts = self.locked_job.cuts.counts
         yield from cut_samples(cuts.taken, cuts.void, cuts.last_s)
-        yield from save_samples(self.locked_job.saves, self.locked_job.last_checkpoint_step)
+        yield from save_samples(self.locked_job.saves, saved)
 
     def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:
         """End the job after the chief's program, and write its status; see :meth:`ChiefLoop.end`.

@@ -363,11 +363,8 @@ class ShareKeeper:
     def _fail_without(self, task: TaskId, lost: Sequence[int]) -> None:
         names = ", ".join(str(share) for share in lost)
         with self._locked_job.open() as (job, _):
-            steps = job.global_step - self._locked_job.last_checkpoint_step
-            what = f"{steps} steps" if steps > 1 else "what was pushed"
-            job.fail(
-                f"{task} was lost, and with it the last replica of share {names}. Lost since the "
-                f"last checkpoint: {what}"
+            job.fail_without_variables(
+                f"{task} was lost, and with it the last replica of share {names}"
             )
 
     def _tell(self) -> None:

@@ -127,7 +127,7 @@ class StatusWriter:
     def _turn(self) -> None:
         locked_job = self._locked_job
         with locked_job.open() as (job, now):
-            view = view_of(job, now, locked_job.last_checkpoint, locked_job.last_checkpoint_step)
+            view = view_of(job, now, locked_job.last_checkpoint)
         if not is_due(self._written, view):
             return
         try:

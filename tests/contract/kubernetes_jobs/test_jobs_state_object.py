@@ -78,7 +78,7 @@ def test_a_chief_writes_its_jobs_state_and_events(
     wait_until(lambda: ("Joined", "worker:1 joined") in events(cluster), 20)
     with writing.locked_job.open() as (job, _):
         writing.locked_job.last_checkpoint = "/checkpoints/digits/ckpt-7"
-        writing.locked_job.last_checkpoint_step = 7
+        job.saved_step = 7
     wait_until(lambda: data(cluster)["checkpointStep"] == "7", 20)
     with writing.locked_job.open() as (job, _):
         job.fail("worker:1 raised ValueError")

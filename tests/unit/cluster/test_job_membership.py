@@ -142,6 +142,42 @@ def test_a_ps_that_restarted_lost_its_variables_and_fails_the_job() -> None:
     )
 
 
+def test_a_ps_that_restarted_stays_lost_however_often_it_answers() -> None:
+    """Else the job's last checkpoint would be made without its variables."""
+    job, _ = _job(PS)
+    for now in (1, 2):
+        job.ps_answered(PS, 8, PsCounters(pushes=1), now=now)
+        assert job.in_state(State.LOST) == {PS}
+    assert job.processes == {PS: 7}
+
+
+def test_a_job_that_loses_variables_says_how_many_steps_are_lost() -> None:
+    job, _ = _job(PS)
+    job.ps_answered(PS, 7, PsCounters(pushes=50, global_step=50), now=1)
+    job.saved_step = 19
+    job.expire(now=12.0)
+    assert job.reason.endswith("no sign of life for 11 s. Lost since the last checkpoint: 31 steps")
+
+
+def test_it_says_so_once_and_also_if_a_program_has_noticed_it_first() -> None:
+    job, lives = _job(CHIEF, PS)
+    job.ps_answered(PS, 7, PsCounters(pushes=50, global_step=50), now=1)
+    job.finish(lives[CHIEF], Outcome.LEFT, "ps:0 restarted", REPORT, now=1)
+    for now in (2, 3):
+        job.ps_answered(PS, 8, PsCounters(), now=now)
+    assert job.reason == (
+        "/job:chief/task:0 left before the work was complete: ps:0 restarted. "
+        "Lost since the last checkpoint: 50 steps"
+    )
+
+
+def test_a_restarted_chief_knows_that_a_ps_has_restarted_meanwhile() -> None:
+    job, _ = _job(CHIEF)
+    job.expect_processes({PS: 7})
+    job.ps_answered(PS, 8, PsCounters(), now=1)
+    assert (job.phase, job.in_state(State.LOST)) == (Phase.FAILED, {PS})
+
+
 def test_a_ps_that_refuses_fails_the_job_with_its_reason() -> None:
     job, _ = _job()
     job.ps_refused(PS, "another chief holds it", now=1)

@@ -101,7 +101,8 @@ def test_the_status_shows_tasks_with_state_age_and_report(
     counters = PsCounters(pushes=3, value_bytes=12, labels=("w",), global_step=17)
     with server.locked_job.open() as (job, now):
         job.ps_answered(PS, 9, counters, now=now)
-    server.locked_job.last_checkpoint, server.locked_job.last_checkpoint_step = "/somewhere", 12
+        job.saved_step = 12
+    server.locked_job.last_checkpoint = "/somewhere"
     status = client.status(timeout_s=T)
     assert (status.phase, status.reason, status.age_s) == (Phase.RUNNING, "", 3.0)
     assert (status.global_step, status.total_steps) == (17, 100)

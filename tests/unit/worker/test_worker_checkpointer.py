@@ -55,8 +55,10 @@ class FakePs:
         cut: int = 0,
         base: str = "",
         may_be_base: bool = False,
+        process: int = 0,
     ) -> SavedPart:
         assert timeout_s > 0
+        assert process == 0
         assert (base, may_be_base) == ("", False)
         assert (share, cut) == (self.index, 0)
         directory = self.model_dir / checkpoint
