@@ -43,6 +43,7 @@ KEYED_KERNELS: dict[str, tuple[DType, ...]] = {
     "move_entries": (_INTEGERS,),
     "distinct_keys": (_INTEGERS,),
     "divide_keys": (_INTEGERS,),
+    "join_keys": (_INTEGERS,),
     "mark_rows": (_WORDS,),
     "touch_rows": (_WORDS,),
     "kth_smallest": (_WORDS,),

@@ -42,13 +42,16 @@ def joined(arrays: Sequence[Array]) -> Array:
     return np.frombuffer(elements, arrays[0].dtype)
 
 
-def split(work: Callable[[int, int], None], count: int, *, itemsize: int) -> None:
+def split(
+    work: Callable[[int, int], None], count: int, *, itemsize: int, aligned: int = 16
+) -> None:
     """Call ``work(start, stop)`` for parts of ``range(count)``, in threads if it is large.
 
     Args:
-        work: Should release the GIL. Parts begin at multiples of 16 elements.
+        work: Should release the GIL.
         count: Elements.
         itemsize: Bytes per element.
+        aligned: Parts begin at multiples of so many elements.
     """
     threads = 1
     if count * itemsize >= _PARALLEL_BYTES:  # what the kernel is asked takes as long as a small one
@@ -56,7 +59,7 @@ def split(work: Callable[[int, int], None], count: int, *, itemsize: int) -> Non
     if threads < 2:
         work(0, count)
         return
-    step = (count // threads // 16 + 1) * 16
+    step = -(-count // (threads * aligned)) * aligned
     starts = range(0, count, step)
     # The caller is one of the threads.
     others = [_pool().submit(work, start, min(start + step, count)) for start in starts[1:]]

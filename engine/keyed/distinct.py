@@ -3,12 +3,16 @@
 import numpy as np
 
 from ...core.arrays.buffers import BufferPools
+from ...core.arrays.copying import split
 from ...core.arrays.dtypes import Array
 from .hashing import new_secret, ps_of_keys
 from .index import INT64, as_keys, kernel_if_ready
 
 _SECRET = new_secret()
-_INT32 = np.dtype(np.int32)
+_INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
+_MOST_PS, _MOST_KEYS = 2**15 - 1, 2**29  # that kernels count in these types
+_ENTRIES = 4  # at most of the hash table of a part for each of its keys
+_KEY_BYTES = 128  # what a key moves in the caches, for ``split``
 
 
 def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tuple[Array, Array]:
@@ -26,23 +30,16 @@ def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tupl
     Raises:
         ShapeMismatchError: The keys are no vector of int64.
     """
-    keys = as_keys(table, keys)
-    kernel = kernel_if_ready("distinct_keys")
-    if kernel is None:
-        return _by_numpy(keys)
-    memory = memory if memory is not None else BufferPools()
-    unique, inverse = (memory.take_array(keys.shape, INT64) for _ in range(2))
-    bits = max(1, (2 * keys.size).bit_length())
-    numbers = memory.take_array((1 << bits,), _INT32)
-    numbers[:] = 0
-    count = kernel(keys, _SECRET, 63 - bits, numbers, unique, inverse)
-    return unique[:count], inverse
+    unique, inverse, _ = distinct_by_ps(table, keys, 1, memory if memory else BufferPools())
+    return unique, inverse
 
 
 def distinct_by_ps(
     table: str, keys: Array, num_ps: int, memory: BufferPools
 ) -> tuple[Array, Array, tuple[int, ...]]:
     """The distinct keys, those of one ps beside each other, and where each key went.
+
+    By several threads if the keys are many: keys of two ps have nothing in common.
 
     Args:
         table: The table's name, for messages.
@@ -58,27 +55,38 @@ def distinct_by_ps(
     Raises:
         ShapeMismatchError: The keys are no vector of int64.
     """
-    unique, inverse = distinct(table, keys, memory)
+    keys = as_keys(table, keys)
+    kernels = [kernel_if_ready(name) for name in ("divide_keys", "distinct_keys", "join_keys")]
+    if None in kernels or num_ps > _MOST_PS or keys.size > _MOST_KEYS:
+        return _by_numpy(keys, num_ps)
+    divide, find, join = kernels
+    unique, inverse = (memory.take_array(keys.shape, INT64) for _ in range(2))
+    places = memory.take_array(keys.shape, _INT32)
+    starts, bounds = np.zeros(num_ps + 1, INT64), np.zeros(num_ps + 1, INT64)
     if num_ps == 1:
-        return unique, inverse, (0, unique.size)
-    places, divided = (memory.take_array(unique.shape, INT64) for _ in range(2))
-    bounds = np.zeros(num_ps + 1, INT64)
-    kernel = kernel_if_ready("divide_keys")
-    if kernel is None:
-        part = ps_of_keys(unique, num_ps)
-        order = np.argsort(part, kind="stable")
-        places[order] = np.arange(order.size)
-        np.take(unique, order, out=divided, mode="clip")
-        inverse = places[inverse]
-        bounds[1:] = np.cumsum(np.bincount(part, minlength=num_ps))
+        places[:], starts[1] = np.arange(keys.size, dtype=_INT32), keys.size
     else:
-        kernel(unique, places, divided, inverse, bounds)
-    return divided, inverse, tuple(bounds.tolist())
+        divide(keys, memory.take_array(keys.shape, _INT16), places, starts)
+    counts = np.empty(num_ps, INT64)
+    entries = memory.take_array((_ENTRIES * keys.size,), _INT32)
+
+    def of_some_ps(begin: int, end: int) -> None:
+        own = entries[_ENTRIES * starts[begin] : _ENTRIES * starts[end]]
+        find(keys, places, starts, begin, end, _SECRET, own, unique, inverse, counts)
+
+    split(of_some_ps, num_ps, itemsize=keys.size * _KEY_BYTES // num_ps, aligned=1)
+    np.cumsum(counts, out=bounds[1:])
+    if num_ps > 1:
+        join(places, starts, bounds, unique, inverse)
+    return unique[: bounds[-1]], inverse, tuple(bounds.tolist())
 
 
-def _by_numpy(keys: Array) -> tuple[Array, Array]:
+def _by_numpy(keys: Array, num_ps: int) -> tuple[Array, Array, tuple[int, ...]]:
     ascending, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    order = np.argsort(first)
+    part = ps_of_keys(ascending, num_ps)
+    order = np.lexsort((first, part))
     places = np.empty(order.size, INT64)
     places[order] = np.arange(order.size)
-    return ascending[order], places[inverse]
+    bounds = np.zeros(num_ps + 1, INT64)
+    np.cumsum(np.bincount(part, minlength=num_ps), out=bounds[1:])
+    return ascending[order], places[inverse], tuple(bounds.tolist())

@@ -10,47 +10,9 @@ from ..row_kernels import KernelRegistry
 from .index_kernels import TILE, hash_tile, segment_of
 
 FUNCTIONS = KernelRegistry()
-_U32, _U33 = np.uint64(32), np.uint64(33)
+_U1, _U32, _U33 = np.uint64(1), np.uint64(32), np.uint64(33)
+_INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
 _M0, _M1 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-
-
-@FUNCTIONS.kernel(
-    lambda dtype: (
-        read(dtype), read(np.uint64), INT64, changed(np.dtype(np.int32)), changed(dtype),
-        changed(dtype),
-    )
-)  # fmt: skip
-def distinct_keys(keys, secret, shift_bits, table, unique, inverse):  # type: ignore[no-untyped-def]
-    """Number the distinct keys in the order in which they first stand.
-
-    ``table``: zero, a power of two of them, at least twice the keys; ``shift_bits``: 63 less the
-    bits of its size.
-
-    Returns:
-        How many are distinct.
-    """
-    shift = np.uint64(shift_bits)
-    last = table.size - 1
-    hashes = np.empty(TILE, np.uint64)
-    found = 0
-    for start in range(0, keys.size, TILE):
-        count = min(TILE, keys.size - start)
-        hash_tile(keys, start, count, secret, hashes)
-        for j in range(count):
-            prefetch(table, segment_of(hashes[j], shift))
-        for j in range(count):
-            key, at = keys[start + j], segment_of(hashes[j], shift)
-            number = table[at]
-            while number != 0 and unique[number - 1] != key:
-                at = (at + 1) & last
-                number = table[at]
-            if number == 0:
-                unique[found] = key
-                found += 1
-                table[at] = found
-                number = found
-            inverse[start + j] = number - 1
-    return found
 
 
 @inlined
@@ -64,33 +26,84 @@ def _ps_of(key, num_ps):  # type: ignore[no-untyped-def]
     return np.int64(((word >> _U32) * num_ps) >> _U32)
 
 
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), changed(_INT16), changed(_INT32), changed(dtype)))
+def divide_keys(keys, parts, places, starts):  # type: ignore[no-untyped-def]
+    """``places``: where the keys of the first ps are, of the second and so on, each in order.
+
+    ``parts``: room to work in, one for each key. ``starts``: zero, an element for each ps and one
+    more; where the places of each begin, and the end.
+    """
+    num_ps = np.uint64(starts.size - 1)
+    for i in range(keys.size):
+        part = _ps_of(keys[i], num_ps)
+        parts[i] = part
+        starts[part + 1] += 1
+    following = np.empty(starts.size, np.int64)
+    following[0] = 0
+    for part in range(1, starts.size):
+        starts[part] += starts[part - 1]
+        following[part] = starts[part]
+    for i in range(keys.size):
+        at = following[parts[i]]
+        following[parts[i]] = at + 1
+        places[at] = i
+
+
 @FUNCTIONS.kernel(
     lambda dtype: (
-        read(dtype), changed(dtype), changed(dtype), changed(dtype), changed(dtype),
+        read(dtype), read(_INT32), read(dtype), INT64, INT64, read(np.uint64), changed(_INT32),
+        changed(dtype), changed(dtype), changed(dtype),
     )
 )  # fmt: skip
-def divide_keys(keys, places, divided, inverse, bounds):  # type: ignore[no-untyped-def]
-    """Put keys of one ps beside each other, in the order in which they stood.
+def distinct_keys(keys, places, starts, first, last, secret, table, unique, inverse, counts):  # type: ignore[no-untyped-def]
+    """Number the distinct keys of the parts from ``first`` to before ``last``, each from zero.
 
-    ``places[i]``: where ``keys[i]`` is in ``divided``; ``inverse`` is led there: from places among
-    the keys to places among the divided ones. ``bounds``: zero, an element for each ps and one
-    more; where the keys of each begin, and the end.
+    Those of part ``p``, whose places begin at ``starts[p]``, are ``unique[starts[p] :]`` in the
+    order in which they first stand, and ``counts[p]`` of them; ``inverse``: the number of each key.
+    ``table``: room to work in, four for each of these keys.
     """
-    num_ps = np.uint64(bounds.size - 1)
-    for i in range(keys.size):
-        ps = _ps_of(keys[i], num_ps)
-        places[i] = ps
-        bounds[ps + 1] += 1
-    following = np.empty(bounds.size, np.int64)
-    following[0] = 0
-    for ps in range(1, bounds.size):
-        bounds[ps] += bounds[ps - 1]
-        following[ps] = bounds[ps]
-    for i in range(keys.size):
-        ps = places[i]
-        at = following[ps]
-        following[ps] = at + 1
-        places[i] = at
-        divided[at] = keys[i]
-    for i in range(inverse.size):
-        inverse[i] = places[inverse[i]]
+    tile, hashes = np.empty(TILE, np.int64), np.empty(TILE, np.uint64)
+    for part in range(first, last):
+        begin, end = starts[part], starts[part + 1]
+        size, shift = 1, np.uint64(63)
+        while size < 2 * (end - begin):
+            size *= 2
+            shift -= _U1
+        table[:size] = 0
+        found = begin
+        for start in range(begin, end, TILE):
+            count = min(TILE, end - start)
+            for j in range(count):
+                tile[j] = keys[places[start + j]]
+            hash_tile(tile, 0, count, secret, hashes)
+            for j in range(count):
+                prefetch(table, segment_of(hashes[j], shift))
+            for j in range(count):
+                key, at = tile[j], segment_of(hashes[j], shift)
+                number = table[at]
+                while number != 0 and unique[begin + number - 1] != key:
+                    at = (at + 1) & (size - 1)
+                    number = table[at]
+                if number == 0:
+                    unique[found] = key
+                    found += 1
+                    number = found - begin
+                    table[at] = number
+                inverse[places[start + j]] = number - 1
+        counts[part] = found - begin
+
+
+@FUNCTIONS.kernel(
+    lambda dtype: (read(_INT32), read(dtype), read(dtype), changed(dtype), changed(dtype))
+)
+def join_keys(places, starts, bounds, unique, inverse):  # type: ignore[no-untyped-def]
+    """Put the distinct keys of all parts side by side, and number them through.
+
+    ``bounds``: where those of each part are then, and the end.
+    """
+    for part in range(1, bounds.size - 1):
+        begin, offset = starts[part], bounds[part]
+        for i in range(bounds[part + 1] - offset):
+            unique[offset + i] = unique[begin + i]
+        for i in range(begin, starts[part + 1]):
+            inverse[places[i]] += offset
