@@ -7,19 +7,13 @@ only cuts, sends and receives (``fan_out.py``).
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction
-from ...core.arrays.dtypes import Array, DType, row_shape, size_of
-from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.arrays.scaled_rows import INT8, SCALE_BYTES, unpack_rows
+from ...core.arrays.dtypes import Array, DType
 from ...core.errors import WindlassError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.rules.update_rules import UpdateRule
@@ -28,23 +22,18 @@ from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
-from ...engine.rows import gather_rows
-from .ahead import PushWatcher, RowsAhead, changes_of, part_of
 from .definer import Definer, Held
-from .distinct_rows import DistinctRows, DistinctRowsCache
 from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, SessionCounters
 from .joining import connect_all
 from .peer import PsPeer
 from .pending_step import PendingStep, StepResult
-from .placed_variable import PlacedVariable
 from .plan_cache import NO_PULL, PlanCache
 from .push_plans import PushPayload
-from .row_pulls import WantedRows, row_pulls
+from .row_lookups import RowLookups
+from .row_pulls import Rows
 
 log = logging.getLogger(__name__)
-
-_UINT8 = np.dtype(np.uint8)  # of rows that came with their scales
 
 
 class ParameterSession:
@@ -54,22 +43,24 @@ class ParameterSession:
         peers: One per ps, by index. The first one owns the global step.
         who: This task.
         settings: Deadlines and bounds.
+
+    Attributes:
+        rows: Looks up rows.
+        global_step: The last one that this task has seen.
     """
 
     def __init__(self, peers: Sequence[PsPeer], who: Incarnation, settings: Settings) -> None:
         self._who = who
         self._settings = settings
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._closed = threading.Event()
         self._fan_out = FanOut(peers, who)
         self._definer = Definer(peers, who, settings, self._assign, self._closed)
         self._plans = PlanCache(self._fan_out.peers, self._definer.place)
-        self._distinct = DistinctRowsCache(who)
         self._feedback: ErrorFeedback | None = None
         self._under_way: PendingStep | None = None
         self._unreported: WindlassError | None = None
-        self._ahead: weakref.WeakSet[RowsAhead] = weakref.WeakSet()
-        self._watchers: dict[str, PushWatcher] = {}
+        self.rows = RowLookups(self, who, self._definer.place, self._plans)
         self.global_step = 0
 
     # -- life --------------------------------------------------------------------------------
@@ -144,7 +135,7 @@ class ParameterSession:
 
     @wire_format.setter
     def wire_format(self, wire_format: WireFormat) -> None:
-        with self._lock:
+        with self.lock:
             self.wait()
             self._plans.wire_format = wire_format
             share = wire_format.top_k
@@ -191,7 +182,7 @@ class ParameterSession:
             still_wanted()
             self._fan_out.raise_if_broken()
 
-        with self._lock:
+        with self.lock:
             self._after_last_step()
             restored: list[str] = []
             if create:
@@ -200,7 +191,7 @@ class ParameterSession:
                 )
             self._definer.wait_for(definitions, check, chief_has_ended)
             # A program may ask for the global step before its first step.
-            self._exchange({0: StepRequest()}, {})
+            self.exchange({0: StepRequest()}, {})
             return restored
 
     def _assign(self, values: Mapping[str, Array]) -> None:
@@ -212,19 +203,19 @@ class ParameterSession:
         Raises:
             DefinitionMismatchError: Another task bound a different rule; names both.
         """
-        with self._lock:
+        with self.lock:
             self._after_last_step()
             self._definer.bind(variables, rule)
 
     def adopt(self, held: Held) -> list[str]:
         """Use variables that other tasks have created; see :meth:`Definer.adopt`."""
-        with self._lock:
+        with self.lock:
             return self._definer.adopt(held)
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
         """Let no step begin meanwhile, so that the peers can be asked for something else."""
-        with self._lock:
+        with self.lock:
             self._after_last_step()
             yield
 
@@ -308,7 +299,7 @@ class ParameterSession:
         With ``detached`` what is pushed may be changed at once, while it is still on its way.
         ``hyperparameters`` are those of the variables' update rules that this push changes.
         """
-        with self._lock:
+        with self.lock:
             self.wait()
             self._fan_out.raise_if_broken()
             push_plan, pull_plan = self._plans.push_plan(push), self._plans.pull_plan(pulls)
@@ -316,13 +307,13 @@ class ParameterSession:
                 self._feedback.forget()  # the choice of a push that was not even sent
             payloads = (
                 push_plan.fill(
-                    push, self._who, self._feedback, self._distinct, self._fan_out.pushes
+                    push, self._who, self._feedback, self.rows.distinct, self._fan_out.pushes
                 )
                 if push is not None and push_plan is not None
                 else {}
             )
-            if push is not None and self._ahead:
-                self._note_ahead(push)
+            if push is not None:
+                self.rows.note_push(push)
             buffer, targets = pull_plan.take_targets()
             requests: dict[int, StepRequest] = {}
             for ps, sequence in enumerate(self._fan_out.sequences):
@@ -347,8 +338,8 @@ class ParameterSession:
             pending = PendingStep(self, requests, buffer, targets, pull_plan)
             self._send(pending)
             self._under_way = pending
-            if push is not None and self._watchers:
-                self._show_push(push, self.global_step if seen_step is None else seen_step)
+            if push is not None:
+                self.rows.show_push(push, self.global_step if seen_step is None else seen_step)
             return pending
 
     def _send(self, pending: PendingStep) -> None:
@@ -365,7 +356,7 @@ class ParameterSession:
 
         What went wrong with it is raised by its :meth:`PendingStep.result`.
         """
-        with self._lock:
+        with self.lock:
             mine = self._under_way
             if mine is None or (pending is not None and mine is not pending):
                 return
@@ -378,9 +369,8 @@ class ParameterSession:
                 raise
             if self._feedback is not None:
                 self._feedback.sent(results.keys())
-            for watcher in self._watchers.values():
-                if failure is not None or any(each.duplicate for each in results.values()):
-                    watcher.forget()
+            if failure is not None or any(each.duplicate for each in results.values()):
+                self.rows.forget_shown()
             if failure is not None:
                 mine.failure = self._unreported = failure
                 return
@@ -404,7 +394,7 @@ class ParameterSession:
         Raises:
             WindlassError: What went wrong with it, unless it was raised before.
         """
-        with self._lock:
+        with self.lock:
             self.wait()
             failure, self._unreported = self._unreported, None
         if failure is not None:
@@ -417,14 +407,14 @@ class ParameterSession:
         Raises:
             WindlassError: What went wrong with the last push, unless it was raised before.
         """
-        with self._lock:
+        with self.lock:
             self.wait()
             self._fan_out.enter_closure(closure)
         try:
             yield
             self.finish()  # a closure is done when its pushes are applied
         finally:
-            with self._lock:
+            with self.lock:
                 self.wait()
                 self._fan_out.enter_closure(None)
 
@@ -433,9 +423,9 @@ class ParameterSession:
 
         A step that is sent or received, or a definition that waits for the chief, does.
         """
-        is_free = self._lock.acquire(timeout=timeout_s)
+        is_free = self.lock.acquire(timeout=timeout_s)
         if is_free:
-            self._lock.release()
+            self.lock.release()
         return is_free
 
     def mark_cut(self, number: int) -> bool:
@@ -448,7 +438,7 @@ class ParameterSession:
             Whether all ps were told in time; else the cut is void, and nothing is lost.
         """
         hold_s = self._settings.cut_hold_s
-        if not self._lock.acquire(timeout=hold_s):
+        if not self.lock.acquire(timeout=hold_s):
             return False
         try:
             self._after_last_step()
@@ -458,110 +448,16 @@ class ParameterSession:
             log.debug("cut %d is not marked everywhere: %s", number, error)
             return False
         finally:
-            self._lock.release()
+            self.lock.release()
         return True
 
     def lookup(self, variable: str, indices: Array) -> Array:
-        """Rows of a variable, in the order of ``indices``; repeated ones are fetched once.
+        """Rows of a variable; see :meth:`RowLookups.lookup`."""
+        return self.rows.lookup(variable, indices)
 
-        Args:
-            variable: Its name.
-            indices: integer array of any shape.
-
-        Returns:
-            Array of shape ``(*indices.shape, *variable.shape[1:])``.
-
-        Raises:
-            ShapeMismatchError: An index is out of range.
-        """
-        with self._lock:
-            ids = np.ascontiguousarray(indices).reshape(-1).astype(np.int64, copy=False)
-            rows, inverse = self.lookup_rows({variable: ids})[variable]
-            shape = (*np.shape(indices), *row_shape(self.definition(variable).shape))
-            if inverse is None:
-                return rows.reshape(shape)
-            found = self._distinct.memory.take_array((ids.size, rows.shape[1]), rows.dtype)
-            return gather_rows(rows, inverse, found).reshape(shape)
-
-    def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, tuple[Array, Array | None]]:
-        """Rows of several variables and tables, in one round trip; each row is fetched once.
-
-        Args:
-            wanted: By name of the variable: numbers of rows, or keys of a table; int64, shape
-                ``(n,)``. May repeat.
-
-        Returns:
-            By name: (the distinct rows, shape ``(count, elements of a row)``; int64, shape
-            ``(n,)``: which of them belongs to each id. None: one after the other)
-
-        Raises:
-            ShapeMismatchError: The number of a row is out of range.
-        """
-        return self.lookup_states(wanted, {})[0]
-
-    def lookup_states(
-        self, wanted: Mapping[str, Array], states: Mapping[str, Array]
-    ) -> tuple[dict[str, tuple[Array, Array | None]], dict[str, tuple[Array, Array | None]]]:
-        """Rows as :meth:`lookup_rows` gives them, and rows of tables with their slots and counts.
-
-        Args:
-            wanted: As for :meth:`lookup_rows`.
-            states: By name of the table: keys, int64, shape ``(n,)``.
-
-        Returns:
-            (the rows by name, as :meth:`lookup_rows` returns them; the same for ``states``, whose
-            rows are those of ``engine/keyed/row_states.py``)
-        """
-        with self._lock:
-            self._after_last_step()
-            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
-            whole = [
-                self._wanted(*self._distinct_ids(name, keys), with_state=True)
-                for name, keys in states.items()
-            ]
-            self._fetch([*rows, *whole])
-            return _found(rows), _found(whole)
-
-    def watch_pushes(self, table: str, watcher: PushWatcher) -> None:
-        """Have gradients that this session pushes to a growing table shown to a watcher.
-
-        Args:
-            table: Its name; it may not be defined yet.
-            watcher: Called under the session's lock.
-        """
-        with self._lock:
-            self._watchers[table] = watcher
-
-    def look_up_ahead(self, wanted: Mapping[str, Array]) -> RowsAhead:
-        """Look up rows for a later step. Arguments and errors: :meth:`lookup_rows`."""
-        with self._lock:
-            self._after_last_step()
-            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
-            self._fetch(rows)
-            ahead = RowsAhead(rows)
-            self._ahead.add(ahead)
-            return ahead
-
-    def catch_up(self, ahead: RowsAhead) -> dict[str, tuple[Array, Array | None]]:
-        """Rows that were looked up ahead, those that this task has changed since as they are now.
-
-        Returns:
-            As :meth:`lookup_rows`.
-        """
-        with self._lock:
-            self._after_last_step()
-            self._ahead.discard(ahead)
-            stale = ahead.stale()
-            if any(positions.size for positions in stale):
-                # All of them are asked for, so that the layout is that of the lookup.
-                changed = [
-                    self._wanted(each.placed, part_of(each.distinct, positions))
-                    for each, positions in zip(ahead.rows, stale, strict=True)
-                ]
-                self._fetch(changed)
-                for each, positions, now in zip(ahead.rows, stale, changed, strict=True):
-                    each.out[positions] = now.out
-            return _found(ahead.rows)
+    def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
+        """Rows of several variables and tables; see :meth:`RowLookups.lookup_rows`."""
+        return self.rows.lookup_states(wanted, {})[0]
 
     def set_row_dtype(self, variable: str, dtype: DType) -> None:
         """Have rows of a variable or table, and gradients of them, travel in a narrower dtype.
@@ -573,77 +469,12 @@ class ParameterSession:
             variable: Its name; it may not be defined yet.
             dtype: A dtype of floating-point numbers, or int8: with a scale for each row.
         """
-        with self._lock:
+        with self.lock:
             self.wait()
             self._plans.set_row_dtype(variable, dtype)
 
-    def note_changed(self) -> None:
-        """Note that variables were changed by other means than steps of this session."""
-        with self._lock:
-            for ahead in self._ahead:
-                ahead.note_all()
-
-    def keep_lookups(self, count: int) -> None:
-        """Remember the rows of so many lookups of each table, until gradients of them are pushed.
-
-        Args:
-            count: At least 1, the default.
-        """
-        with self._lock:
-            self._distinct.per_table = count
-
-    def _distinct_ids(self, variable: str, ids: Array) -> tuple[PlacedVariable, DistinctRows]:
-        placed = self._definer.place(variable)
-        return placed, self._distinct.of_placed(placed, ids)
-
-    def _wanted(
-        self, placed: PlacedVariable, distinct: DistinctRows, *, with_state: bool = False
-    ) -> WantedRows:
-        definition = placed.definition
-        elements = size_of(row_shape(definition.shape))
-        if with_state and definition.table is not None:
-            elements = definition.table.state_elements(elements)
-        shape = (distinct.unique.size, elements)
-        out = self._distinct.memory.take_array(shape, definition.dtype)
-        return WantedRows(placed, distinct, out, with_state)
-
-    def _fetch(self, rows: Sequence[WantedRows]) -> None:
-        plan = self._plans.row_plan(rows)
-        arriving = [self._arriving(*each) for each in zip(rows, plan.dtypes, strict=True)]
-        self._exchange(*row_pulls(tuple(arriving), plan.layouts, self.global_step))
-        for each, arrived in zip(rows, arriving, strict=True):
-            if arrived is not each:
-                each.out[...] = _widened(arrived.out, each.out.dtype)
-
-    def _arriving(self, rows: WantedRows, dtype: DType | None) -> WantedRows:
-        """Rows as they travel."""
-        if dtype is None:
-            return rows
-        (count, width), memory = rows.out.shape, self._distinct.memory
-        if dtype == INT8:
-            return replace(rows, out=memory.take_array((count, SCALE_BYTES + width), _UINT8))
-        return replace(rows, out=memory.take_array((count, width), dtype))
-
-    def _note_ahead(self, push: PushPayload) -> None:
-        for variable, rows in changes_of(push):
-            changed = rows
-            if rows is not None:
-                placed = self._definer.place(variable)
-                changed = self._distinct.of_placed(placed, rows).unique
-            for ahead in self._ahead:
-                ahead.note(variable, changed)
-
-    def _show_push(self, push: PushPayload, step: int) -> None:
-        for write in push.writes:
-            watcher, rows = self._watchers.get(write.variable), write.value
-            if watcher is None or not isinstance(rows, IndexedSlices):
-                continue
-            _, distinct = self._distinct_ids(write.variable, rows.indices)
-            values = np.ascontiguousarray(rows.values).reshape(distinct.ids.size, -1)
-            watcher.pushed(distinct, distinct.sums(values, self._distinct.memory), step)
-
-    def _exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
-        """Send to all and receive from all."""
+    def exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
+        """Send to all and receive from all; between two steps."""
         self._send(PendingStep(self, requests, None, targets, NO_PULL))
         results, failure = self._fan_out.receive(requests, targets)
         if failure is not None:
@@ -655,12 +486,3 @@ class ParameterSession:
         """Wait for the step under way; its error is for whoever asks for its result."""
         self._fan_out.raise_if_broken()
         self.wait()
-
-
-def _found(rows: Sequence[WantedRows]) -> dict[str, tuple[Array, Array | None]]:
-    return {each.name: (each.out, each.distinct.inverse) for each in rows}
-
-
-def _widened(rows: Array, dtype: DType) -> Array:
-    """Rows as they came."""
-    return unpack_rows(rows, dtype) if rows.dtype == _UINT8 else rows

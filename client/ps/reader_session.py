@@ -45,14 +45,12 @@ from .locating import LeaderWatch
 from .parameter_session import ParameterSession
 from .placed_variable import PlacedVariable
 from .remote_ps import RemotePs
+from .row_pulls import Rows
 
 _ANSWER_S = 5.0
 _POLL_S = 0.1
 _LEADERS_S = 0.5  # between two questions for the leaders of shares
 _CUT_S = 30.0  # the chief tries some times, of which each takes a second or two
-
-Rows = tuple[Array, Array | None]
-"""(the distinct rows, which of them belongs to each id; None: one after the other)"""
 
 
 class ReaderSession:
@@ -171,7 +169,7 @@ class ReaderSession:
         return self._session.shards(name)
 
     def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
-        """Rows as they are now; see :meth:`ParameterSession.lookup_rows`.
+        """Rows as they are now; see :meth:`RowLookups.lookup_rows`.
 
         Raises:
             ShapeMismatchError: The number of a row is out of range.

@@ -8,6 +8,11 @@ from ...core.wire.steps import PullTarget, StepRequest, WireLayout
 from .distinct_rows import DistinctRows
 from .placed_variable import PlacedVariable
 
+Rows = tuple[Array, Array | None]
+"""(the distinct rows, shape ``(count, elements of a row)``; int64, shape ``(n,)``: which of them
+belongs to each id. None: one after the other)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:

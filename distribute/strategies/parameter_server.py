@@ -471,7 +471,7 @@ class ParameterServerExtended(StrategyExtended):
             whole: dict[str, FoundRows] = {}
             if ids:
                 keys = {table.name: own for table, own in states}
-                rows, whole = self.runtime.session.lookup_states(ids, keys)
+                rows, whole = self.runtime.session.rows.lookup_states(ids, keys)
                 found |= rows
             return (
                 [found[variable.name] for variable, _ in wanted],
@@ -489,13 +489,13 @@ class ParameterServerExtended(StrategyExtended):
         with self._lock:
             self._define()
         session = self.runtime.session
-        ahead = session.look_up_ahead({variable.name: ids for variable, ids in wanted})
+        ahead = session.rows.look_up_ahead({variable.name: ids for variable, ids in wanted})
 
         def rows() -> list[FoundRows]:
             with self._lock:
                 for variable, _ in wanted:
                     self._step.settle(variable.name)
-                found = session.catch_up(ahead)
+                found = session.rows.catch_up(ahead)
                 return [found[variable.name] for variable, _ in wanted]
 
         return rows
@@ -508,7 +508,7 @@ class ParameterServerExtended(StrategyExtended):
     def begin_look_ahead(self, count: int) -> None:
         """Prepare for lookups by :meth:`look_up_ahead`."""
         super().begin_look_ahead(count)
-        self.runtime.session.keep_lookups(count + 1)
+        self.runtime.session.rows.keep_lookups(count + 1)
 
     def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
         """Put gradients of rows into this step's push; outside ``run``, push them now."""
@@ -521,7 +521,7 @@ class ParameterServerExtended(StrategyExtended):
     def watch_pushes(self, table: PsTable, watcher: PushWatcher) -> None:
         """Show gradients that this worker pushes to a growing table to a watcher."""
         if self.runtime.task.task.type != EVALUATOR:
-            self.runtime.session.watch_pushes(table.name, watcher)
+            self.runtime.session.rows.watch_pushes(table.name, watcher)
 
     def delay_rows(self, table: PsTable, steps: int, max_bytes: int) -> None:
         """Have gradients of a growing table wait for some steps, and travel summed.

@@ -315,7 +315,7 @@ class ServerStep:
         self._count_anew()
         self._forget()
         self._finite.note_finite()
-        self._session.note_changed()
+        self._session.rows.note_changed()
         self._session.global_step = self._values_step = global_step
         progress = self._runtime.progress
         progress.steps += increment

@@ -67,7 +67,7 @@ def test_rows_come_with_their_slots_and_counts_beside_plain_ones(servers: list[P
     for count in (10, 20):
         session.step(gradients(t=(keys[:count], ones[:count])))
     wanted = {"t": EXTREMES, "u": keys}
-    rows, states = session.lookup_states(wanted, {"t": keys})
+    rows, states = session.rows.lookup_states(wanted, {"t": keys})
     found, inverse = states["t"]
     assert inverse is not None
     found = found[inverse]
@@ -88,7 +88,7 @@ def test_a_step_cut_at_any_byte_is_repeated_and_applied_once(kind: str) -> None:
     session.define([table()], {}, create=True)
     reference, rng = Reference(table()), np.random.default_rng(1)
     watcher = _Watcher()
-    session.watch_pushes("t", watcher)
+    session.rows.watch_pushes("t", watcher)
 
     def step() -> None:
         keys = rng.choice(EXTREMES, 20)

@@ -84,7 +84,7 @@ def test_rows_come_while_the_step_before_computes_and_only_changed_ones_again() 
     strategy, embeddings = on_servers()
     session = strategy.extended.runtime.session
     asked: list[int] = []
-    exchange, looked_up = session._exchange, threading.Event()
+    exchange, looked_up = session.exchange, threading.Event()
 
     def note(requests: Any, targets: Any) -> None:
         asked.append(sum(n.size for each in requests.values() for n in each.pull_rows))
@@ -102,7 +102,7 @@ def test_rows_come_while_the_step_before_computes_and_only_changed_ones_again() 
         rows.apply_gradients({"b": np.ones_like(rows["b"])})
 
     session.lookup_rows({"g": np.array([1])})  # all is defined
-    session._exchange = note
+    session.exchange = note
     strategy.run(step, args=(next(given),), kwargs={"waits": True})
     assert asked == [10, 10, 10]
     strategy.run(step, args=(next(given),), kwargs={"waits": False})
@@ -116,16 +116,16 @@ def test_more_pushed_rows_than_can_be_noted_are_all() -> None:
     strategy, embeddings = on_servers()
     session = strategy.extended.runtime.session
     embeddings.lookup({"b": np.arange(3)})
-    ahead: RowsAhead = session.look_up_ahead({"g": np.arange(2)})
+    ahead: RowsAhead = session.rows.look_up_ahead({"g": np.arange(2)})
     for start in range(0, 40, 10):
         embeddings.lookup({"b": np.arange(start + 10, start + 20)}).apply_gradients(
             {"b": np.ones((10, 4), np.float32)}
         )
         assert [each.size for each in ahead.stale()] == [0 if start < 30 else 2]
-    other = session.look_up_ahead({"g": np.arange(2)})
-    session.note_changed()
+    other = session.rows.look_up_ahead({"g": np.arange(2)})
+    session.rows.note_changed()
     assert [each.size for each in other.stale()] == [2]
-    assert session.catch_up(other)["g"][0].shape == (2, 4)
+    assert session.rows.catch_up(other)["g"][0].shape == (2, 4)
 
 
 # -- errors --------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def test_what_another_worker_trains_shows_within_the_bound() -> None:
         sessions[-1].define([definition], {}, create=False)
     mine, other = sessions
     cache = TrainedRows(definition, 4, 1 << 20)
-    mine.watch_pushes("t", cache)
+    mine.rows.watch_pushes("t", cache)
     key = np.array([5], np.int64)
 
     def train(session: ParameterSession, gradient: float) -> None:
@@ -234,7 +234,7 @@ def test_what_another_worker_trains_shows_within_the_bound() -> None:
 
     def read() -> float:
         lookup = begin(cache, key)
-        rows, states = mine.lookup_states({"t": lookup.wanted}, {"t": lookup.wanted_states})
+        rows, states = mine.rows.lookup_states({"t": lookup.wanted}, {"t": lookup.wanted_states})
         return float(cache.finish_states(lookup, rows["t"][0], states["t"][0])[0, 0])
 
     for _ in range(50):

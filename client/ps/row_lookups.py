@@ -1,0 +1,258 @@
+"""Rows that a session looks up, and what its own pushes change of them."""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from threading import RLock
+from typing import Protocol
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array, DType, row_shape, size_of
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.arrays.scaled_rows import INT8, SCALE_BYTES, unpack_rows
+from ...core.task import Incarnation
+from ...core.wire.steps import PullTarget, StepRequest
+from ...engine.rows import gather_rows
+from .ahead import PushWatcher, RowsAhead, changes_of, part_of
+from .distinct_rows import DistinctRows, DistinctRowsCache
+from .placed_variable import PlacedVariable
+from .plan_cache import PlanCache
+from .push_plans import PushPayload
+from .row_pulls import Rows, WantedRows, row_pulls
+
+_UINT8 = np.dtype(np.uint8)  # of rows that came with their scales
+
+
+class RowSession(Protocol):
+    """The session that asks the ps for rows.
+
+    Attributes:
+        lock: While it is held, the session does nothing else.
+        global_step: The last one that this task has seen.
+    """
+
+    lock: RLock
+    global_step: int
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """Wait for the step under way, and let no other begin meanwhile."""
+        ...
+
+    def exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
+        """Send to all and receive from all."""
+        ...
+
+
+class RowLookups:
+    """Looks up rows of variables and tables. Thread-safe.
+
+    Args:
+        session: Asks the ps.
+        who: This task.
+        place: A variable by its name, and where its shards are.
+        plans: What lookups mean in bytes.
+
+    Attributes:
+        distinct: The rows of the last lookups, for gradients of them.
+    """
+
+    def __init__(
+        self,
+        session: RowSession,
+        who: Incarnation,
+        place: Callable[[str], PlacedVariable],
+        plans: PlanCache,
+    ) -> None:
+        self._session = session
+        self._place = place
+        self._plans = plans
+        self.distinct = DistinctRowsCache(who)
+        self._ahead: weakref.WeakSet[RowsAhead] = weakref.WeakSet()
+        self._watchers: dict[str, PushWatcher] = {}
+
+    def lookup(self, variable: str, indices: Array) -> Array:
+        """Rows of a variable, in the order of ``indices``; repeated ones are fetched once.
+
+        Args:
+            variable: Its name.
+            indices: integer array of any shape.
+
+        Returns:
+            Array of shape ``(*indices.shape, *variable.shape[1:])``.
+
+        Raises:
+            ShapeMismatchError: An index is out of range.
+        """
+        with self._session.lock:
+            ids = np.ascontiguousarray(indices).reshape(-1).astype(np.int64, copy=False)
+            rows, inverse = self.lookup_rows({variable: ids})[variable]
+            shape = (*np.shape(indices), *row_shape(self._place(variable).definition.shape))
+            if inverse is None:
+                return rows.reshape(shape)
+            found = self.distinct.memory.take_array((ids.size, rows.shape[1]), rows.dtype)
+            return gather_rows(rows, inverse, found).reshape(shape)
+
+    def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
+        """Rows of several variables and tables, in one round trip; each row is fetched once.
+
+        Args:
+            wanted: By name of the variable: numbers of rows, or keys of a table; int64, shape
+                ``(n,)``. May repeat.
+
+        Returns:
+            By name: (the distinct rows, shape ``(count, elements of a row)``; int64, shape
+            ``(n,)``: which of them belongs to each id. None: one after the other)
+
+        Raises:
+            ShapeMismatchError: The number of a row is out of range.
+        """
+        return self.lookup_states(wanted, {})[0]
+
+    def lookup_states(
+        self, wanted: Mapping[str, Array], states: Mapping[str, Array]
+    ) -> tuple[dict[str, Rows], dict[str, Rows]]:
+        """Rows as :meth:`lookup_rows` gives them, and rows of tables with their slots and counts.
+
+        Args:
+            wanted: As for :meth:`lookup_rows`.
+            states: By name of the table: keys, int64, shape ``(n,)``.
+
+        Returns:
+            (the rows by name, as :meth:`lookup_rows` returns them; the same for ``states``, whose
+            rows are those of ``engine/keyed/row_states.py``)
+        """
+        with self._session.between_steps():
+            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
+            whole = [
+                self._wanted(*self._distinct_ids(name, keys), with_state=True)
+                for name, keys in states.items()
+            ]
+            self._fetch([*rows, *whole])
+            return _found(rows), _found(whole)
+
+    def watch_pushes(self, table: str, watcher: PushWatcher) -> None:
+        """Have gradients that this session pushes to a growing table shown to a watcher.
+
+        Args:
+            table: Its name; it may not be defined yet.
+            watcher: Called under the session's lock.
+        """
+        with self._session.lock:
+            self._watchers[table] = watcher
+
+    def look_up_ahead(self, wanted: Mapping[str, Array]) -> RowsAhead:
+        """Look up rows for a later step. Arguments and errors: :meth:`lookup_rows`."""
+        with self._session.between_steps():
+            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
+            self._fetch(rows)
+            ahead = RowsAhead(rows)
+            self._ahead.add(ahead)
+            return ahead
+
+    def catch_up(self, ahead: RowsAhead) -> dict[str, Rows]:
+        """Rows that were looked up ahead, those that this task has changed since as they are now.
+
+        Returns:
+            As :meth:`lookup_rows`.
+        """
+        with self._session.between_steps():
+            self._ahead.discard(ahead)
+            stale = ahead.stale()
+            if any(positions.size for positions in stale):
+                # All of them are asked for, so that the layout is that of the lookup.
+                changed = [
+                    self._wanted(each.placed, part_of(each.distinct, positions))
+                    for each, positions in zip(ahead.rows, stale, strict=True)
+                ]
+                self._fetch(changed)
+                for each, positions, now in zip(ahead.rows, stale, changed, strict=True):
+                    each.out[positions] = now.out
+            return _found(ahead.rows)
+
+    def note_changed(self) -> None:
+        """Note that variables were changed by other means than steps of this session."""
+        with self._session.lock:
+            for ahead in self._ahead:
+                ahead.note_all()
+
+    def keep_lookups(self, count: int) -> None:
+        """Remember the rows of so many lookups of each table, until gradients of them are pushed.
+
+        Args:
+            count: At least 1, the default.
+        """
+        with self._session.lock:
+            self.distinct.per_table = count
+
+    def _distinct_ids(self, variable: str, ids: Array) -> tuple[PlacedVariable, DistinctRows]:
+        placed = self._place(variable)
+        return placed, self.distinct.of_placed(placed, ids)
+
+    def _wanted(
+        self, placed: PlacedVariable, distinct: DistinctRows, *, with_state: bool = False
+    ) -> WantedRows:
+        definition = placed.definition
+        elements = size_of(row_shape(definition.shape))
+        if with_state and definition.table is not None:
+            elements = definition.table.state_elements(elements)
+        shape = (distinct.unique.size, elements)
+        out = self.distinct.memory.take_array(shape, definition.dtype)
+        return WantedRows(placed, distinct, out, with_state)
+
+    def _fetch(self, rows: Sequence[WantedRows]) -> None:
+        plan = self._plans.row_plan(rows)
+        arriving = [self._arriving(*each) for each in zip(rows, plan.dtypes, strict=True)]
+        session = self._session
+        session.exchange(*row_pulls(tuple(arriving), plan.layouts, session.global_step))
+        for each, arrived in zip(rows, arriving, strict=True):
+            if arrived is not each:
+                each.out[...] = _widened(arrived.out, each.out.dtype)
+
+    def _arriving(self, rows: WantedRows, dtype: DType | None) -> WantedRows:
+        """Rows as they travel."""
+        if dtype is None:
+            return rows
+        (count, width), memory = rows.out.shape, self.distinct.memory
+        if dtype == INT8:
+            return replace(rows, out=memory.take_array((count, SCALE_BYTES + width), _UINT8))
+        return replace(rows, out=memory.take_array((count, width), dtype))
+
+    def note_push(self, push: PushPayload) -> None:
+        """Note which rows a push changes, for those that were looked up ahead; under the lock."""
+        if not self._ahead:
+            return
+        for variable, rows in changes_of(push):
+            changed = rows
+            if rows is not None:
+                placed = self._place(variable)
+                changed = self.distinct.of_placed(placed, rows).unique
+            for ahead in self._ahead:
+                ahead.note(variable, changed)
+
+    def show_push(self, push: PushPayload, step: int) -> None:
+        """Show watchers a push that was sent, computed at global step ``step``; under the lock."""
+        if not self._watchers:
+            return
+        for write in push.writes:
+            watcher, rows = self._watchers.get(write.variable), write.value
+            if watcher is None or not isinstance(rows, IndexedSlices):
+                continue
+            _, distinct = self._distinct_ids(write.variable, rows.indices)
+            values = np.ascontiguousarray(rows.values).reshape(distinct.ids.size, -1)
+            watcher.pushed(distinct, distinct.sums(values, self.distinct.memory), step)
+
+    def forget_shown(self) -> None:
+        """Tell watchers that a push may not have been applied; under the lock."""
+        for watcher in self._watchers.values():
+            watcher.forget()
+
+
+def _found(rows: Sequence[WantedRows]) -> dict[str, Rows]:
+    return {each.name: (each.out, each.distinct.inverse) for each in rows}
+
+
+def _widened(rows: Array, dtype: DType) -> Array:
+    """Rows as they came."""
+    return unpack_rows(rows, dtype) if rows.dtype == _UINT8 else rows
