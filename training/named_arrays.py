@@ -28,7 +28,8 @@ class NamedArrays(Shown):
 
     Attributes:
         strategy: Where the arrays live.
-        variables: By name.
+        variables: By name. A program may have several models of the same names, one for each fold
+            of its data, say: the variables of the second begin with ``model_2/``.
 
     Raises:
         ValueError: Two leaves have one name, or a variable is another strategy's.
@@ -45,6 +46,8 @@ class NamedArrays(Shown):
         paths, found, self._structure = optree.tree_flatten_with_path(arrays, none_is_leaf=True)
         names = ["/".join(filter(None, (name, *map(str, path)))) or "value" for path in paths]
         _refuse_doubles(names)
+        new = [n for n, leaf in zip(names, found, strict=True) if not isinstance(leaf, Variable)]
+        self._prefix = _free_prefix(self.strategy, new)
         with self.strategy.scope():
             self.variables = {
                 each: self._variable(each, leaf) for each, leaf in zip(names, found, strict=True)
@@ -70,15 +73,12 @@ class NamedArrays(Shown):
         value = as_array(leaf)
         trainable = value.dtype.kind not in "iub"
         # Deltas of replicas in sync add up, as those of workers do.
-        made: Variable = Variable(
-            value, name=name, trainable=trainable, aggregation=VariableAggregation.SUM
+        return Variable(
+            value,
+            name=self._prefix + name,
+            trainable=trainable,
+            aggregation=VariableAggregation.SUM,
         )
-        if made.name != name:
-            raise ValueError(
-                f"there is a variable {name!r} under this strategy already; give this store a name "
-                "of its own: ArrayStore(…, name=…)"
-            )
-        return made
 
     @property
     def names(self) -> list[str]:
@@ -153,6 +153,15 @@ class NamedArrays(Shown):
                 f"{self._structure}; give such a tree, or a mapping of names"
             )
         return dict(zip(self._tree_names, found, strict=True))
+
+
+def _free_prefix(strategy: Strategy, names: Sequence[str]) -> str:
+    """What to put before names so that no variable has one of them; the same on every task."""
+    prefix, number = "", 1
+    while any(strategy.extended.has_name(prefix + name) for name in names):
+        number += 1
+        prefix = f"model_{number}/"
+    return prefix
 
 
 def _refuse_doubles(names: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ checkpoints.
 """
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 
 from ..core.arrays.dtypes import Array
 from ..distribute.base.moved_average import MovedAverage
+from ..distribute.strategies.strategy import Strategy
+from ..distribute.variables.variable import Variable
 from .torch_names import named_buffers
 from .torch_tensors import HostCopies, Targets, to_array
 
@@ -38,20 +41,39 @@ class _Layer:
     counter: str | None
 
 
+@dataclass(slots=True)
+class _Shared:
+    """A buffer under a strategy, whatever optimizers were given its module.
+
+    Attributes:
+        variable: The strategy's.
+        value: What was loaded last.
+    """
+
+    variable: Variable
+    value: Array
+
+
+_strategies: weakref.WeakKeyDictionary[Strategy, dict[int, _Shared]] = weakref.WeakKeyDictionary()
+
+
 class Buffers:
     """The buffers of a module that a job keeps.
 
     Args:
         module: Whose they are; None: there are none.
         prefix: Comes first in their names.
-        in_sync: Whether several workers are: then only averages are kept.
+        strategy: Strategy of the job. Of workers in sync only averages are kept.
 
     Attributes:
         tensors: By name.
         averages: Those of them that all workers share, with the counters of their batches.
     """
 
-    def __init__(self, module: Any, prefix: str, *, in_sync: bool) -> None:
+    def __init__(self, module: Any, prefix: str, strategy: Strategy) -> None:
+        in_sync = strategy.extended.num_replicas_in_sync > 1
+        alone = strategy.extended.alone is not None  # where stores work on the program's memory
+        self._every = {} if alone else _strategies.setdefault(strategy, {})
         every = {} if module is None else named_buffers(module, prefix)
         names = {id(buffer): name for name, buffer in every.items()}
         self._layers = [] if module is None else list(_layers(module, names))
@@ -63,14 +85,33 @@ class Buffers:
         self._marks = self._marks_now()
         self._views, self._copies = Targets(self.averages), HostCopies()
 
-    def moved(self, before: Mapping[str, Array]) -> dict[str, MovedAverage]:
-        """What has become of averages since they were loaded, by name; of layers that computed.
+    def leaves(self) -> dict[str, Any]:
+        """What a store is made of: variables of another optimizer's store, or first values."""
+        return {
+            name: self._every[id(tensor)].variable
+            if id(tensor) in self._every
+            else to_array(tensor)
+            for name, tensor in self.tensors.items()
+        }
 
-        Args:
-            before: The values that were loaded last, by name.
-        """
+    def share(self, variables: Mapping[str, Variable]) -> None:
+        """Know the variables of the buffers, by name, as long as the program has the buffers."""
+        for name, tensor in self.tensors.items():
+            key = id(tensor)
+            if key not in self._every:
+                self._every[key] = _Shared(variables[name], to_array(tensor))
+                weakref.finalize(tensor, self._every.pop, key, None).atexit = False
+
+    def loaded(self, values: Mapping[str, Array]) -> None:
+        """Note values, by name, that the buffers have by now."""
+        for name, tensor in self.averages.items():
+            self._every[id(tensor)].value = values[name]
+
+    def moved(self) -> dict[str, MovedAverage]:
+        """What has become of averages since they were loaded, by name; of layers that computed."""
         if not self._layers:
             return {}
+        before = {name: self._every[id(tensor)].value for name, tensor in self.averages.items()}
         after: Any = self._views.arrays()
         if after is None:
             after = self._copies.gradients(self.averages)

@@ -101,7 +101,9 @@ class StepsInPlace:
         if self._own is None or not self._changed_here:
             return None
         self._own.paused = True
-        values = self._own.values()
+        of_variables = self._own.values()
+        known = self._store.variables
+        values = {n: of_variables[known[n].name] for n in (*self._parameters, *self._buffers)}
         if not self._on_servers:  # whose optimizer goes on from what the parameters are
             self._trained.load(values)
         return values

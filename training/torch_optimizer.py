@@ -98,7 +98,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
         self._collections = Collections(module, strategy)
-        self._buffers = Buffers(module, name, in_sync=strategy.extended.num_replicas_in_sync > 1)
+        self._buffers = Buffers(module, name, strategy)
         self._rules = TorchRules(optimizer, deltas)
         self.worker_reason = self._rules.worker_reason
         if self.worker_reason is None:  # else its own step calls them
@@ -114,22 +114,22 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._show_no_state()
         everything = self._parameters | self._buffers.tensors
         pin_values_for(everything.values())
-        first = {each: to_array(tensor) for each, tensor in everything.items()}
+        first = {each: to_array(tensor) for each, tensor in self._parameters.items()}
         on_worker = self.worker_reason is not None
         self._state = TorchState(optimizer, self._parameters) if on_worker else None
         kept = self._kept = None
         if self._state is not None and self._state.entries:
             kept = self._kept = KeptState(self._state.entries, kind=self._kind, prefix=name)
         self.store = ArrayStore(
-            first,
+            first | self._buffers.leaves(),
             self._rules.optimizers(names),
             strategy,
             mean=mean,
             tables=None if kept is None else kept.variables(strategy),
         )
+        self._buffers.share(self.store.variables)
         if self.store.alone is None or not on_worker:
-            trained = {each: first[each] for each in self._parameters}
-            tell_of_half_precision(trained, self._kind, as_deltas=on_worker)
+            tell_of_half_precision(first, self._kind, as_deltas=on_worker)
         self._keeps = kept is not None and _keeps(strategy)
         self._take_state()
         self._own_state = self._own_values(kept) if kept is not None and self._keeps else None
@@ -176,6 +176,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def _load(self) -> None:
         self._values = self.store.pull()
         self._everything.load(self._values)
+        self._buffers.loaded(self._values)
         self._buffers.mark()
         self._in_place.loaded()
         if self._keeps and self._kept is not None and self._kept.is_other(self.store.pull):
@@ -250,11 +251,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         after_own = self._in_place.values()
         if after_own is not None:
             self._values = after_own
+            self._buffers.loaded(after_own)
         elif self.worker_reason is None or self._in_sync is not None:
             taken = self._changes.follow(self._values)
             if taken:
                 self._values = {**self._values, **taken}
-        moved = self._buffers.moved(self._values)
+        moved = self._buffers.moved()
         changed = self._buffers.changed() or None
         if self.worker_reason is None:
             values = self.store.exchange(
@@ -273,11 +275,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 )
             except NonFiniteGradientError:  # what was refused is in the parameters by now
                 self._stepped.load(self._values)
+                self._buffers.loaded(self._values)
                 raise
             finally:
                 self._undo_refused()
         self._values = values
         self._stepped.load(values)
+        self._buffers.loaded(values)
         self._in_place.loaded()
         return loss
 
@@ -409,8 +413,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """
         raise ConfigurationError(
             f"a {type(self).__name__} cannot be copied or pickled, since its parameters are a "
-            "job's; copy the module, make an optimizer of the copy's parameters, and wrap that "
-            "with a name of its own, or save state_dict()"
+            "job's; copy the module, make an optimizer of the copy's parameters, and wrap that, "
+            "or save state_dict()"
         )
 
     def state_dict(self) -> dict[str, Any]:

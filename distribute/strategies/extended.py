@@ -263,6 +263,10 @@ class StrategyExtended(StepInterface):
             collect: Called at each request for metrics, from another thread.
         """
 
+    def has_name(self, name: str) -> bool:
+        """Whether a variable of this strategy has the name."""
+        return name in self._names
+
     def unique_name(self, wished: str) -> str:
         """A name no variable of this strategy has; the same on every task that runs the program."""
         name, count = wished, self._names.get(wished, 0)

@@ -221,25 +221,33 @@ def batch_of(*, chief: bool) -> Array:
     return np.repeat(at + spread * signs[:, None], 4, axis=1).astype(np.float32)
 
 
-def test_batches_of_all_workers_make_torchs_averages_and_are_counted() -> None:
-    """The second worker has loaded values before the first one's steps, as if it were late."""
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_batches_of_all_workers_make_torchs_averages_and_are_counted(optimizers: int) -> None:
+    """The second worker has loaded values before the first one's steps, as if it were late.
+
+    Several optimizers of the module's parts share its averages: a batch counts once.
+    """
     torch: Any = pytest.importorskip("torch")
 
     def program() -> Mapping[str, Any]:
         strategy = wl.distribute.ParameterServerStrategy()
         net = torch.nn.Sequential(torch.nn.BatchNorm1d(4, momentum=0.2), torch.nn.Linear(4, 1))
-        optimizer = wl.training.torch.DistributedOptimizer(
-            torch.optim.SGD(net.parameters(), 0.0), strategy, module=net
-        )
+        made = [
+            wl.training.torch.DistributedOptimizer(
+                torch.optim.SGD(part.parameters(), 0.0), strategy, module=net
+            )
+            for part in ([net] if optimizers == 1 else net)
+        ]
         x = torch.from_numpy(batch_of(chief=strategy.is_chief))
         for turn in (True, False):
             strategy.barrier()
             for _ in range(7 if strategy.is_chief == turn else 0):
                 for _ in range(2):  # accumulates
                     net(x).sum().backward()
-                optimizer.step()
+                for optimizer in made:
+                    optimizer.step()
             strategy.barrier()
-        optimizer.refresh()
+        made[0].refresh()
         return {name: array.numpy() for name, array in net[0].state_dict().items()}
 
     with wl.testing.LocalCluster(workers=1, ps=2) as cluster:

@@ -126,6 +126,30 @@ def expected() -> dict[str, list[float]]:
     return {name: alone(name) for name in CASES}
 
 
+@pytest.mark.parametrize("servers", [False, True])
+@pytest.mark.parametrize("name", ["schedule", "mask of paths"])
+def test_each_model_of_a_program_has_the_curve_of_optax(
+    expected: dict[str, list[float]], name: str, *, servers: bool
+) -> None:
+    """As those of a cross-validation, which have the same names."""
+
+    def program() -> list[list[float]]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        found = []
+        for _ in range(2):
+            state = wl.training.jax.TrainState(params(), CASES[name], strategy)
+            found.append([float(one_step(state, name)) for _ in range(40)])
+        return found
+
+    if servers:
+        with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+            curves = next(iter(cluster.run(program).values()))
+    else:
+        curves = program()
+    for each in curves:
+        check(each, expected[name][:40])
+
+
 def check(got: list[float], expected: list[float]) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 

@@ -77,6 +77,55 @@ def test_what_a_program_does_to_parameters_counts_under_servers(change: Change) 
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+def of_each_fold(wrap: Callable[..., Any]) -> list[Any]:
+    found = []
+    for steps in (10, 20):
+        module = net()
+        train(module, wrap(adam(module.parameters()), module), steps)
+        found += values(module)
+    return found
+
+
+def of_phases(wrap: Callable[..., Any]) -> list[Any]:
+    """Also with a head that is new."""
+    module = net()
+    train(module, wrap(adam(module.parameters()), module), 10)
+    torch.manual_seed(1)
+    module[2] = torch.nn.Linear(8, 1)
+    train(module, wrap(torch.optim.RMSprop(module[2].parameters(), 0.01), module), 10)
+    train(module, wrap(torch.optim.SGD(module.parameters(), 0.1, 0.9), module), 10)
+    return values(module)
+
+
+def of_optimizers_in_turn(wrap: Callable[..., Any]) -> list[Any]:
+    module = net()
+    slow = torch.optim.SGD(module[0].parameters(), 0.1, momentum=0.9)
+    both = [wrap(adam(module.parameters()), module), wrap(slow, module)]
+    for step in range(20):
+        train(module, both[step % 2], 1)
+    return values(module)
+
+
+@pytest.mark.parametrize("of", [of_each_fold, of_phases, of_optimizers_in_turn])
+def test_a_program_trains_several_models_and_a_model_by_several_optimizers(
+    of: Callable[..., list[Any]],
+) -> None:
+    def program() -> list[Any]:
+        strategy = wl.distribute.ParameterServerStrategy()
+
+        def wrap(optimizer: Any, module: Any) -> Any:
+            return wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+
+        return of(wrap)
+
+    with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+        served = next(iter(cluster.run(program).values()))
+    expected = of(lambda optimizer, module: optimizer)
+    for found in (served, program()):
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("deltas", ["allow", "always"])
 def test_what_a_program_does_to_parameters_without_a_gradient_counts(deltas: Any) -> None:
     def shrink(module: Any, step: int) -> None:

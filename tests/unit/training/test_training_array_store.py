@@ -245,13 +245,28 @@ def test_mistakes_are_named() -> None:
         store.push([np.zeros(2, F32)])
     with pytest.raises(wl.errors.ShapeMismatchError, match="'w'"):
         store.exchange({"w": np.zeros(3, F32)})
-    with pytest.raises(ValueError, match="give this store a name of its own"):
-        ArrayStore({"w": np.zeros(2, F32)}, None, strategy)
     with pytest.raises(ValueError, match="two arrays of the tree have the name 'a/b'"):
         ArrayStore({"a": {"b": np.zeros(1)}, "a/b": np.zeros(1)}, None, strategy, name="")
     other = wl.distribute.MirroredStrategy()
     with pytest.raises(ValueError, match="under another strategy"):
         ArrayStore({"w": store.variables["w"]}, None, other)
+
+
+@each_strategy
+def test_a_second_store_of_the_same_names_has_variables_of_its_own(make: Callable[[], Any]) -> None:
+    """As for each fold of a cross-validation: some names that are taken move all of them."""
+    strategy = make()
+    first = ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy)
+    second = ArrayStore(
+        {"w": np.ones(2, F32), "b": np.ones(1, F32)}, wl.optimizers.SGD(1.0), strategy
+    )
+    assert second.names == ["b", "w"]
+    if strategy is not wl.distribute.get_strategy():  # whose variables may have one name
+        assert {v.name for v in second.variables.values()} == {"model_2/b", "model_2/w"}
+    second.push({"w": np.ones(2, F32), "b": None})
+    assert second.pull()["w"].tolist() == [0, 0]
+    first.push({"w": np.ones(2, F32)})
+    assert (first.pull()["w"].tolist(), second.pull()["w"].tolist()) == ([-1, -1], [0, 0])
 
 
 def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
