@@ -211,16 +211,20 @@ class CopiedShard(_message.Message):
     def __init__(self, shard: _Optional[_Union[_ps_pb2.ShardDefinition, _Mapping]] = ..., defined_by: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., bound_by: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., restored_from: _Optional[str] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., initialized: bool = ...) -> None: ...
 
 class Tile(_message.Message):
-    __slots__ = ("block", "start", "stop", "slots")
+    __slots__ = ("block", "start", "stop", "slots", "segment", "offset")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     block: int
     start: int
     stop: int
     slots: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, block: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., slots: _Optional[_Iterable[str]] = ...) -> None: ...
+    segment: int
+    offset: int
+    def __init__(self, block: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., slots: _Optional[_Iterable[str]] = ..., segment: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class BlockValues(_message.Message):
     __slots__ = ("block", "step", "tiles", "versions", "updates", "initialized", "completes")

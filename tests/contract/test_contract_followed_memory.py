@@ -21,7 +21,7 @@ from windlass.core.task import TaskId
 from windlass.net.connection import Connection
 from windlass.net.shared_memory import unavailable
 from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.records import BlockUpdated, Record
+from windlass.server.ps.replication.records import BlockUpdated, CopiedTile, Record
 from windlass.server.ps.replication.replaying import Replayer
 from windlass.server.ps.replication.segments import SegmentsReceived
 from windlass.server.ps.replication.share import ReplicatedShare
@@ -154,13 +154,13 @@ def test_a_larger_segment_replaces_the_one_before_at_the_follower_too(
     pair.define(larger=(900, 1000))
     step(pair.session, random, {"large": LARGE, "larger": (900, 1000)})
     wait_until(pair.are_equal, 10)
-    # The second one brought the first values of "larger"; said with what is sent next.
-    wait_until(lambda: dropped == [1, 2], 10)
+    # The second one brought the first values of "larger"; said with what is sent next. Two more
+    # had the tiles of the copy.
+    wait_until(lambda: sorted(dropped) == [1, 2, 3, 4], 10)
 
 
 @pytest.mark.usefixtures("slow_follower")
-def test_a_ps_that_is_being_copied_to_gets_values(pair: Pair) -> None:
-    """No answer waits for it, so the worker writes over what it has not read."""
+def test_no_push_is_written_over_while_a_ps_that_is_being_copied_to_reads_it(pair: Pair) -> None:
     pair.define(large=LARGE)
     random, is_over = np.random.default_rng(2), threading.Event()
 
@@ -178,8 +178,43 @@ def test_a_ps_that_is_being_copied_to_gets_values(pair: Pair) -> None:
     wait_until(pair.are_equal, 10)
 
 
+def test_no_lock_is_held_while_a_ps_that_is_being_copied_to_is_slow(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried_out, take = threading.Event(), Replayer.take
+
+    def take_late(replayer: Replayer, record: Record) -> None:
+        if isinstance(record, CopiedTile):
+            carried_out.wait(30)
+        take(replayer, record)
+
+    monkeypatch.setattr(Replayer, "take", take_late)
+    pair.define(large=(3000, 1000))
+    [block] = pair.share.store.table.blocks()
+    following = threading.Thread(target=pair.follow)
+    following.start()
+    try:
+        wait_until(lambda: any(block.number in each.copied for each in followers(pair)), 10)
+        [follower] = followers(pair)
+        two_tiles = (512 + 1024) * 1024 // 12  # elements, each with two slots
+        wait_until(lambda: follower.copied[block.number] > two_tiles * 0.9, 10, "two tiles")
+        assert block.lock.acquire(timeout=5)
+        block.lock.release()
+    finally:
+        carried_out.set()
+        following.join(30)
+    wait_until(pair.are_equal, 10)
+
+
+def followers(pair: Pair) -> tuple[Follower, ...]:
+    """Those that the leader sends records to."""
+    return pair.share.store.records.followers
+
+
 class Withholding:
     """A link to a follower that acknowledges while it may."""
+
+    shares_memory = False
 
     def __init__(self, share: ReplicatedShare) -> None:
         self._records = share.store.records

@@ -38,6 +38,8 @@ class Link:
         follower: Empty.
     """
 
+    shares_memory = False
+
     def __init__(self, leader: Store, follower: Store) -> None:
         self._leader = leader
         self._replayer = Replayer(follower)

@@ -1,10 +1,11 @@
 """Copying blocks to a follower while pushes go on.
 
-A block is copied in tiles, each under the block's lock for a moment. Updates that come after the
-copy of a block has begun are sent, too, and the follower runs them on what it has: the elements
-that have not come yet are overwritten by their tiles, with the update in them. So nothing is kept
-for later, and no version of anything is compared. Tiles become larger while the link is fast, since
-the follower runs the pushes that came between two of them.
+A block is copied in tiles, each under the block's lock for a moment. Of updates that come after the
+copy of a block has begun the follower gets what changes the elements that it has: the others come
+with their tiles, with the update in them. So nothing is kept for later, and no version of anything
+is compared. Tiles become larger while the link is fast, since the follower runs the pushes that
+came between two of them. To a follower on the same machine tiles go through shared memory: under
+the lock they are copied, and nothing waits until the follower has read them.
 
 What cannot be cut is one tile: small shards that share a block, and rules without kernels, which
 look at whole shards.
@@ -22,11 +23,10 @@ from ..first_values import Held
 from .follower import Follower
 from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile, Record
 from .stream import RecordStream
+from .tile_room import MOST_TILE, TILES_AHEAD, TileRoom
 
 _LEAST_TILE = 512 * 1024  # bytes
-_MOST_TILE = 4 * 1024 * 1024
 _QUICK_S, _SLOW_S = 0.002, 0.005  # to send a tile, which is done under the block's lock
-_TILES_AHEAD = 2  # pushes wait behind them, on the link
 
 
 def copy_to_all(stream: RecordStream, blocks: Sequence[PushTarget], held: Sequence[Held]) -> None:
@@ -43,11 +43,15 @@ def copy_to_all(stream: RecordStream, blocks: Sequence[PushTarget], held: Sequen
 
 
 def copy_target(
-    stream: RecordStream, block: PushTarget, held: Sequence[Held], follower: Follower
+    stream: RecordStream,
+    block: PushTarget,
+    held: Sequence[Held],
+    follower: Follower,
+    room: TileRoom | None = None,
 ) -> None:
     """Copy arrays or a part of a table to a follower; see :func:`copy_block`."""
     if isinstance(block, Block):
-        copy_block(stream, block, held, follower)
+        copy_block(stream, block, held, follower, room)
         return
     from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it
     from .table_copying import copy_table
@@ -57,7 +61,11 @@ def copy_target(
 
 
 def copy_block(
-    stream: RecordStream, block: Block, held: Sequence[Held], follower: Follower
+    stream: RecordStream,
+    block: Block,
+    held: Sequence[Held],
+    follower: Follower,
+    room: TileRoom | None = None,
 ) -> None:
     """Copy one block to a follower.
 
@@ -66,25 +74,32 @@ def copy_block(
         block: The block to copy.
         held: Its shards, in order.
         follower: The follower that gets it.
+        room: Shared memory for tiles on their way; None: the link carries them.
 
     Raises:
         PeerLostError: The link broke, or the follower is too slow.
     """
+    size, is_one_shard = block.value.size, len(block.shards) == 1
     with block.lock:
         stream.send(follower, _begun(block, held))
-    stop, num_bytes, sent = 0, _LEAST_TILE, [follower.position]
-    if block.value.nbytes > _LEAST_TILE:  # making room for it takes longer than a lock may be held
-        stream.wait_for(follower, sent.pop())
-    while True:
-        if len(sent) >= _TILES_AHEAD:
+        if is_one_shard:
+            follower.copied[block.number] = 0
+        begun = follower.position
+    stream.wait_for(follower, begun)  # making room for it takes longer than a lock may be held
+    stop, num_bytes, sent = 0, _LEAST_TILE, list[int]()
+    while not sent or stop < size:
+        if len(sent) >= TILES_AHEAD:
             stream.wait_for(follower, sent.pop(0))
         with block.lock:
             began = time.monotonic()
-            stop = _send_tile(stream, follower, block, stop, num_bytes)
+            is_cut = is_one_shard and all(map(_has_kernel, block.rules))
+            start, stop = stop, min(size, stop + _elements(block, num_bytes)) if is_cut else size
+            _send_tile(stream, follower, block, slice(start, stop), room)
+            if is_one_shard:
+                follower.copied[block.number] = stop
             num_bytes = next_tile(num_bytes, time.monotonic() - began)
             sent.append(follower.position)
-        if stop >= block.value.size:
-            return
+    follower.copied.pop(block.number, None)
 
 
 def next_tile(num_bytes: int, took_s: float) -> int:
@@ -96,7 +111,7 @@ def next_tile(num_bytes: int, took_s: float) -> int:
     """
     if took_s > _SLOW_S:
         return max(_LEAST_TILE, num_bytes // 2)
-    return min(_MOST_TILE, num_bytes * 2) if took_s < _QUICK_S else num_bytes
+    return min(MOST_TILE, num_bytes * 2) if took_s < _QUICK_S else num_bytes
 
 
 def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
@@ -187,17 +202,12 @@ def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:
 
 
 def _send_tile(
-    stream: RecordStream, follower: Follower, block: Block, start: int, num_bytes: int
-) -> int:
-    """Send elements from ``start`` on, about so many bytes; returns where the next tile begins."""
-    size = block.value.size
-    is_one = len(block.shards) > 1 or not all(map(_has_kernel, block.rules))
-    stop = size if is_one else min(size, start + _elements(block, num_bytes))
-    part = slice(start, stop)
+    stream: RecordStream, follower: Follower, block: Block, part: slice, room: TileRoom | None
+) -> None:
     value, slots = block.value[part], {name: slot[part] for name, slot in block.slots.items()}
-    stream.send(follower, CopiedTile(block.number, start, stop, value, slots))
+    tile = CopiedTile(block.number, part.start, part.stop, value, slots)
+    stream.send(follower, tile if room is None else room.take(tile))
     follower.copied_bytes += value.nbytes + sum(slot.nbytes for slot in slots.values())
-    return stop
 
 
 def _elements(block: Block, num_bytes: int) -> int:

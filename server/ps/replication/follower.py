@@ -1,8 +1,8 @@
 """One follower of a stream of records, and the link that carries them to it."""
 
-from dataclasses import replace
 from typing import Protocol
 
+from ....cluster.replication.replica import may_answer
 from ....core.errors import WindlassError
 from ....core.task import TaskId
 from .records import (
@@ -11,12 +11,18 @@ from .records import (
     BlockUpdated,
     Record,
     TableCopied,
+    before,
     completion_of,
 )
 
 
 class FollowerLink(Protocol):
     """Carries records to one follower. One thread at a time sends, and one reads."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether records may refer to segments, which are handed on."""
+        ...
 
     def send(self, position: int, record: Record) -> None:
         """Send a record, and be done with its arrays.
@@ -62,7 +68,10 @@ class Follower:
         blocks: Numbers of the blocks whose copy has begun, and of the tables whose copy has ended;
             it gets all records of these.
         claimed: Numbers of the blocks whose copy a thread has taken on or finished.
+        copied: Number of elements that it has of each block that is being copied; changed under the
+            block's lock. It gets no updates of the others: their tiles have them.
         is_needed: Whether answers wait for it.
+        borrowed: Position of the last record that refers to a worker's segment.
         granted_until: Until when it makes no other ps lead: see ``replica.GRANT_S``.
         checked: The record whose acknowledgement extends that, and when it was sent.
         copied_bytes: Bytes of values and slots that were copied to it.
@@ -78,7 +87,9 @@ class Follower:
         self.acknowledged = 0
         self.blocks: set[int] = set()
         self.claimed: set[int] = set()
+        self.copied: dict[int, int] = {}
         self.is_needed = False
+        self.borrowed = 0
         self.granted_until = 0.0  # by the clock of time.monotonic
         self.checked: tuple[int, float] | None = None  # position, and when it was sent
         self.copied_bytes = 0
@@ -97,6 +108,17 @@ class Follower:
     def num_ahead(self) -> int:
         """Records that it has not acknowledged."""
         return self.position - self.acknowledged
+
+    def holds_up(self, position: int) -> bool:
+        """Whether an answer waits for it: one that is not needed has to have read what the worker
+        may write over then, if nothing more.
+
+        Args:
+            position: Of the last record that the answer is about.
+        """
+        if not self.is_needed:
+            position = min(position, self.borrowed) if self.broken is None else 0
+        return not may_answer(position, (self.acknowledged,))
 
     def cancel(self) -> None:
         """Break the link. From any thread."""
@@ -118,8 +140,11 @@ class Follower:
         self.position += 1  # also of what it will never get: no answer may leave that out
         if self.broken is not None:
             return
-        if isinstance(record, BlockUpdated) and record.segment is not None and not self.is_needed:
-            record = replace(record, segment=None)  # no answer waits until it has read that
+        if isinstance(record, BlockUpdated):
+            if record.block in self.copied:
+                record = before(record, self.copied[record.block])
+            if record.segment is not None:
+                self.borrowed = self.position
         try:
             self.link.send(self.position, record)
         except (OSError, WindlassError) as error:

@@ -6,6 +6,7 @@ from ..store import Store
 from .copying import copy_target
 from .follower import Follower
 from .records import CopyCompleted
+from .tile_room import TileRoom
 
 _MOST_AHEAD = 32  # records
 
@@ -33,12 +34,13 @@ def copy_store(
         store.attach(follower)
     else:
         attach()
+    room = TileRoom.create() if follower.link.shares_memory else None
     copied: set[int] = set()
     while new := [block for block in store.table.targets() if block.number not in copied]:
         for block in new:
             copied.add(block.number)
             if stream.claim(follower, block.number):
-                copy_target(stream, block, store.table.held_of(block), follower)
+                copy_target(stream, block, store.table.held_of(block), follower, room)
                 # Many small blocks are not to stand on the link in front of pushes.
                 stream.wait_for(follower, follower.position - _MOST_AHEAD)
     stream.send(follower, CopyCompleted())

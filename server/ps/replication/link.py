@@ -17,7 +17,7 @@ from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2, session_pb2
 from .following import SERVICE
 from .record_codec import RecordEncoder
-from .records import BlockUpdated, Record
+from .records import BlockUpdated, CopiedTile, Record
 from .segments import SegmentsSent
 from .stream import RecordStream
 
@@ -82,6 +82,11 @@ class RemoteLink:
                 raise dialer.lost("follow", error) from error
             raise
 
+    @property
+    def shares_memory(self) -> bool:
+        """See :class:`~windlass.server.ps.replication.follower.FollowerLink`."""
+        return self._segments is not None
+
     def send(self, position: int, record: Record) -> None:
         """Send a record. One thread at a time.
 
@@ -92,7 +97,7 @@ class RemoteLink:
         if self._failure is not None:
             raise self._failure
         segments = self._segments
-        if segments is not None and isinstance(record, BlockUpdated):
+        if segments is not None and isinstance(record, (BlockUpdated, CopiedTile)):
             self._hand_on(record.segment, segments)
         message, arrays = self._encoder.encode(position, record)
         if segments is not None:
@@ -100,7 +105,7 @@ class RemoteLink:
         self._send(message, arrays)
 
     def _hand_on(self, segment: SharedSegment | None, segments: SegmentsSent) -> None:
-        """Pass a worker's segment to the follower, if it has not got it yet."""
+        """Pass a segment to the follower, if it has not got it yet."""
         if segment is None or segment.descriptor < 0 or segments.number_of(segment):
             return
         message = replication_pb2.Record()

@@ -77,7 +77,7 @@ class RecordEncoder:
         elif isinstance(record, BlockCopyBegun):
             _encode_block(message.block, record)
         elif isinstance(record, CopiedTile):
-            arrays = _encode_tile(message.tile, record)
+            arrays = self._encode_tile(message.tile, record)
         elif isinstance(record, TableCopyBegun):
             message.table.block = record.block
             message.table.shard.CopyFrom(codec.shard_to_wire(record.shard))
@@ -136,6 +136,15 @@ class RecordEncoder:
             else:
                 added.segment, added.offset = number, offset
         return arrays
+
+    def _encode_tile(self, message: pb.Tile, tile: CopiedTile) -> list[Array]:
+        arrays = _encode_tile(message, tile)
+        number = self._segments.number_of(tile.segment) if self._segments and tile.segment else 0
+        offset = _offset_in(tile.segment, tile.value) if tile.segment and number else None
+        if offset is None:
+            return arrays
+        message.segment, message.offset = number, offset
+        return []
 
     def _number(self, rule: UpdateRule, message: pb.BlockUpdate) -> int:
         known = self._rules.get(id(rule))
@@ -313,6 +322,9 @@ class RecordDecoder:
     def _decode_tile(self, message: pb.Tile, payload: "_Payload") -> CopiedTile:
         dtype, wide = self._dtypes_of(message.block)
         count = message.stop - message.start
+        if message.segment:
+            size = count * (dtype.itemsize + len(message.slots) * wide.itemsize)
+            payload = _Payload(self._segments.part(message.segment, message.offset, size).data)
         value = payload.take(count, dtype)
         slots = {name: payload.take(count, wide) for name in message.slots}
         return CopiedTile(message.block, message.start, message.stop, value, slots)

@@ -5,14 +5,14 @@ Arrays of a record are views of memory that is used again; a link sends or copie
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ....core.arrays.dtypes import Array
 from ....core.rules.definitions import ShardDefinition
 from ....core.rules.update_rules import UpdateRule
 from ....core.task import Incarnation, TaskId
 from ....core.wire.closure_pushes import ClosureMarks
-from ....engine.push_target import StepInfo, UpdatePart
+from ....engine.push_target import Gradient, StepInfo, UpdatePart
 from ....net.shared_memory import SharedSegment
 
 
@@ -24,7 +24,7 @@ class BlockUpdated:
         block: Its number.
         info: With the global step that the leader has resolved.
         segment: Segment of the worker in which values of gradients are; None: in memory of this
-            process. It may be read until the push is answered.
+            process. It may be read until the push is answered, which waits for all who read it.
         completes: Increment of the global step, if this is the last block of the push, which is
             complete with it; None: others follow.
     """
@@ -133,13 +133,18 @@ class BlockCopyBegun:
 
 @dataclass(frozen=True, slots=True)
 class CopiedTile:
-    """Elements ``[start, stop)`` of a block's value and slots, at one moment."""
+    """Elements ``[start, stop)`` of a block's value and slots, at one moment.
+
+    Attributes:
+        segment: Segment of this process in which they are, one after the other; None: elsewhere.
+    """
 
     block: int
     start: int
     stop: int
     value: Array
     slots: Mapping[str, Array] = field(default_factory=dict)
+    segment: SharedSegment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +248,31 @@ def completion_of(record: Record) -> PushCompleted | None:
     if record.info is None or record.completes is None:
         return None
     return PushCompleted(record.info, record.completes)
+
+
+def before(update: BlockUpdated, stop: int) -> BlockUpdated:
+    """What an update does to the elements before ``stop`` of a block that has one shard.
+
+    It counts as the whole update does: the values of the other elements come later.
+
+    Args:
+        update: The whole.
+        stop: The first element that is left out, of a row.
+    """
+    parts = []
+    for part in update.parts:
+        where, values, rows = part.where, part.gradient.values, part.gradient.rows
+        end = min(where.stop, max(where.start, stop))
+        if rows is None:
+            where, gradient = replace(where, stop=end), Gradient(values[: end - where.start])
+        else:
+            width = values.size // max(1, rows.size)
+            count = int(rows.searchsorted(stop // max(1, width)))
+            gradient = Gradient(values[: count * width], rows[:count])
+        parts.append(replace(part, where=where, gradient=gradient))
+    is_empty = not any(part.gradient.values.size for part in parts)
+    segment = None if is_empty else update.segment
+    return replace(update, parts=tuple(parts), segment=segment)
 
 
 PUSH_RECORDS = (BlockUpdated, BlockSet, PushCompleted)

@@ -20,6 +20,7 @@ from .records import Checked, Record
 log = logging.getLogger(__name__)
 
 _SILENCE_S = 10.0  # one that loads a kernel may be silent for some seconds
+_JOINING_S = 2.0  # so long a push waits for a ps that is not needed yet, and reads it
 _MOST_UNREAD = 64  # a Unix socket takes some hundred acknowledgements before the follower stands
 _LONGEST_READ_S = 0.25  # then whoever reads looks whether it still has to wait
 
@@ -191,14 +192,15 @@ class RecordStream:
         return self._closed is not None
 
     def confirm(self) -> None:
-        """Wait until every follower that is needed has all that was posted until now.
+        """Wait until every follower that is needed has all that was posted until now, and no other
+        one reads what workers may write over then.
 
         Raises:
             WindlassError: This ps leads no more.
             PeerLostError: They have not in time.
         """
         if self.followers or self._missing or self._closed is not None:
-            self._wait([(each, each.position) for each in self.followers if each.is_needed])
+            self._wait([(each, each.position) for each in self.followers])
 
     def check(self) -> None:
         """Ask all followers whether they follow still, without waiting for the answers.
@@ -257,14 +259,17 @@ class RecordStream:
         timeout_s: float | None = None,
     ) -> None:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while True:
+            waited_s = time.monotonic() - began
+            left_s = timeout_s - waited_s
+            if also_copied is None and waited_s >= min(_JOINING_S, timeout_s):
+                self._give_up_joining(awaited)
             with self._changed:
                 late = self._late(awaited, also_copied)
                 missing = self._missing if also_copied is None else set()
                 if not late and not missing:
                     return
-                left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise self._too_late(late, missing)
                 # One of those that wait reads, which wakes one thread less than if another did.
@@ -286,6 +291,11 @@ class RecordStream:
                     follower.link.close()
                 self._changed.notify_all()
 
+    def _give_up_joining(self, awaited: list[tuple[Follower, int]]) -> None:
+        for each, position in awaited:
+            if not each.is_needed and each.holds_up(position):
+                self.give_up(each, TimeoutError("pushes waited for it though it only joins"))
+
     def _late(
         self, awaited: list[tuple[Follower, int]], also_copied: Follower | None
     ) -> list[tuple[Follower, int]]:
@@ -300,9 +310,11 @@ class RecordStream:
         return [
             (each, position)
             for each, position in awaited
-            if (each.is_needed or each is also_copied)
-            and each in self.followers
-            and not may_answer(position, (each.acknowledged,))
+            if each in self.followers
+            and (
+                each.holds_up(position)
+                or (each is also_copied and not may_answer(position, (each.acknowledged,)))
+            )
         ]
 
     def _too_late(

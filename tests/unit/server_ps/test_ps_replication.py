@@ -31,12 +31,20 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.closure_pushes import ClosureRun
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
-from windlass.engine.push_target import StepInfo, UpdatePart
+from windlass.engine.push_target import Gradient, Range, StepInfo, UpdatePart
+from windlass.net.shared_memory import SharedSegment
 from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.replication.copying import copy_block, next_tile
 from windlass.server.ps.replication.follower import Follower
 from windlass.server.ps.replication.joining import copy_store
-from windlass.server.ps.replication.records import BlockCopyBegun, Checked, CopyCompleted, Record
+from windlass.server.ps.replication.records import (
+    BlockCopyBegun,
+    BlockUpdated,
+    Checked,
+    CopyCompleted,
+    Record,
+    before,
+)
 from windlass.server.ps.replication.replaying import Replayer
 from windlass.server.ps.replication.share import ReplicatedShare
 from windlass.server.ps.store import PushRequest, Store
@@ -174,6 +182,8 @@ def test_a_leader_applies_a_push_once_that_was_half_applied_before_it_followed()
 class SilentLink:
     """Takes records, and acknowledges nothing."""
 
+    shares_memory = False
+
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.is_closed = False
@@ -272,6 +282,40 @@ def test_answers_wait_for_a_follower_without_a_link_until_the_chief_gives_it_up(
         leader.records.confirm()
     leader.records.need([])
     leader.records.confirm()
+
+
+def test_a_push_waits_a_moment_for_a_ps_that_reads_it_and_is_not_needed_yet() -> None:
+    """It may stand still, and then the worker may write over the push: its copy is given up."""
+    leader = make_store(SGD(learning_rate=0.1), timeout_s=0.2)
+    follower = Follower(FOLLOWER, SilentLink())
+    leader.attach(follower)
+    leader.records.confirm()
+    assert follower.broken is None
+    follower.blocks.add(0)
+    info = StepInfo(Incarnation(TaskId("worker", 0), 1), 1, 0)
+    leader.records.post(BlockUpdated(0, info, (), SharedSegment.create(1)))
+    began = time.monotonic()
+    leader.records.confirm()
+    assert time.monotonic() - began > 0.15
+    assert isinstance(follower.broken, TimeoutError)
+
+
+@pytest.mark.parametrize("by_rows", [False, True], ids=["dense", "rows"])
+def test_a_ps_that_has_part_of_a_block_gets_that_part_of_an_update(by_rows: bool) -> None:
+    rows = np.array([0, 3, 4, 7]) if by_rows else None
+    values = np.arange(8, dtype="f4") if by_rows else np.arange(16, dtype="f4")
+    part = UpdatePart(Range(0, 1, 0, 16), Operation.ASSIGN, None, Gradient(values, rows))
+    segment = SharedSegment.create(1)
+    info = StepInfo(Incarnation(TaskId("worker", 0), 1), 1, 0)
+    update = BlockUpdated(0, info, (part,), segment, completes=1)
+    nothing, some, everything = (before(update, stop) for stop in (0, 8, 16))
+    assert nothing.parts[0].gradient.values.size == 0
+    assert (nothing.segment, nothing.completes) == (None, 1)
+    assert some.parts[0].gradient.values.tolist() == ([0, 1, 2, 3] if by_rows else [*range(8)])
+    assert some.segment is segment
+    if (kept := some.parts[0].gradient.rows) is not None:
+        assert kept.tolist() == [0, 3]
+    assert everything.parts[0].gradient.values.tolist() == values.tolist()
 
 
 def test_a_rule_that_fails_leaves_the_same_on_both(monkeypatch: pytest.MonkeyPatch) -> None:

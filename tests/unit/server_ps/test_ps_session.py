@@ -282,6 +282,8 @@ def test_layouts_have_a_bound_and_ids_may_be_used_again() -> None:
 class Silent:
     """A link to a follower that acknowledges when it is asked to."""
 
+    shares_memory = False
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._position = 0

@@ -290,6 +290,8 @@ def test_a_push_that_broke_off_between_two_tables_is_repeated_for_the_other_one_
 class _Collecting:
     """A link that keeps what goes over it."""
 
+    shares_memory = False
+
     def __init__(self, sent: list[tuple[pb.Record, bytes]]) -> None:
         self._sent = sent
         self._encoder = RecordEncoder()
