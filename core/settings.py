@@ -73,7 +73,14 @@ class Settings(BaseModel):
     orphan_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="A ps without a chief for this long ends. Longer than a chief's restart.",
+        description="A ps without a chief for this long ends, and with `chief_returns` a worker. "
+        "Longer than a chief's restart.",
+    )
+    chief_returns: bool = Field(
+        default=False,
+        description="Whether a launcher starts a chief again that has ended. Then the other tasks "
+        "of a job with ps go on without it for `orphan_timeout_s`, and a chief that alone is asked "
+        "to stop saves and leaves the job to the next one. The same on all tasks.",
     )
     stay_without_chief: bool = Field(
         default=False,
@@ -361,6 +368,12 @@ class Settings(BaseModel):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least important lines shown."
     )
+
+    @property
+    def chief_lost_s(self) -> float:
+        """How long a worker goes on without an answer of its chief. Unit: seconds."""
+        limit_s = self.lease_s + self.reconnect_timeout_s
+        return max(limit_s, self.orphan_timeout_s) if self.chief_returns else limit_s
 
     @property
     def shares_move(self) -> bool:

@@ -16,11 +16,9 @@ from ..core.errors import NotFoundError, WindlassError
 from ..core.exit_codes import ExitCode, is_retryable
 from ..core.settings import read_environment
 from ..net.pod_account import ACCOUNT_FOLDER, PodAccount, cluster_url
+from ..worker.lead.own_job import ENDS_JOB, has_failed, path_of_own_job
 
 log = logging.getLogger(__name__)
-
-ENDS_JOB = "WINDLASS_ENDS_JOB"
-"""Variable by which a container ends what is left of its job; any text: when it is over."""
 
 INCOMPLETE = "incomplete"
 """Value of :data:`ENDS_JOB`: also when the job could not begin, since tasks did not come."""
@@ -57,7 +55,7 @@ def end_job(
     if not (ends_job and namespace and url):
         return
     account = PodAccount(url, folder)
-    own = f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}-{role}"
+    own = path_of_own_job(job, role, namespace)
     if not is_the_end(code, ends_job) and not _is_last(account, own, code):
         return
     for path, change in workloads_to_end(job, namespace, failed=code != 0):
@@ -94,9 +92,7 @@ def is_last_pod(job: Any, code: int, failures: str) -> bool:
         code: Exit code of the pod's container.
         failures: How many failed pods this one replaces, as its annotation says.
     """
-    conditions = (job.get("status") or {}).get("conditions") or []
-    ends = [each for each in conditions if each.get("type") in ("Failed", "FailureTarget")]
-    if any(each.get("status") == "True" for each in ends):
+    if has_failed(job):
         return True
     limit = (job.get("spec") or {}).get("backoffLimitPerIndex")
     before = int(failures) if failures.isdecimal() else 0

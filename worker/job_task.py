@@ -19,6 +19,7 @@ from ..client.ps.snapshot import PsSnapshot, take_snapshot
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
+from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskReport
 from ..core.settings import Settings
@@ -61,12 +62,16 @@ class JobTask(JobLink):
         serves: bool = False,
     ) -> None:
         self.task = task
+        if plane.in_sync or plane.alone:  # the others make no step without this task
+            settings = settings.model_copy(update={"chief_returns": False})
         self._settings = settings
         self._plane = plane
         self._leads = leads and task.is_chief
         self._serves = serves
         self._progress = TaskProgress()
         self._pending: WindlassError | None = None
+        self._was_asked_to_end = False
+        self._is_running = True  # what it runs has not ended
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._barrier: BarrierClient | None = None
@@ -235,16 +240,17 @@ class JobTask(JobLink):
     # -- the end -----------------------------------------------------------------------------
 
     def ask_to_end(self, error: WindlassError) -> None:
-        """Have the program end at its next step; on the chief, the whole job.
+        """Have the program end at its next step; on a chief that does not return, the whole job.
 
         Where workers are in sync, the step is done and can be saved.
         """
+        self._was_asked_to_end = True
         self._plane.drain()
         snapshots = self._plane.snapshots
         ends_by_itself = snapshots is not None and snapshots.ask_to_stop(error)
         if not (ends_by_itself and self._plane.in_sync):
             self._pending = self._pending or error
-        if self._leader is not None:
+        if self._leader is not None and not (self._settings.chief_returns and self._is_running):
             self._leader.stop(error.message)
 
     def interrupt(self, error: WindlassError) -> None:
@@ -261,6 +267,8 @@ class JobTask(JobLink):
         membership, is_done = self._membership, ending.outcome is Outcome.DONE
         if membership is None or membership.who.generation == 0:
             return ending.code
+        if self._leaves_job(ending):
+            return ExitCode.DRAINED
         membership.finish(ending.outcome, ending.message, ending.code)
         phase = None
         if self._leader is not None:
@@ -271,6 +279,18 @@ class JobTask(JobLink):
         if not is_done:
             return ending.code
         return phase.exit_code if phase is not None else self._wait_for_end(membership)
+
+    def _leaves_job(self, ending: Ending) -> bool:
+        """Whether this chief, which was asked to end, has left its job to the next one."""
+        leader, asked = self._leader, self._was_asked_to_end
+        self._is_running = False  # asked to end from now on, it does not wait for the others
+        has_failed = ending.outcome is Outcome.FAILED
+        if leader is None or not (asked and self._settings.chief_returns) or has_failed:
+            return False
+        if leader.hand_over(self._progress.step_of(self._plane.session)):
+            return True
+        leader.stop(ending.message)  # unless it stops already
+        return False
 
     def _wait_for_end(self, membership: Membership) -> int:
         """Wait until the chief ends the job; the exit code."""

@@ -63,7 +63,8 @@ class Membership:
         self._leaving = threading.Event()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._finish_sent = False
+        self._ended: tuple[Outcome, str, int] | None = None  # this task's part of the job
+        self._is_end_known = False  # to the chief that leads now
         self._lost = False
         self.phase = Phase.RUNNING
         self.reason = ""
@@ -139,13 +140,14 @@ class Membership:
         )
 
     def _renew_until_over(self, heartbeat_s: float) -> None:
-        answered = self._clock.now()
+        answered, is_away = self._clock.now(), False
         while not self._clock.wait(self._leaving, heartbeat_s):
             try:
                 phase, reason = self._heartbeat(min(_CALL_S, self._settings.lease_s))
             except PeerLostError as error:
                 silent_s = self._clock.now() - answered
-                if silent_s > self._settings.lease_s + self._settings.reconnect_timeout_s:
+                self._is_end_known = False  # the next answer may be another chief's
+                if silent_s > self._settings.chief_lost_s:
                     self._lose(
                         PeerLostError(
                             f"{self.task}: the chief at {self._chief.address} has not answered for "
@@ -156,12 +158,24 @@ class Membership:
                         )
                     )
                     return
+                if silent_s > self._settings.lease_s and not is_away:
+                    is_away = True
+                    log.warning(
+                        "%s goes on without the chief, which has not answered for %.0f s (%s)",
+                        self.task,
+                        silent_s,
+                        error,
+                    )
                 continue
             except WindlassError as error:
                 self._lose(error)
                 return
-            answered = self._clock.now()
+            if is_away:
+                log.info("%s: the chief answers again", self.task)
+            answered, is_away = self._clock.now(), False
             self._update(phase, reason)
+            if self._ended is not None and not self._is_end_known and not phase.is_over:
+                self._tell_end(*self._ended)
             if phase.is_over:
                 return
 
@@ -174,7 +188,7 @@ class Membership:
         self.phase, self.reason = phase, reason
         if phase.is_over:
             self._over.set()
-        if self._finish_sent:
+        if self._ended is not None:
             return
         if begins_to_stop:
             self.on_stopping(self._stopping())
@@ -206,10 +220,16 @@ class Membership:
         return JobStoppedError(f"{self.task} ends because the job is stopping: {self.reason}")
 
     def finish(self, outcome: Outcome, message: str = "", exit_code: int = 0) -> None:
-        """Report the end of this task's work. A failure to reach the chief is logged."""
-        self._finish_sent = True
-        if self._lost:
-            return  # the chief has gone, or this task was fenced
+        """Report the end of this task's work, and again to a chief that is started anew.
+
+        A failure to reach the chief is logged.
+        """
+        self._ended = outcome, message, exit_code
+        if not self._lost:  # else the chief has gone, or this task was fenced
+            self._tell_end(outcome, message, exit_code)
+
+    def _tell_end(self, outcome: Outcome, message: str, exit_code: int) -> None:
+        self._is_end_known = True  # unless a heartbeat fails from now on
         try:
             for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
                 with attempt:
@@ -222,6 +242,7 @@ class Membership:
                         timeout_s=_CALL_S,
                     )
         except WindlassError as error:
+            self._is_end_known = False
             log.warning("could not report the end to the chief: %s", error)
             return
         self._update(phase, reason)

@@ -359,6 +359,12 @@ class Job:
         """
         return self._with_programs(State.ALIVE)
 
+    @property
+    def workers_at_work(self) -> list[TaskId]:
+        """Workers that are alive, also those that only serve others, but for a chief."""
+        alive = [member.task for member in self.members.values() if member.state is State.ALIVE]
+        return [task for task in alive if task.type == WORKER and task != self.chief]
+
     def not_registered(self) -> list[TaskId]:
         """Workers of the spec that have not registered yet."""
         return self._with_programs(State.MISSING)

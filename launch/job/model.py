@@ -27,6 +27,7 @@ SAID_ELSEWHERE = {
     **dict.fromkeys(("host", "health_port", "log_format", "job_id", "key_file", "standalone"), ""),
     "stay_without_chief": "",
     "supervise": "",
+    "chief_returns": "",
 }
 """Settings that a job file does not have: where it says them instead; empty: the launcher does."""
 

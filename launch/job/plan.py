@@ -38,6 +38,7 @@ class Place:
         metrics_port: For Prometheus.
         grace_s: From a request to stop to SIGKILL. Unit: seconds.
         join_timeout_s: How long tasks wait for each other. Unit: seconds.
+        orphan_s: How long they go on without a chief that is to return. Unit: seconds.
         address: Variables by which a task finds itself and the others.
     """
 
@@ -48,6 +49,7 @@ class Place:
     metrics_port: int = 0
     grace_s: int = 0
     join_timeout_s: int = 0
+    orphan_s: int = 0
     address: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -142,6 +144,12 @@ def supervise(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noq
     return {"WINDLASS_SUPERVISE": "true"}
 
 
+def chief_returns(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The chief's pod is replaced; the others go on meanwhile."""
+    returns = {"WINDLASS_CHIEF_RETURNS": "true", "WINDLASS_ORPHAN_TIMEOUT_S": str(place.orphan_s)}
+    return returns if job.count(PS) else {}
+
+
 def model_dir(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """Where checkpoints go."""
     return {"WINDLASS_MODEL_DIR": job.storage.model_dir or f"{place.checkpoints}/{job.name}"}
@@ -207,7 +215,7 @@ def own_credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:
 
 KUBERNETES: tuple[Part, ...] = (
     address, ports, join_timeout, leave_grace, wait_for_workers, stay_without_chief,
-    supervise, model_dir_of_savers, home, credentials, gpu_cache, of_user,
+    supervise, chief_returns, model_dir_of_savers, home, credentials, gpu_cache, of_user,
 )  # fmt: skip
 COMPOSE: tuple[Part, ...] = (
     address, wait_for_workers, ports, leave_grace, home, job_id, model_dir, credentials, of_user,
@@ -238,6 +246,7 @@ def process_settings(settings: Settings, **changes: object) -> Settings:
         "metrics_port": 0,
         "stay_without_chief": False,
         "supervise": False,
+        "chief_returns": False,
     }
     return settings.model_copy(update={**of_process, **changes})
 

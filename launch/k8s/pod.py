@@ -26,6 +26,7 @@ Json = dict[str, Any]
 WORKING_DIR = "/app"
 
 _JOIN_TIMEOUT_S = 600  # images are pulled and names come into DNS while the first tasks wait
+_ORPHAN_S = 900  # a Job waits ten minutes at most before it replaces a pod, which then has to start
 _STOP_DELAY_S = 5
 _HOST_TEMPLATE = "WINDLASS_HOST_TEMPLATE"
 _SCRAPED = {
@@ -140,6 +141,7 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
         metrics_port=METRICS_PORT,
         grace_s=job.kubernetes.grace_s,
         join_timeout_s=gang.patience_s if gang and waits else _JOIN_TIMEOUT_S,
+        orphan_s=_ORPHAN_S,
         address={
             "WINDLASS_REPLICAS": job.replicas((CHIEF, PS, WORKER)),
             _HOST_TEMPLATE: form.host,

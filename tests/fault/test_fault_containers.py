@@ -56,6 +56,7 @@ class Containers:
                     **os.environ,
                     "TF_CONFIG": json.dumps(where),
                     "WINDLASS_SUPERVISE": "true",
+                    "WINDLASS_CHIEF_RETURNS": "true",
                     "WINDLASS_JOB_ID": "digits",
                     "WINDLASS_MODEL_DIR": str(self._folder / "model"),
                     "WINDLASS_SAVE_EVERY_S": "0.5",
@@ -163,6 +164,8 @@ def test_a_container_that_is_asked_to_stop_ends_with_143_and_the_others_stay(
     evicted.wait(scaled(20))
     job.until_steps(20, wait_until, IDLE_S)
     assert job.ends == [(task, ExitCode.DRAINED)]
+    if task.type != "ps":  # without replicas the others go on from the checkpoint
+        assert "starts again here" not in job.log(W1).read_text(), "it has trained on"
 
 
 @pytest.mark.scenario

@@ -15,6 +15,7 @@ from windlass.core.exit_codes import ExitCode
 from windlass.launch import job_end
 from windlass.net import pod_account
 from windlass.net.free_ports import free_ports
+from windlass.worker.lead import own_job
 
 
 class ApiServer(ThreadingHTTPServer):
@@ -58,6 +59,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setattr("windlass.launch.job_end.cluster_url", lambda: url)
+        monkeypatch.setattr("windlass.worker.lead.own_job.cluster_url", lambda: url)
         monkeypatch.setenv("WINDLASS_ENDS_JOB", "true")
         monkeypatch.setenv("POD_NAMESPACE", "training")
         yield server
@@ -135,6 +137,43 @@ def test_a_chief_that_cannot_know_whether_another_pod_follows_ends_nothing(
     job_end.end_job("digits", "chief", 143, account)
     assert api.asked == []
     assert "whether another pod follows is not known" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("status", "job", "why"),
+    [
+        pytest.param(200, {}, "", id="the pod alone"),
+        pytest.param(200, {"spec": {"suspend": False}}, "", id="not suspended"),
+        pytest.param(200, {"spec": {"suspend": True}}, "its Job is suspended", id="suspended"),
+        pytest.param(404, {}, "its Job was deleted", id="deleted"),
+        pytest.param(
+            200,
+            {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+            "its Job is being deleted",
+            id="deleted before its pods",
+        ),
+        pytest.param(
+            200,
+            {"status": {"conditions": [{"type": "FailureTarget", "status": "True"}]}},
+            "its Job has failed, or its deadline is over",
+            id="its deadline is over",
+        ),
+        pytest.param(403, {}, "", id="it cannot be known"),
+    ],
+)
+def test_a_chief_that_is_asked_to_stop_finds_out_whether_another_one_follows(
+    api: ApiServer,
+    account: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    job: dict[str, object],
+    why: str,
+) -> None:
+    api.status, api.job = status, {"metadata": {}, **job}
+    assert own_job.why_none_follows("digits", "chief", account) == why
+    monkeypatch.delenv("WINDLASS_ENDS_JOB")
+    api.status = 404
+    assert own_job.why_none_follows("digits", "chief", account) == "", "it may not ask"
 
 
 def test_a_job_that_lacks_a_role_has_nothing_of_it_to_end(

@@ -89,6 +89,7 @@ class CountingJob(HandStarted):
             self._issue_certificates()
         self._has_followers = replicas > 1
         self._keyed = keyed
+        self._moves = replicas > 1 or shares > 0
         self._shares = shares or ps
         self.links: Links | None = None
         if linked:
@@ -212,7 +213,12 @@ class CountingJob(HandStarted):
         return move
 
     def until_whole(self) -> None:
-        """Wait until every share has its followers, and no decision waits to be obeyed."""
+        """Wait until every share has its followers, and no decision waits to be obeyed.
+
+        Where shares do not move nobody decides about them.
+        """
+        if not self._moves:
+            return
 
         def is_whole() -> bool:
             shares = self.shares()

@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 _ATTACH_S = 2.0
 _LEAST_CALLS = 8  # at once, to all ps: some may come later
 _RECORD_S = 10.0  # a restart knows how far the job was within this
+# Pods of one job that are deleted together get SIGTERM within two seconds: each kubelet hears of
+# it by itself.
+_WATCH_S = 3.0
 
 
 class ChiefLoop:
@@ -91,6 +94,7 @@ class ChiefLoop:
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._save_under_way: Future[Any] | None = None
         self._ending = False
+        self._draining: list[TaskId] = []  # ps that were asked to stop
         # Why the job failed, if that says more than its phase: the chief ends with its exit code.
         self.failure: WindlassError | None = None
         self._warned_of_replicas = False
@@ -172,9 +176,12 @@ class ChiefLoop:
             return False
         by_steps = 0 < settings.save_every_steps <= step - self._saved_step
         by_time = 0 < settings.save_every_s <= now - self._saved_at
+        return (by_steps or by_time) and self._has_changed(step, pushes)
+
+    def _has_changed(self, step: int, pushes: int) -> bool:
         # What is assigned outside of steps is to be saved, too.
-        changed = step > self._saved_step or pushes > self._checkpointer.saved_pushes
-        return changed and (by_steps or by_time)
+        saved_pushes = self._checkpointer.saved_pushes if self._checkpointer is not None else 0
+        return step > self._saved_step or pushes > saved_pushes
 
     def record(self) -> None:
         """Write the record that a restart reads; a failure is logged."""
@@ -212,8 +219,10 @@ class ChiefLoop:
             lost = set() if asks_lost else job.in_state(State.LOST)
         controls = [each for each in tuple(self._controls) if each.task not in lost]
         answers = list(self._pool.map(self._attach_one, controls))
+        pairs = list(zip(controls, answers, strict=True))
+        self._draining = [c.task for c, a in pairs if isinstance(a, PsAnswer) and a.draining]
         with self._locked_job.open() as (job, now):
-            for control, answer in zip(controls, answers, strict=True):
+            for control, answer in pairs:
                 if isinstance(answer, FencedError | OtherJobError | PermissionDeniedError):
                     self.failure = self.failure if isinstance(answer, FencedError) else answer
                     job.ps_refused(control.task, answer.message, now=now)
@@ -265,6 +274,62 @@ class ChiefLoop:
                 job.saved_step = saved.global_step
             log.info("saved %s%s", path, " (final)" if final else "")
         return True
+
+    def hand_over(
+        self, *, global_step: int, why_no_next: Callable[[], str], watch_s: float = _WATCH_S
+    ) -> bool:
+        """Save, and leave the job to the next chief; the other tasks go on.
+
+        A chief is asked to stop in one way whether it alone is evicted or its whole job ends. So
+        this waits a moment, in which the others may be asked, too; then they are told to stop, and
+        :meth:`end` is to follow.
+
+        Args:
+            global_step: The last global step that the chief's program has seen.
+            why_no_next: Why no other chief follows, as far as that can be known; empty: one may.
+            watch_s: How long the others are watched. Unit: seconds.
+
+        Returns:
+            Whether it was left; False: the job stops, or is over.
+        """
+        clock, self._ending = self._locked_job.clock, True
+        until = clock.now() + watch_s
+        with self._locked_job.open() as (job, _):
+            at_work = job.workers_at_work
+        if self._save_under_way is not None:
+            self._save_under_way.result()
+        with self._locked_job.open() as (job, _):
+            step, pushes = max(job.global_step, global_step), job.pushes
+        if step > 0 and self._has_changed(step, pushes):
+            self._saver.submit(self._save, step, pushes, final=False).result()
+        while not self._stops_with_others(at_work):
+            if clock.now() >= until:
+                break
+            clock.wait(self._leaving, 0.05)
+        else:
+            return False
+        if why := why_no_next():
+            with self._locked_job.open() as (job, _):
+                job.stop(why)
+            return False
+        self._leaving.set()
+        self._thread.join()
+        if self.keeper is not None:
+            self.keeper.stop()
+        self.record()
+        return True
+
+    def _stops_with_others(self, at_work: Sequence[TaskId]) -> bool:
+        """Whether the job stops, or is over: also if all that were at work have left, or a ps is
+        about to, whose shares nobody would give to others.
+        """
+        leaving = self._draining
+        with self._locked_job.open() as (job, _):
+            if leaving:
+                job.stop(f"{leaving[0]} was asked to stop, too")
+            elif at_work and not job.workers_at_work:
+                job.stop(f"{self._who.task} and all workers were asked to stop")
+            return job.phase is not Phase.RUNNING
 
     def end(
         self, *, global_step: int, on_wait: Callable[[str], None], save_first: bool = False

@@ -8,6 +8,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...client.ps.control import PsControl
@@ -37,6 +38,7 @@ from .chief_loop import ChiefLoop
 from .cutter import Cutter
 from .enough_workers import wait_for_workers
 from .job_identity import KnownJob, find_job
+from .own_job import why_none_follows
 from .share_keeper import ShareKeeper
 from .status import write_status
 
@@ -358,6 +360,16 @@ class JobLeader:
         cuts = self.locked_job.cuts.counts
         yield from cut_samples(cuts.taken, cuts.void, cuts.last_s)
         yield from save_samples(self.locked_job.saves, saved)
+
+    def hand_over(self, global_step: int) -> bool:
+        """Leave the job to the next chief; False: it stops. See :meth:`ChiefLoop.hand_over`."""
+        if self._loop is None or not self._loop.hand_over(
+            global_step=global_step,
+            why_no_next=partial(why_none_follows, self._settings.job_id, self._task.task.type),
+        ):
+            return False
+        log.info("leaves the job to the next chief; the other tasks go on")
+        return True
 
     def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:
         """End the job after the chief's program, and write its status; see :meth:`ChiefLoop.end`.

@@ -1,5 +1,6 @@
 """Membership with a chief that is played: joining, heartbeats, and every way to hear of the end."""
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -98,14 +99,14 @@ class PlayedChief:
 class Played:
     """A membership of a played chief, on a clock that only heartbeats turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = SETTINGS) -> None:
         self.chief, self.clock = PlayedChief(), ManualClock()
         self.steps = 0
         self.membership = Membership(
             TASK,
             "here:1",
             cast(ChiefClient, self.chief),
-            SETTINGS,
+            settings,
             report=lambda: TaskReport(steps=self.steps),
             clock=self.clock,
         )
@@ -288,6 +289,30 @@ def test_a_silent_chief_is_lost_after_the_lease_and_the_reconnect_timeout(played
     assert "it resumes from the last checkpoint" in error.message
     assert error.fields["peer"] == "chief"
     assert len(played.chief.heartbeats) == 17
+
+
+def test_a_chief_that_returns_is_gone_on_without_for_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    returns = {"chief_returns": True, "orphan_timeout_s": 40.0}
+    played = Played(SETTINGS.model_copy(update=returns))
+    played.membership.join()
+    with caplog.at_level(logging.INFO):
+        played.say(RUNNING, *[LOST] * 40, RUNNING, *[LOST] * 41)
+        played.until_over()
+    [error] = played.lost
+    assert "has not answered for 41 s" in error.message
+    said = [record.message for record in caplog.records]
+    away = f"{TASK} goes on without the chief, which has not answered for 11 s (connection refused)"
+    assert said == [away, f"{TASK}: the chief answers again", away], "once for each time"
+
+
+def test_a_chief_that_is_started_anew_is_told_that_this_task_has_ended(played: Played) -> None:
+    played.membership.join()
+    played.membership.finish(Outcome.DONE)
+    played.say(RUNNING, RUNNING, LOST, LOST, RUNNING, RUNNING, (Phase.DONE, ""))
+    played.until_over()
+    assert played.chief.finished == [(Incarnation(TASK, 7), Outcome.DONE, "")] * 2
 
 
 def test_a_chief_that_comes_back_in_time_is_not_lost(played: Played) -> None:

@@ -1,12 +1,15 @@
 """The end of a job: whom the chief waits for, and for how long."""
 
+import threading
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.client.ps.control import PsControl
+from windlass.client.ps.control import PsAnswer, PsControl
 from windlass.cluster.job.job import Job
+from windlass.core.checkpoint.job_record import JobRecord
 from windlass.core.errors import PeerLostError, PermissionDeniedError
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.settings import Settings
@@ -192,3 +195,83 @@ def test_a_ps_that_is_started_again_as_its_job_ends_is_told(
     loop.close()
     assert ps.calls == pytest.approx(calls, abs=1)
     assert clock.now() - silent_s == pytest.approx(took_s, abs=0.06)
+
+
+class Answering:
+    """A ps that answers the chief, and was asked to stop after ``drains_s``."""
+
+    task = TaskId("ps", 0)
+
+    def __init__(self, clock: ManualClock, drains_s: float) -> None:
+        self._clock, self._drains_s = clock, drains_s
+
+    def attach(self, *_: object, **__: object) -> PsAnswer:
+        return PsAnswer(1, PsCounters(), draining=self._clock.now() >= self._drains_s)
+
+
+class Saved:
+    """A checkpointer that has a checkpoint of step 5."""
+
+    last = None
+    saved_pushes = 0
+
+    def __init__(self) -> None:
+        self.did: list[object] = []
+
+    def save(self, step: int, *, final: bool, changed: bool) -> str:
+        self.did.append((step, final))
+        return ""
+
+    def record(self, record: JobRecord) -> None:
+        self.did.append(record.phase)
+
+
+@pytest.mark.parametrize(
+    ("drains_s", "leaves_s", "why_no_next", "reason"),
+    [
+        pytest.param(60, 60, "", "", id="alone"),
+        pytest.param(2, 60, "", "/job:ps/task:0 was asked to stop", id="a ps, too"),
+        pytest.param(60, 2, "", "/job:chief/task:0 and all workers were", id="all workers, too"),
+        pytest.param(60, 60, "its Job was deleted", "its Job was deleted", id="none follows"),
+    ],
+)
+def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
+    drains_s: float, leaves_s: float, why_no_next: str, reason: str
+) -> None:
+    clock = Watched()
+    ps, saved = Answering(clock, drains_s), Saved()
+    job = Job([(t, "") for t in (CHIEF, W0, W1, ps.task)], chief=CHIEF, lease_s=1000, now=0)
+    locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
+    loop = ChiefLoop(
+        locked_job, who, "", [cast(PsControl, ps)], cast(Checkpointer, saved), SETTINGS
+    )
+    worker = job.register(W0, now=0)
+
+    def turn(now: float) -> None:
+        loop._attach()
+        if now >= leaves_s:
+            job.finish(worker, Outcome.LEFT, "was asked to stop", TaskReport(), now=now)
+
+    clock.turn = turn
+    loop.start()
+    left = loop.hand_over(global_step=7, why_no_next=lambda: why_no_next, watch_s=5)
+    loop.close()
+    assert left is not bool(reason)
+    assert reason in job.reason
+    assert job.phase is (Phase.STOPPING if reason else Phase.RUNNING)
+    assert saved.did[0] == (7, False), "whoever ends in between has lost nothing"
+    assert (saved.did[-1] is Phase.RUNNING) == left, "the next chief reads it"
+    assert clock.now() == pytest.approx(2 if 2 in (drains_s, leaves_s) else 5, abs=0.1)
+
+
+class Watched(ManualClock):
+    """A clock that has the job go on whenever it is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn: Callable[[float], None] = lambda now: None
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        is_set = super().wait(event, timeout_s)
+        self.turn(self.now())
+        return is_set
