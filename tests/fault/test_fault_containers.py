@@ -13,6 +13,7 @@ import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
+from windlass.core.checkpoint import CheckpointInfo, CheckpointReader, list_checkpoints
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
 from windlass.launch.container import code_for_launcher, write_termination_message
@@ -88,6 +89,10 @@ class Containers:
         except OSError:
             return 0
 
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """All that are complete, or count as such."""
+        return list_checkpoints(str(self._folder / "model"))
+
     def until_steps(self, count: int, wait_until: Callable[..., None], timeout_s: float) -> None:
         """Until the job has done so many more steps."""
         began = self.step
@@ -148,6 +153,9 @@ def test_ten_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
         # Saved twice a second: at most what was done since, not all.
         assert job.step > before / 2
     assert job.ends == [(task, -signal.SIGKILL) for task in killed], "peers have cost nothing"
+    for info in job.checkpoints():
+        saved = {each.variable for each in CheckpointReader(info.path).manifest.tensors}
+        assert saved == {"w", "b"}, f"{info.name} lacks what a ps that was killed had"
     assert "starts again here" in job.log(W1).read_text()
 
 
