@@ -10,8 +10,9 @@ from typing import Any
 
 from ...cluster.roles import EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
+from ...worker.lead.own_job import ENDS_JOB
 from ..job.model import JobFile
-from ..job_end import ENDS_JOB, FAILURES, INCOMPLETE
+from ..job_end import FAILURES, INCOMPLETE
 from .form import Form
 from .names import STATUS, labels, status_object, workload
 
