@@ -205,7 +205,7 @@ def test_a_record_out_of_order_or_of_another_leader_is_refused(
     share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
     share.follow(LEADER, 1, lambda: None)
     with pytest.raises(WindlassError, match=message):
-        share.take(leader, 1, position, TaskRegistered(ME))
+        share.take(leader, 1, position, lambda: TaskRegistered(ME))
 
 
 def test_a_ps_without_everything_does_not_lead() -> None:
@@ -249,7 +249,7 @@ def test_what_was_copied_in_part_is_thrown_away_when_the_link_ends() -> None:
     share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
     earlier = share.follow(LEADER, 1, lambda: None)
     following = share.follow(LEADER, 1, lambda: None)
-    share.take(LEADER, 1, 1, LogCopied({}, {}, ClosureMarks(), 7))
+    share.take(LEADER, 1, 1, lambda: LogCopied({}, {}, ClosureMarks(), 7))
     share.leader_ended(earlier)
     assert share.store.global_step == 7
     share.leader_ended(following)
@@ -299,8 +299,8 @@ def test_a_follower_that_was_cut_off_from_its_leader_lets_reads_there_end(
     monkeypatch.setattr(replica, "GRANT_S", 0.4)
     share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
     share.follow(LEADER, 1, lambda: None)
-    share.take(LEADER, 1, 1, LogCopied({}, {}, ClosureMarks(), 0))
+    share.take(LEADER, 1, 1, lambda: LogCopied({}, {}, ClosureMarks(), 0))
     before = time.monotonic()
-    share.take(LEADER, 1, 2, CopyCompleted())
+    share.take(LEADER, 1, 2, CopyCompleted)
     share.lead(Lead(0, 2, FOLLOWER))
     assert time.monotonic() - before >= 0.4

@@ -14,8 +14,7 @@ from ....net.listener import GREETING_TIMEOUT_S
 from ....net.memory_pool import Lease, MemoryPool
 from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
-from .record_codec import RecordDecoder, refers_to_segment
-from .records import PUSH_RECORDS
+from .record_codec import RecordDecoder, has_arrived
 from .segments import SegmentsReceived, most_segment_bytes
 from .share import ReplicatedShare
 
@@ -102,13 +101,10 @@ class FollowService:
                 )
             with Lease(self._pool) as lease:
                 payload = connection.read(size, lease.lend) if size else memoryview(b"")
-                record = decoder.decode(message, payload)
-                position = message.position
-                # A push whose values have come may be acknowledged before it is applied: this ps
-                # leads only after that. What is in a worker's segment may change from then on.
-                is_here = isinstance(record, PUSH_RECORDS) and not refers_to_segment(message)
+                decode = partial(decoder.decode, message, payload)
+                position, is_here = message.position, has_arrived(message)
                 early = partial(_acknowledge, connection, position) if is_here else _nothing
-                share.take(leader, message.epoch, position, record, early)
+                share.take(leader, message.epoch, position, decode, early)
             if not is_here:
                 _acknowledge(connection, position)
 

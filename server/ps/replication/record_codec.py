@@ -156,10 +156,16 @@ class RecordEncoder:
         return number
 
 
-def refers_to_segment(message: pb.Record) -> bool:
-    """Whether a record has values in a segment of a worker."""
-    is_update = message.WhichOneof("kind") == "update"
-    return is_update and any(part.segment for part in message.update.parts)
+def has_arrived(message: pb.Record) -> bool:
+    """Whether a record is about a push whose values came along.
+
+    It may be acknowledged before it is carried out: this ps leads only after that. What is in a
+    worker's segment may change from then on.
+    """
+    kind = message.WhichOneof("kind")
+    if kind == "update":
+        return not any(part.segment for part in message.update.parts)
+    return kind in ("values", "complete")
 
 
 class RecordDecoder:

@@ -275,8 +275,5 @@ def before(update: BlockUpdated, stop: int) -> BlockUpdated:
     return replace(update, parts=tuple(parts), segment=segment)
 
 
-PUSH_RECORDS = (BlockUpdated, BlockSet, PushCompleted)
-"""What pushes do."""
-
 BLOCK_RECORDS = (BlockUpdated, BlockSet, CopiedTile, RuleBound)
 """Those about a block that a follower has begun to copy; it is sent no others of that block."""

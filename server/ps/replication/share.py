@@ -468,7 +468,7 @@ class ReplicatedShare:
         leader: TaskId,
         epoch: int,
         position: int,
-        record: Record,
+        record: Callable[[], Record],
         accepted: Callable[[], None] = lambda: None,
     ) -> None:
         """Carry out a record of the leader.
@@ -477,9 +477,9 @@ class ReplicatedShare:
             leader: That has sent it.
             epoch: In which it leads.
             position: Of the record, on its link.
-            record: The record.
-            accepted: Called before the record is carried out, when it is sure that it will be
-                before this ps leads. Briefly: the share is locked.
+            record: Returns the record.
+            accepted: Called before that and before the record is carried out, when it is sure that
+                it will be before this ps leads. Briefly: the share is locked.
 
         Raises:
             FencedError: This ps follows another leader, or none, by now.
@@ -499,7 +499,7 @@ class ReplicatedShare:
             self._heard = time.monotonic()
             accepted()
             try:
-                self._replayer.take(record)
+                self._replayer.take(record())
             except BaseException as error:
                 self.replica = replace(self.replica, is_whole=False)  # before it may lead
                 raise RefusedError(
