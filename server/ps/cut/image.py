@@ -4,7 +4,8 @@ Nothing is copied at that moment itself. The reader copies piece by piece, as a 
 written; a push that comes first to a piece copies it before it changes it. A piece is some rows of
 a shard with their slots, or the small shards of one block. So the most memory that this takes is
 that of the pieces which were changed before they were read: with dense pushes all values and slots
-once more, with sparse ones the pieces that have changed rows. It is given back as it is read.
+once more, with sparse ones the pieces that have changed rows. It is given back as it is read, up to
+32 MiB at a time.
 """
 
 import threading
@@ -21,12 +22,14 @@ from ....core.task import TaskId
 from ....core.wire.cut_marks import Elements, Marks
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, RowsByKey, UpdatePart
+from ....net.memory_pool import temporary_buffer
 from ..tensor_plan import PlannedTensor, memory_of, plan_of
 
 if TYPE_CHECKING:
     from ..table_copies import TableCopy
 
 _MOST_ARRAYS = 4096  # small ones in one answer: each has its name with it
+_TOGETHER_BYTES = 32 * 1024 * 1024  # pieces copied by one call
 _UNREAD_S = 60.0
 """Values that were not read for this long are not kept any longer. Unit: seconds."""
 _SAVE_S = 3600.0
@@ -54,6 +57,11 @@ class KeptPiece:
     def num_bytes(self) -> int:
         """Bytes of all tensors."""
         return sum(tensor.spec.num_bytes for tensor in self.tensors)
+
+    @property
+    def columns(self) -> list[tuple[int, str]]:
+        """Which arrays of which shards the tensors are from."""
+        return [(tensor.entry, tensor.slot) for tensor in self.tensors]
 
     def keep(self, block: Block) -> int:
         """Copy the tensors if that is yet to be done; bytes copied. The caller locks the block."""
@@ -98,7 +106,11 @@ class BlockImage:
 
     def keep(self, parts: Sequence[UpdatePart]) -> int:
         """Copy what a push is about to change; bytes copied. The caller locks the block."""
-        return sum(piece.keep(self.block) for part in parts for piece in self._changed_by(part))
+        changed = {id(piece): piece for part in parts for piece in self._changed_by(part)}
+        wanted = [each for each in changed.values() if not each.is_read and each.kept is None]
+        for run in _runs(wanted):
+            _keep_together(self.block, run)
+        return sum(piece.num_bytes for piece in wanted)
 
     def _changed_by(self, part: UpdatePart) -> Iterator[KeptPiece]:
         where, rows = part.where, part.gradient.rows
@@ -114,6 +126,43 @@ class BlockImage:
             numbers = np.unique(found[found >= 0]).tolist()
         for number in numbers:
             yield self.pieces[number]
+
+
+def _runs(pieces: Sequence[KeptPiece]) -> list[list[KeptPiece]]:
+    """Pieces of one shard that follow each other, some at a time; any other one by itself."""
+    runs: list[list[KeptPiece]] = []
+    num_bytes = 0
+    for piece in pieces:
+        last = runs[-1][-1] if runs else None
+        follows = last is not None and last.stop == piece.start and last.columns == piece.columns
+        num_bytes = num_bytes + piece.num_bytes if follows else piece.num_bytes
+        if follows and num_bytes <= _TOGETHER_BYTES:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+            num_bytes = piece.num_bytes
+    return runs
+
+
+def _keep_together(block: Block, run: Sequence[KeptPiece]) -> None:
+    """Copy pieces that follow each other by one call for each array. The caller locks the block.
+
+    Most of the time goes to the page faults of fresh memory, and large memory has large pages.
+    """
+    if len(run) == 1:
+        run[0].keep(block)
+        return
+    columns = []
+    for tensors in zip(*(piece.tensors for piece in run), strict=True):
+        sources = [memory_of(block, tensor) for tensor in tensors]
+        ends = np.cumsum([source.size for source in sources])
+        copy = temporary_buffer(int(ends[-1]), sources[0].dtype)
+        first = tensors[0]
+        whole = block.slots[first.slot] if first.slot else block.value
+        np.copyto(copy, whole[first.start : first.start + copy.size])
+        columns.append(np.split(copy, ends[:-1]))
+    for piece, kept in zip(run, zip(*columns, strict=True), strict=True):
+        piece.kept = list(kept)
 
 
 def _piece(group: Sequence[PlannedTensor]) -> KeptPiece:

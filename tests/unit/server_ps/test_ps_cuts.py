@@ -239,8 +239,10 @@ def test_values_and_slots_are_those_of_the_cut_whatever_comes_after(
     workers: Callable[..., Workers], tmp_path: Path
 ) -> None:
     job = workers(SMALL, LARGE, rule=Adam(learning_rate=0.5))
-    push = PushPayload({name: np.ones(job.sessions[0].definition(name).shape, np.float32)
-                        for name in ("small", "large")})  # fmt: skip
+    random = np.random.default_rng(0)  # every element is another one
+    shapes = {name: job.sessions[0].definition(name).shape for name in ("small", "large")}
+    push = PushPayload({name: random.standard_normal(shape, np.float32)
+                        for name, shape in shapes.items()})  # fmt: skip
     job.sessions[0].step(push, step_increment=1)
     store = job.stores[0]
     save_shards(store, str(tmp_path / "before"))
