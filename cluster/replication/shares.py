@@ -66,6 +66,7 @@ class Shares:
         self.lost: set[int] = set()
         self._spreads = spreads
         self._alive: set[TaskId] = set()
+        self._silent: set[TaskId] = set()  # suspected since their last report
         self._newcomers: set[TaskId] = set()
         self._draining: set[TaskId] = set()
         self._copying: dict[int, TaskId] = {}
@@ -88,6 +89,7 @@ class Shares:
             self._newcomers.add(task)
         self.processes[task] = report.process
         self._alive.add(task)
+        self._silent.discard(task)
         (self._draining.add if report.draining else self._draining.discard)(task)
         decided += [self._keep(first(share, task)) for share in self._begins_with(task)]
         states = {state.share: state for state in report.shares}
@@ -157,6 +159,8 @@ class Shares:
         """
         for tasks in (self._alive, self._draining, self._newcomers):
             tasks.discard(task)
+        if is_suspected:
+            self._silent.add(task)
         return [
             decided
             for now in list(self.configurations.values())
@@ -269,6 +273,10 @@ class Shares:
                 self.move = replace(
                     move, copied_bytes=follower.copied_bytes, total_bytes=state.held_bytes
                 )
+
+    def may_hear(self, task: TaskId) -> bool:
+        """Whether a ps may hear an order: it does not only stay since it is the last replica."""
+        return task not in self._silent
 
     def obeyed(self, order: Lead) -> None:
         """A ps leads now, as it was told to; with followers that it has no link to, it answers

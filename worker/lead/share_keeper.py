@@ -370,7 +370,8 @@ class ShareKeeper:
     def _tell(self) -> None:
         """Give the orders that were not answered yet, and have copies made."""
         with self._lock:
-            leads = list(self._leads.values())
+            # One that does not answer would hold up the others; its next report has it told.
+            leads = [each for each in self._leads.values() if self._shares.may_hear(each[1].to)]
         for handover in leads:
             self._tell_to_lead(handover)
         with self._lock:

@@ -159,6 +159,9 @@ def test_the_last_replica_is_counted_on_while_it_is_only_suspected() -> None:
     assert shares.gone(PS[1], is_suspected=True) == []
     assert shares.lost == set()
     assert {each.replicas for each in shares.configurations.values()} == {(PS[1],)}
+    assert not shares.may_hear(PS[1]), "an order would wait for it, and others for that"
+    shares.reported(PS[1], PsReport(1))
+    assert shares.may_hear(PS[1])
     assert shares.gone(PS[1]) == []
     assert shares.lost == {0, 1}
 
