@@ -16,7 +16,6 @@ from ..core.errors import ConfigurationError
 from ..core.rules.counterparts import OnServer, OnWorker, Place
 from ..distribute.base.contexts import get_replica_context, is_running
 from ..distribute.strategies.default import get_strategy
-from ..distribute.strategies.parameter_server import ParameterServerExtended
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore, Kept, Update
 from .extras import require
@@ -30,7 +29,7 @@ from .optax_reading import place_transformation
 from .optax_worker import WorkerOptimizer
 from .own_optimizer import Deltas, choose_place, tell_of_half_precision
 from .rule_table import optimizer_of
-from .update_count import UpdateCount
+from .update_count import UpdateCount, counted_by
 
 __all__ = ["TrainState"]
 
@@ -413,7 +412,7 @@ def _counted(place: Place, prefix: str, strategy: Strategy) -> tuple[Place, Upda
     """A place whose schedule follows its own updates, where the strategy counts none but steps."""
     if not isinstance(place, OnServer) or not callable(rate := place.arguments["learning_rate"]):
         return place, None
-    if not isinstance(strategy.extended, ParameterServerExtended):
+    count = counted_by(strategy, prefix)
+    if count is None:
         return place, None
-    count = UpdateCount(prefix, strategy)
     return replace(place, arguments={**place.arguments, "learning_rate": count.rate(rate)}), count

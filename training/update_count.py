@@ -15,7 +15,20 @@ from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import OPTIMIZER_STATE
 from ..distribute.base.moved_average import MovedAverage
+from ..distribute.strategies.parameter_server import ParameterServerExtended
 from ..distribute.strategies.strategy import Strategy
+
+
+def counted_by(strategy: Strategy, prefix: str) -> "UpdateCount | None":
+    """A count of the updates of one store; None: the strategy itself counts those of each variable.
+
+    Args:
+        strategy: Strategy of the store.
+        prefix: Prefix of the names of the store: empty, or with a slash at its end.
+    """
+    if not isinstance(strategy.extended, ParameterServerExtended):
+        return None
+    return UpdateCount(prefix, strategy)
 
 
 class UpdateCount:

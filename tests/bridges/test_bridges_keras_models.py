@@ -68,6 +68,35 @@ def contest(keras: Any, critic: Any, maker: Any, both: Any) -> list[tuple[float,
     return losses
 
 
+@pytest.mark.parametrize("servers", [False, True])
+def test_the_schedule_of_each_model_goes_by_its_own_updates(keras: Any, *, servers: bool) -> None:
+    """The job's steps are those of all models: of a cross-validation, or of fits in turn."""
+
+    def program(scope: Scope) -> list[Any]:
+        models = []
+        for _ in range(2):
+            keras.utils.set_random_seed(0)
+            with scope():
+                model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+                rate = keras.optimizers.schedules.CosineDecay(0.1, 12)
+                model.compile(keras.optimizers.SGD(rate, momentum=0.9), "mse")
+            models.append(model)
+        for model in (*models, models[0]):
+            model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        assert [int(model.optimizer.iterations) for model in models] == [16, 8]
+        return [values(model) for model in models]
+
+    def shared() -> list[Any]:
+        return program(wl.distribute.ParameterServerStrategy().scope)
+
+    if servers:
+        with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+            found = next(iter(cluster.run(shared).values()))
+    else:
+        found = shared()
+    np.testing.assert_allclose(found, program(nullcontext), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("amsgrad", [False, True], ids=["on-the-servers", "on-the-worker"])
 def test_a_layer_in_two_compiled_models_trains_as_in_keras_alone(keras: Any, amsgrad: bool) -> None:
     """200 steps, of two optimizers in turn. float32: the two sum in another order."""

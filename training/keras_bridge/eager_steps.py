@@ -227,7 +227,7 @@ class EagerSteps(ABC):
         self._follow_rate(optimizer)
         values = weights.exchange(named, changed=changed)
         made = int(optimizer._iterations.numpy()) + 1
-        steps = weights.store.step
+        steps = weights.iterations
         if is_running(weights.store.strategy):  # which some strategies count when it ends
             steps = max(steps, made)
         optimizer._iterations.assign(steps or made)

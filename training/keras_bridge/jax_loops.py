@@ -188,7 +188,7 @@ class LoopSteps(EagerSteps):
                 weights.set_rate(float(rate))
             with loop.step(in_run=in_run):
                 arrived = weights.exchange({n: np.asarray(g) for n, g in given.items()})
-            made = max(weights.store.step, int(steps) + 1)
+            made = max(weights.iterations, int(steps) + 1)
             return [*self._given(names, arrived), np.asarray(made, steps.dtype)]
 
         now = list(map(array_of, values))

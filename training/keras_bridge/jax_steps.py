@@ -347,7 +347,7 @@ class JaxSteps:
         if at is None:
             return self._take(values, self._names()), counted
         before = counted[at]
-        steps = np.asarray(self._weights.store.step or int(before) + 1, before.dtype)
+        steps = np.asarray(self._weights.iterations or int(before) + 1, before.dtype)
         names = self._names()
         *taken, counted[at] = on_device([*(values[name] for name in names), steps])
         return self._note(taken, names), counted

@@ -12,6 +12,7 @@ from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept
 from ..own_optimizer import Deltas, choose_place
 from ..rule_table import optimizer_of, place_keras
+from ..update_count import UpdateCount, counted_by
 from .frameworks import keras
 from .own_state import OwnState
 from .shared_variables import SharedVariables
@@ -88,6 +89,21 @@ class KerasTrainer:
         """Have the rule go on with another rate; on the worker the optimizer has it itself."""
         if self._rule is not None and self._rule.learning_rate != rate:
             self._rule.learning_rate = rate
+
+    def count_of_schedule(self, prefix: str, strategy: Strategy) -> UpdateCount | None:
+        """What the schedule goes by, where the strategy counts the steps of all models.
+
+        Args:
+            prefix: Prefix of the count's name, with a slash at its end.
+            strategy: Strategy of the weights.
+        """
+        rate, rule = self._optimizer._learning_rate, self._rule
+        if rule is None or not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            return None
+        count = counted_by(strategy, prefix)
+        if count is not None:
+            rule.learning_rate = count.rate(_rate(self._optimizer))
+        return count
 
     def own_state(self, strategy: Strategy, prefix: str, array: Callable[[Any], Array]) -> OwnState:
         """The optimizer's variables."""
@@ -170,7 +186,7 @@ def found_place(optimizer: Any, weights: Sequence[Any]) -> Place:
     return place_keras(type(optimizer).__name__, config)
 
 
-def _rate(optimizer: Any) -> float | Callable[[int], float]:
+def _rate(optimizer: Any) -> Any:
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return lambda step: float(rate(step))

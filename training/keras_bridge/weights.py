@@ -21,6 +21,7 @@ from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
+from ..update_count import UpdateCount
 from .averages import decays_of, state_of
 from .distributed_embedding import DistributedEmbedding, FeatureReader, collections_of
 from .embedding import Embedding, RowReader, embeddings_of
@@ -124,6 +125,10 @@ class SharedWeights:
             trained = model.trainable_variables
             self.trainer = trainer(self.optimizer, trained, deltas, self.shared)
         self.worker_reason = None if self.trainer is None else self.trainer.worker_reason
+        self._count: UpdateCount | None = None  # of a schedule on the servers
+        if isinstance(self.trainer, KerasTrainer):
+            prefix = f"{self._prefix}{model.name}/{self.optimizer.name}/"
+            self._count = self.trainer.count_of_schedule(prefix, strategy)
         embeddings = embeddings_of(model)
         collections = collections_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
@@ -157,7 +162,8 @@ class SharedWeights:
                 {
                     each: self.shared.leaf(each, self.backend.array(variable))
                     for each, variable in self.variables.items()
-                },
+                }
+                | dict({} if self._count is None else self._count.first),
                 self._optimizers(embeddings, tables),
                 strategy,
                 mean=mean,
@@ -261,8 +267,23 @@ class SharedWeights:
 
     def pull(self) -> Mapping[str, Array]:
         """The values of now, on the host."""
-        values: Mapping[str, Array] = self.store.pull()
-        return values
+        if self._count is not None:
+            self._count.known = 0  # there may be an older state now, which was restored
+        return self._without_count(self.store.pull())
+
+    def _without_count(self, values: Mapping[str, Array]) -> Mapping[str, Array]:
+        if self._count is None:
+            return values
+        self._count.saw(values)
+        return {name: value for name, value in values.items() if name not in self._count.first}
+
+    @property
+    def iterations(self) -> int:
+        """Updates so far: of a schedule's own optimizer, else all steps of the job.
+
+        0 under strategies that count none.
+        """
+        return self.store.step if self._count is None else self._count.known
 
     def refresh(self) -> None:
         """Load the weights as they are now, with what other workers have pushed.
@@ -423,6 +444,8 @@ class SharedWeights:
             counts: Is called after ``update``, unless what it made is refused for NaN or infinity.
         """
         moved, assigned = self._moved(changed or {})
+        if self._count is not None:
+            moved |= self._count.one_more
         own = self._own_state if update is not None else None
         pushed = None if own is None else own.pushed(self.optimizer, state)
 
@@ -449,6 +472,9 @@ class SharedWeights:
                 f"{error}. In sync all make as many steps in an epoch: give each worker as many "
                 "examples, or steps_per_epoch, and repeat what is shorter"
             ) from error
+        if self._count is not None:
+            self._count.added()
+        arrived = self._without_count(arrived)
         self.shared.values.update(arrived)
         return arrived
 
