@@ -97,6 +97,13 @@ back = keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False)
 for epochs in (1, 3):
     model.fit(x[:24], y[:24], epochs=epochs, callbacks=[back], **steps)
 assert strategy.global_step == 15
+with strategy.scope():
+    summed = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    summed.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+try:
+    summed.fit(x, y, **steps)
+except wl.errors.ConfigurationError as error:
+    print(error)
 strategy.close()
 """
 )
@@ -135,12 +142,13 @@ def in_sync(body: str, tmp_path: Path, word: str = "") -> tuple[int, str]:
 
 
 def test_metrics_averages_and_the_end_of_training_are_the_jobs_in_sync(tmp_path: Path) -> None:
-    """Also the first epoch that a backup brings back, and unequal numbers of steps are refused."""
+    """Also the first epoch that a backup brings back; unequal steps and sums are refused."""
     code, output = in_sync(TOGETHER, tmp_path)
     assert code == 0, output
     logs = {line.split("logs")[1] for line in output.splitlines() if " logs " in line}
     assert len(logs) == 1, output
     assert "steps per epoch: /job:worker/task:0 4, /job:worker/task:1 3" in output
+    assert "so a step would be 1/2 of that of one process" in output
 
 
 def test_input_that_ends_before_its_steps_on_one_worker_in_sync_is_an_error(tmp_path: Path) -> None:

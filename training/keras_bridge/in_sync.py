@@ -1,9 +1,13 @@
 """What workers in sync tell each other, however many replicas each has in its process."""
 
+from typing import Any
+
 from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
+from ...core.errors import ConfigurationError
 from ...distribute.base.reductions import ReduceOp
 from ...distribute.strategies.strategy import Strategy
+from .frameworks import keras
 
 
 def workers_in_sync(strategy: Strategy) -> int:
@@ -23,3 +27,28 @@ def of_all_workers(strategy: Strategy, mine: Array) -> Array:
     extended = strategy.extended
     every: Array = to_host(extended.gather_to_all(mine, 0))
     return every[:: len(extended.replica_devices)]
+
+
+def refuse_sums(model: Any, strategy: Strategy) -> None:
+    """Refuse a loss that is a sum over examples, where workers in sync average their gradients.
+
+    Args:
+        model: Compiled model whose gradients are averaged.
+        strategy: Strategy of the model.
+
+    Raises:
+        ConfigurationError: A step would be that of one process divided by the number of workers.
+    """
+    workers = workers_in_sync(strategy)
+    if workers < 2:
+        return
+    for loss in keras.tree.flatten(getattr(model._compile_loss, "_user_loss", None)):
+        if getattr(loss, "reduction", None) == "sum":
+            raise ConfigurationError(
+                f"the loss {loss.name!r} of {model.name!r} is a sum over the examples of a batch "
+                f"(reduction='sum'), and {workers} workers in sync average their gradients, so a "
+                f"step would be 1/{workers} of that of one process. Take "
+                "reduction='sum_over_batch_size' and a larger learning rate, or have gradients "
+                "added up: make and compile the model outside of the scope, and call "
+                "wl.training.keras.distribute(model, strategy, mean=False)"
+            )

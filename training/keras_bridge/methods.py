@@ -19,7 +19,7 @@ from ..own_optimizer import Deltas
 from .callbacks import arguments_here
 from .files import writers
 from .frameworks import build_on_first_batch, framework_of_keras, keras
-from .in_sync import workers_in_sync
+from .in_sync import refuse_sums, workers_in_sync
 from .inputs import as_input
 from .job_callback import JobCallback
 from .job_totals import InSync, OnServers
@@ -182,6 +182,8 @@ class DistributedMethods:
     def _make_train_function(self, force: bool = False) -> None:
         if self._model.train_function is not None and not force:
             return
+        if self.options["mean"]:
+            refuse_sums(self._model, self.strategy)
         weights, model = self._share(), self._model
         if self.loops:  # each pushes by itself
             if framework_of_keras() == "tensorflow":
