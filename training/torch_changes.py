@@ -55,8 +55,9 @@ class ProgramChanges:
         if self._overwritten > 1:
             name = next(iter(changed))
             raise ConfigurationError(
-                f"this program changes {name!r} between steps, as clamping does, on a worker that "
-                "is not the chief, and of asynchronous workers the chief's changes alone count. "
+                f"this program changes {name!r} between steps, as clamping does, or another "
+                "optimizer of the same parameters, on a worker that is not the chief, and of "
+                "asynchronous workers the chief's changes alone count. "
                 'Keep the optimizer on the worker (deltas="always"), which pushes such changes '
                 "with its own, or train in sync",
                 variable=name,

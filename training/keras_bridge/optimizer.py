@@ -154,8 +154,9 @@ def require_fresh(optimizer: Any) -> None:
     if steps:
         raise ConfigurationError(
             f"this {kind} has made {steps} steps already, and the servers begin with a fresh "
-            "state; compile the model with a new one before it is distributed, or keep this one on "
-            'the worker with deltas="always"',
+            "state; compile the model with a new one before it is distributed, or make it outside "
+            "of the scope and keep its optimizer on the worker: "
+            'wl.training.keras.distribute(model, strategy, deltas="always")',
             optimizer=kind,
         )
 
