@@ -7,7 +7,6 @@ is therefore in the variables, as it would be without a strategy.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class OwnArrays:
         self._variables = [variable for variable, _ in (*trained, *others)]
         self._trained = _copies(steps, trained, adopt=adopt)
         self._others = _copies(steps, others, adopt=adopt)
-        self._blocks = _Blocks(copied.block for copied in (*self._trained, *self._others))
+        self._blocks = _Blocks((*self._trained, *self._others))
         self.paused = False
         steps.add_own(self)
 
@@ -72,9 +71,10 @@ class OwnArrays:
 
     def load(self) -> None:
         """Copy the variables to the trained arrays."""
-        for copied in self._trained:
-            with copied.block.lock:
-                copied.array[...] = copied.view
+        for block, pairs in self._trained.items():
+            with block.lock:
+                for array, view in pairs:
+                    array[...] = view
         self.mark()
 
     def values(self) -> dict[str, Array]:
@@ -87,30 +87,27 @@ class OwnArrays:
         return {v.name: copy for v, copy in zip(self._variables, copies, strict=True)}
 
 
-class _Copied(NamedTuple):
-    """An array of the program, and where a block has its values."""
-
-    array: Array
-    view: Array
-    block: Block
+_Copies = Mapping[Block, Sequence[tuple[Array, Array]]]
+"""Arrays of the program, each with where its block has the values."""
 
 
 def _copies(
     steps: InProcessSteps, arrays: Sequence[tuple[HeldVariable, Array]], *, adopt: bool
-) -> list[_Copied]:
+) -> _Copies:
     """How arrays are copied, but for those that become the memory of their blocks."""
-    found = []
+    found: dict[Block, list[tuple[Array, Array]]] = {}
     for variable, array in arrays:
         block, view = steps.memory(variable)
         if not (adopt and len(block.shards) == 1 and block.adopt(array)):
-            found.append(_Copied(array, view, block))
+            found.setdefault(block, []).append((array, view))
     return found
 
 
-def _copy_to_views(arrays: Sequence[_Copied]) -> None:
-    for copied in arrays:
-        with copied.block.lock:
-            copied.view[...] = copied.array
+def _copy_to_views(arrays: _Copies) -> None:
+    for block, pairs in arrays.items():
+        with block.lock:
+            for array, view in pairs:
+                view[...] = array
 
 
 class _Blocks:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..core.arrays.copying import split
+from ..core.arrays.copying import is_split, split
 from ..core.arrays.dtypes import Array, DType
 from ..core.rules.kernels import UpdateFunction
 
@@ -69,7 +69,11 @@ class UpdateKernel:
                     stop - start, scalars
                 )  # fmt: skip
 
-            split(elements, value.size, itemsize=value.itemsize * (2 + len(slots)))
+            itemsize = value.itemsize * (2 + len(slots))
+            if is_split(value.size, itemsize):
+                split(elements, value.size, itemsize=itemsize)
+            else:
+                run(value, s0, s1, s2, gradient, _ONE_ROW, value.size, scalars)
             return
         self._check_rows(value, gradient, rows, width)
         if not gradient.size:

@@ -22,7 +22,7 @@ from .torch_embedding import Collections
 from .torch_gradients import GradientsInSync
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
-from .torch_rules import TorchRules, has_stepped, take_scale_out
+from .torch_rules import TorchRules, has_stepped, step_without_hooks, take_scale_out
 from .torch_server_state import StateOnServers, StepsOfState
 from .torch_state import StateCopy, TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
@@ -73,8 +73,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         ValueError: The module has not all of the parameters.
     """
 
-    _step_supports_amp_scaling = True  # a GradScaler leaves it to us to skip a step, on all workers
-
     def __init__(
         self,
         optimizer: Any,
@@ -95,15 +93,15 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._complete = True
         self.param_groups = optimizer.param_groups
+        if hasattr(optimizer, "_optimizer_step_pre_hooks"):  # else it is not of torch, and has none
+            self._optimizer_step_pre_hooks = optimizer._optimizer_step_pre_hooks
+            self._optimizer_step_post_hooks = optimizer._optimizer_step_post_hooks
         self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
         self._collections = Collections(module, strategy)
         self._buffers = Buffers(module, name, strategy)
         self._rules = TorchRules(optimizer, deltas)
         self.worker_reason = self._rules.worker_reason
-        if self.worker_reason is None:  # else its own step calls them
-            self._optimizer_step_pre_hooks = optimizer._optimizer_step_pre_hooks
-            self._optimizer_step_post_hooks = optimizer._optimizer_step_post_hooks
         if self.worker_reason is None and has_stepped(optimizer):
             raise ConfigurationError(
                 f"this {self._kind} has a state already, and the servers begin with a fresh one; "
@@ -334,7 +332,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """The optimizer's own step, after which :meth:`_undo_refused` can undo what NaN does."""
         if not_finite(gradients) is not None:
             self._state_before = StateCopy(self._optimizer)
-        self._optimizer.step()
+        step_without_hooks(self._optimizer)  # which are called around the whole step
 
     def _kept_of_step(self) -> Mapping[str, Any]:
         """What to push with a step that counts."""
@@ -371,6 +369,15 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return self._pushed_state()
 
     # -- an Optimizer of torch ---------------------------------------------------------------
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler leaves it to :meth:`step` to take its scale out, or to do nothing.
+
+        It cannot do so itself where all workers in sync skip a step together, and for gradients of
+        an ``EmbeddingBagCollection``.
+        """
+        return self._in_sync is not None or bool(self._collections)
 
     @property
     def _kind(self) -> str:

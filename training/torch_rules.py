@@ -140,6 +140,14 @@ def has_stepped(optimizer: Any) -> bool:
     return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
 
 
+def step_without_hooks(optimizer: Any) -> None:
+    """Make an optimizer's own step, without the hooks that are called around a shared one."""
+    step = type(optimizer).step
+    plain = step.__wrapped__ if getattr(step, "hooked", False) else step
+    plain(optimizer)
+    optimizer._opt_called = True  # as a scheduler that was made with it looks for
+
+
 def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Strategy) -> bool:
     """Take the scale of a GradScaler out of gradients.
 

@@ -54,7 +54,7 @@ def split(
         aligned: Parts begin at multiples of so many elements.
     """
     threads = 1
-    if count * itemsize >= _PARALLEL_BYTES:  # what the kernel is asked takes as long as a small one
+    if is_split(count, itemsize):  # what the kernel is asked takes as long as a small one
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     if threads < 2:
         work(0, count)
@@ -66,6 +66,16 @@ def split(
     work(0, min(step, count))
     for other in others:
         other.result()
+
+
+def is_split(count: int, itemsize: int) -> bool:
+    """Whether :func:`split` asks for more threads than the caller's.
+
+    Args:
+        count: Elements.
+        itemsize: Bytes per element.
+    """
+    return count * itemsize >= _PARALLEL_BYTES
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,7 @@
 """The bridge to PyTorch: the same curves as without it, sparse gradients, AMP, state in and out."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,38 @@ def test_a_grad_scaler_skips_a_step_with_infinities_and_takes_its_scale_out(unsc
         assert optimizer.store.step == (1, 1, 2)[number]
     assert scaler.get_scale() == 4.0
     torch.testing.assert_close(module.weight.detach(), start - 3)
+
+
+def test_hooks_see_gradients_without_the_scale_of_a_grad_scaler_as_in_pytorch_alone() -> None:
+    seen: dict[str, list[float]] = {"alone": [], "shared": []}
+    for kind, found in seen.items():
+        module = torch.nn.Linear(4, 1, bias=False)
+        optimizer = torch.optim.RMSprop(module.parameters(), 0.1)
+        if kind == "shared":
+            optimizer = wrap(lambda p: torch.optim.RMSprop(p, 0.1), module)
+        optimizer.register_step_pre_hook(
+            lambda *_, module=module, found=found: found.append(float(module.weight.grad.sum()))
+        )
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        for factor in (1.0, float("inf"), 2.0):
+            optimizer.zero_grad()
+            scaler.scale(factor * module.weight.sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert seen["shared"] == seen["alone"] == [4.0, 8.0]
+
+
+def test_a_scheduler_of_an_optimizer_that_was_wrapped_later_does_not_warn() -> None:
+    module = net()
+    inner = torch.optim.RMSprop(module.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(inner, 1)
+    strategy = wl.distribute.ParameterServerStrategy()
+    optimizer = wl.training.torch.DistributedOptimizer(inner, strategy, module=module)
+    module(torch.from_numpy(X)).sum().backward()
+    optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler.step()
 
 
 def test_bfloat16_parameters_go_to_the_servers_and_back() -> None:

@@ -28,7 +28,7 @@ from ...distribute.strategies.strategy import Strategy
 from ..extras import require
 from ..own_optimizer import Deltas
 from ..torch_names import SHARED
-from ..torch_rules import take_scale_out
+from ..torch_rules import step_without_hooks, take_scale_out
 from ..torch_state import StateCopy
 from ..torch_tensors import torch
 from .loop_state import LOOP
@@ -106,13 +106,6 @@ def _push(optimizer: Any, closure: Callable[[], Any] | None) -> Any:
         gradients = [variable._value.grad for variable in trained]
         loop.apply(gradients, trained, in_run=is_running(loop.strategy))
     return loss
-
-
-def _step_of_its_own(optimizer: Any) -> None:
-    """The optimizer's step, without the hooks that are called around :func:`_push`."""
-    step = type(optimizer).step
-    plain = step.__wrapped__ if getattr(step, "hooked", False) else step
-    plain(optimizer)
 
 
 def _new_loop(optimizer: Any) -> Loop:
@@ -216,6 +209,6 @@ class TorchLoopSteps(TorchSteps):
         scales = ("grad_scale", "found_inf")  # of a GradScaler, which are taken out already
         hidden = {key: vars(optimizer).pop(key) for key in scales if key in vars(optimizer)}
         try:
-            _step_of_its_own(optimizer)
+            step_without_hooks(optimizer)
         finally:
             vars(optimizer).update(hidden)
