@@ -172,8 +172,7 @@ def require_own_cross_replica(strategy: StrategyInterface, method: str) -> None:
         RuntimeError: We are inside ``run``, or inside the scope of another strategy.
     """
     require_cross_replica(strategy, method)
-    current = get_strategy()
-    if current is not strategy and current is not default_strategy():
+    if current := _other_than(strategy):
         raise RuntimeError(
             f"Mixing different tf.distribute.Strategy objects: {type(strategy).__name__}.{method} "
             f"was called in the scope of {type(current).__name__}; call it in its own "
@@ -187,13 +186,18 @@ def require_own(strategy: StrategyInterface, what: str) -> None:
     Raises:
         RuntimeError: The current strategy is neither this one nor the default one.
     """
-    current = get_strategy()
-    if current is not strategy and current is not default_strategy():
+    if current := _other_than(strategy):
         raise RuntimeError(
             f"Mixing different tf.distribute.Strategy objects: {what} belongs to "
             f"{type(strategy).__name__} and is changed under {type(current).__name__}; create "
             "variables in the scope of the strategy that runs them"
         )
+
+
+def _other_than(strategy: StrategyInterface) -> StrategyInterface | None:
+    """The current strategy, if that is neither this one nor the default one."""
+    current = get_strategy()
+    return None if current is strategy or current is default_strategy() else current
 
 
 def code_of(function: Callable[..., Any]) -> object:

@@ -8,6 +8,7 @@ import click
 from ...cluster.replication.moves import MovePhase
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
 from ...core.task import TaskId
+from ..as_driver import chief_client
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
 
@@ -32,19 +33,13 @@ def move_command(address: str, share: int, to: str, wait: bool, **flags: Any) ->
 
     Training goes on. If that ps does not follow the share yet, it is copied to first.
     """
-    from ...client.chief.calls import ChiefClient
-    from ...cluster.access.principal import DRIVER, Principal
-
     settings = take_settings(flags)
     target = _ps_of(to)
-    client = ChiefClient(address, settings, Principal(DRIVER, settings.job_id))
-    try:
+    with chief_client(address, settings) as client:
         move = client.move_share(share, target, timeout_s=_ANSWER_S)
         echo(f"share {share} moves from {move.source.short} to {target.short}")
         if wait:
             _tell_end(_wait(client, move))
-    finally:
-        client.close()
 
 
 def _ps_of(name: str) -> TaskId:

@@ -1,16 +1,16 @@
 """``windlass scale``: has a running job have more or fewer ps, and waits until it does."""
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...cluster.roles import PS
 from ...core.errors import ConfigurationError, PeerLostError
-from ...core.settings import CLUSTER_VARIABLE, Settings, read_environment
+from ...core.settings import CLUSTER_VARIABLE, read_environment
 from ...core.states import State
+from ..as_driver import chief_client
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
 
@@ -62,24 +62,12 @@ def scale_command(
             from ..standalone.chief_of_job import chief_of_job
 
             gateway, address = opened.enter_context(chief_of_job(job, cluster, settings))
-        chief = opened.enter_context(_chief(address, settings))
+        chief = opened.enter_context(chief_client(address, settings))
         chief.scale_ps(ps, timeout_s=_ANSWER_S)  # it knows how many there can be
         if gateway is not None:
             gateway.scale(job, ps)
         if wait:
             _wait(chief, ps, time.monotonic() + timeout_s, timeout_s)
-
-
-@contextmanager
-def _chief(address: str, settings: Settings) -> "Iterator[ChiefClient]":
-    from ...client.chief.calls import ChiefClient
-    from ...cluster.access.principal import DRIVER, Principal
-
-    client = ChiefClient(address, settings, Principal(DRIVER, settings.job_id))
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def _wait(client: "ChiefClient", count: int, deadline: float, timeout_s: float) -> None:

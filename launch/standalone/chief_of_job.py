@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 from ...client.gateway.calls import GatewayClient
 from ...client.gateway.routing import routes_to
-from ...cluster.access.principal import DRIVER, Principal
 from ...cluster.roles import CHIEF
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
+from ..as_driver import cluster_client
 from .tables import how_it_stands
 
 
@@ -25,12 +25,9 @@ def chief_of_job(job: str, cluster: str, settings: Settings) -> Iterator[tuple[G
         ConfigurationError: The job has no chief: it waits for its nodes, or has ended.
         RefusedError: There is no such job.
     """
-    client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
-    try:
+    with cluster_client(cluster, settings) as client:
         found = client.follow(job, 0, wait_s=0, drives=False).job
         if CHIEF not in found.cluster or found.has_ended:
             raise ConfigurationError(f"{how_it_stands(found)}: it has no chief to ask")
         with routes_to(client, found):
             yield client, found.cluster[CHIEF][0]
-    finally:
-        client.close()

@@ -1,33 +1,19 @@
 """``windlass jobs``, ``attach``, ``logs`` and ``stop``: the jobs of a standalone cluster."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...core.settings import Settings
 from ...core.terminal import terminal_line
+from ..as_driver import cluster_client
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
 from .cluster_option import cluster_option
 from .submit_command import follow_to_end
 
 if TYPE_CHECKING:
-    from ...client.gateway.calls import GatewayClient
-
-
-@contextmanager
-def _gateway(cluster: str, settings: Settings) -> "Iterator[GatewayClient]":
-    from ...client.gateway.calls import GatewayClient
-    from ...cluster.access.principal import DRIVER, Principal
-
-    client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
-    try:
-        yield client
-    finally:
-        client.close()
+    pass
 
 
 @click.command("jobs")
@@ -36,7 +22,7 @@ def _gateway(cluster: str, settings: Settings) -> "Iterator[GatewayClient]":
 @settings_options(hidden=NO_CREDENTIALS)
 def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
     """List the jobs and nodes of a standalone cluster."""
-    with _gateway(cluster, take_settings(flags)) as client:
+    with cluster_client(cluster, take_settings(flags)) as client:
         jobs, nodes = client.jobs()
     if as_json:
         import json
@@ -70,7 +56,7 @@ def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
 def attach_command(job: str, cluster: str, plain: bool, **flags: Any) -> None:
     """Show JOB (its id or name) from its first line on, until it ends. Ctrl-C stops it."""
     settings = take_settings(flags)
-    with _gateway(cluster, settings) as client:
+    with cluster_client(cluster, settings) as client:
         code = follow_to_end(client, job, settings, plain=plain)
     sys.exit(code)
 
@@ -86,7 +72,7 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
     from ...core.errors import PeerLostError
 
     offset, silent = 0, 0
-    with _gateway(cluster, take_settings(flags)) as client:
+    with cluster_client(cluster, take_settings(flags)) as client:
         while True:
             try:
                 news = client.follow(job, offset, wait_s=5.0 if follow else 0.0, drives=False)
@@ -114,5 +100,5 @@ def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) 
     """Ask JOB to save and end. One that has ended already is not changed: how is printed."""
     from .tables import how_it_stands
 
-    with _gateway(cluster, take_settings(flags)) as client:
+    with cluster_client(cluster, take_settings(flags)) as client:
         echo(how_it_stands(client.stop(job, reason, kill=kill)))

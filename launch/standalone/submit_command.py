@@ -10,6 +10,7 @@ import click
 
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
+from ..as_driver import cluster_client
 from ..options.program import program_arguments
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
@@ -75,8 +76,6 @@ def submit_command(
     The project folder is sent there, SCRIPT runs as the chief and the workers of a job, and its
     lines and its result come back here. Ctrl-C stops the job. What follows -- is the script's.
     """
-    from ...client.gateway.calls import GatewayClient
-    from ...cluster.access.principal import DRIVER, Principal
     from ...cluster.standalone.submission import ALL, new_id
     from ...proto.v1 import gateway_pb2
     from ...shipping import own_environment, pack
@@ -85,7 +84,6 @@ def submit_command(
     folder, program = _program(script, project, module=module)
     name = name or (script.partition(":")[0] if module else Path(script).stem)
     package = pack(folder)
-    client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
     request = gateway_pb2.SubmitRequest(
         id=new_id(name),
         name=name,
@@ -101,7 +99,7 @@ def submit_command(
         environment=own_environment(),
         model=model or "",
     )
-    try:
+    with cluster_client(cluster, settings) as client:
         with _sending(package.size) as on_progress:
             client.put_package(package.digest, package.data, on_progress)
         job = client.submit(request, _PATIENCE_S)
@@ -117,8 +115,6 @@ def submit_command(
             echo(f"windlass attach {job.id} --cluster {cluster} shows it", err=True)
             return
         sys.exit(follow_to_end(client, job.id, settings, plain=plain))
-    finally:
-        client.close()
 
 
 @contextmanager
