@@ -1,4 +1,4 @@
-"""How many bytes a ps holds at most, in memory and on disk, checked before any are taken.
+"""How much a ps holds at most, in bytes and in shards, checked before any memory is taken.
 
 Pure, but for the constructor.
 
@@ -39,8 +39,8 @@ class MemoryLimits:
 
     Args:
         task: The ps, for messages.
-        settings: ``max_ps_bytes``, ``max_variable_bytes``, and for its disk ``table_folder`` and
-            ``max_ps_disk_bytes``.
+        settings: ``max_variables``, ``max_ps_bytes``, ``max_variable_bytes``, and for its disk
+            ``table_folder`` and ``max_ps_disk_bytes``.
         beside: What the ps holds in other stores.
 
     Attributes:
@@ -52,10 +52,25 @@ class MemoryLimits:
     ) -> None:
         self._task = task
         self._beside = beside
+        self._max_variables = settings.max_variables
         self.max_ps_bytes = settings.max_ps_bytes or memory_bytes() * 4 // 5
         self._has_disk = bool(settings.table_folder)
         self._max_disk_bytes = settings.max_ps_disk_bytes
         self._max_variable_bytes = settings.max_variable_bytes or self.max_ps_bytes
+
+    def check_count(self, shards: int) -> None:
+        """Check that the ps may hold so many shards.
+
+        Raises:
+            LimitExceededError: It may not.
+        """
+        if shards > self._max_variables:
+            raise LimitExceededError(
+                f"{self._task} would hold {shards} shards, more than "
+                f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on the ps",
+                task=self._task,
+                limit="max_variables",
+            )
 
     def check_shards(
         self, new: Sequence[ShardDefinition], blocks: Collection[PushTarget], who: Incarnation

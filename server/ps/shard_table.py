@@ -5,42 +5,35 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 from ...core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.folder import Folder
 from ...core.errors import (
-    DefinitionMismatchError,
-    LimitExceededError,
     PeerLostError,
-    RefusedError,
-    ShapeMismatchError,
     UnknownVariableError,
 )
-from ...core.rules.definitions import ShardDefinition, ShardKey, VariableDefinition
-from ...core.rules.row_rules import ROW_RULES
+from ...core.rules.definitions import ShardDefinition, ShardKey
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire.memory import MemoryRegion
 from ...core.wire.steps import HeldShard
-from ...engine.arena import Arena, Slab
+from ...engine.arena import Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...engine.push_target import PushTarget, RowsByKey
 from ...engine.row_changes import RowChanges
-from ...net.shared_memory import SharedSegment, unavailable
+from .block_maker import BlockMaker
 from .claims import Claims
+from .definition_checks import check_rule, check_same, check_same_variable, is_bound
 from .first_values import Held, initialize, restored_slots
 from .memory_limits import HeldBytes, MemoryLimits
 from .replication.copying import copy_to_all, post_tiles
 from .replication.records import BlockCopyBegun, RuleBound, TableCopyBegun
 from .replication.stream import RecordStream
 
-_OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
 _LABELS = 8  # shards named in the status
-_SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
 
 
 class ShardTable:
@@ -63,7 +56,6 @@ class ShardTable:
     ) -> None:
         self.task = task
         self._records = records
-        self._max_variables = settings.max_variables
         self._restored = restored
         # Serializes definitions, which may take long: lookups and counters only take
         # `_definitions`.
@@ -74,12 +66,10 @@ class ShardTable:
         self._held: dict[ShardKey, Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[PushTarget] = []
-        self._num_blocks = 0
         library.use_folder(settings.kernel_cache)
-        shares = settings.shared_memory and not unavailable()
-        self._arena = Arena(_create_slab if shares else None)
+        self._maker = BlockMaker(settings)
+        self._arena = self._maker.arena
         self._limits = MemoryLimits(task, settings, beside)
-        self._table_folder = settings.table_folder
 
     def define(
         self,
@@ -117,7 +107,7 @@ class ShardTable:
             self._limits.check_folder(new)
             self._limits.check_shards(new, [*self._blocks, *self._filling], who)
             before = self._arena.mark()
-            blocks = [self._new_block(group) for group in _group(new)]
+            blocks = self._maker.new(new)
             after = self._arena.mark()
             self._filling += blocks
             try:
@@ -131,26 +121,6 @@ class ShardTable:
                 self._filling = [block for block in self._filling if block not in blocks]
             return [self._describe(self._held[shard.key]) for shard in shards]
 
-    def _new_block(self, shards: Sequence[ShardDefinition]) -> PushTarget:
-        self._num_blocks += 1
-        if shards[0].variable.table is not None:
-            return self._new_table(shards[0], self._num_blocks - 1)
-        return Block(shards, self._arena, self._num_blocks - 1)
-
-    def _new_table(self, shard: ShardDefinition, number: int) -> RowsByKey:
-        # A ps without tables never loads these.
-        if not (shard.file_bytes and self._table_folder):
-            from ...engine.keyed.block import KeyedBlock
-
-            return KeyedBlock(shard, number)
-        from ...engine.keyed.disk_block import BlockOnDisk
-        from ...net.row_file import RowFile
-
-        def create(num_bytes: int) -> RowFile:
-            return RowFile.create(Path(self._table_folder), num_bytes, shard.variable.name)
-
-        return BlockOnDisk(shard, number, create, RowFile.page_bytes)
-
     def _missing(
         self, shards: Sequence[ShardDefinition], who: Incarnation
     ) -> list[ShardDefinition]:
@@ -159,19 +129,12 @@ class ShardTable:
         for shard in shards:
             held = self._held.get(shard.key) or self._any_part(shard.variable.name)
             if held is not None:
-                self._check_same(shard, held, who)
+                check_same(self.task, shard, held, who)
             if shard.key not in self._held:
                 missing.setdefault(shard.key, shard)
         filling = sum(len(block.shards) for block in self._filling)
         would_hold = len(self._held) + filling + len(missing)
-        if would_hold > self._max_variables:
-            raise LimitExceededError(
-                f"{self.task} would hold {would_hold} shards, more than "
-                f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on "
-                "the ps",
-                task=self.task,
-                limit="max_variables",
-            )
+        self._limits.check_count(would_hold)
         return list(missing.values())
 
     def _fill(
@@ -245,21 +208,7 @@ class ShardTable:
         readers = {path: CheckpointReader(path) for path, bound in unbound if path and not bound}
         with self._defining:
             self._limits.check_shards(copied.shards, self._blocks, copied.defined_by[0])
-            for rule in copied.rules:
-                if rule is not None:
-                    warm_up(rule, copied.shards[0].variable.dtype)
-            block = Block(copied.shards, self._arena, copied.block)
-            self._num_blocks = max(self._num_blocks, copied.block + 1)
-            for entry, rule in enumerate(copied.rules):
-                if rule is not None:
-                    block.bind(entry, rule)
-            for slot in copied.slots:
-                block.add_slot(slot)
-            block.versions[:] = copied.versions
-            block.updates[:] = copied.updates
-            block.initialized[:] = copied.initialized
-            block.applied = dict(copied.applied)
-            block.closures = copied.closures.copy()
+            block = self._maker.copied(copied)
             held = [
                 Held(block, entry, defined_by, readers.get(path), bound_by)
                 for entry, (defined_by, path, bound_by) in enumerate(
@@ -282,8 +231,7 @@ class ShardTable:
         _warm_up_tables([copied.shard])
         with self._defining:
             self._limits.check_shards([copied.shard], self._blocks, copied.defined_by)
-            block = self._new_table(copied.shard, copied.block)
-            self._num_blocks = max(self._num_blocks, copied.block + 1)
+            block = self._maker.table(copied.shard, copied.block)
             with self.publishing():
                 self._show([block], [Held(block, 0, copied.defined_by)])
         return block
@@ -305,7 +253,7 @@ class ShardTable:
             for shard in wanted:
                 for part in self._parts.get(shard.variable.name, ()):
                     held = self._held[shard.variable.name, part]
-                    self._check_same_variable(shard, held, who)
+                    check_same_variable(self.task, shard, held, who)
                     found.append(self._describe(held))
             return found
 
@@ -327,19 +275,14 @@ class ShardTable:
             ShapeMismatchError: One is not of a float dtype.
         """
         names = list(variables)
-        if isinstance(rule, ROW_RULES):
-            raise RefusedError(
-                f"{self.task}: {rule.name} looks at whole rows, and runs on growing tables alone: "
-                "give it to a TableConfig of wl.embedding, or bind another rule",
-                task=self.task,
-            )
+        check_rule(self.task, rule)
         for dtype in self._float_dtypes(names):
             warm_up(rule, dtype)
         with self._defining:
             self._claims.wait(set(names))
             self._limits.check_slots(names, rule, self._blocks, who)
             parts = [self._held[name, part] for name in names for part in self._parts.get(name, ())]
-            unbound = [held for held in parts if not self._is_bound(held, rule, who)]
+            unbound = [held for held in parts if not is_bound(self.task, held, rule, who)]
             with self._claims.taken(set(names)):
                 for held in unbound:
                     slots, updates = restored_slots(held, rule)
@@ -353,31 +296,6 @@ class ShardTable:
             ]
         arrays = [block for block in blocks if isinstance(block, Block)]
         return {block.dtype for block in arrays if is_float(block.dtype)}
-
-    def _is_bound(self, held: Held, rule: UpdateRule, who: Incarnation) -> bool:
-        shard, bound = held.block.shards[held.entry], held.block.rules[held.entry]
-        if bound == rule:
-            return True
-        if bound is not None:
-            first = held.bound_by.task if held.bound_by else None
-            advice = (
-                "a variable keeps its first optimizer: assign that one's hyperparameters instead"
-                if first == who.task
-                else "all tasks must run the same program"
-            )
-            raise DefinitionMismatchError(
-                f"{self.task}: {who.task} wants to update {shard.label!r} by {rule!r}, but "
-                f"{first or 'another task'} bound it to {bound!r}; {advice}",
-                variable=shard.variable.name,
-                task=who.task,
-            )
-        if not is_float(held.block.dtype):
-            raise ShapeMismatchError(
-                f"{self.task}: {shard.label!r} is {held.block.dtype.name}; update rules need a "
-                "float dtype. Use assign or assign_add, or trainable=False",
-                variable=shard.variable.name,
-            )
-        return False
 
     def _bind_one(
         self,
@@ -404,53 +322,6 @@ class ShardTable:
     def _any_part(self, name: str) -> Held | None:
         parts = self._parts.get(name)
         return self._held[name, parts[0]] if parts else None
-
-    def _check_same(self, shard: ShardDefinition, held: Held, who: Incarnation) -> None:
-        self._check_same_variable(shard, held, who)
-        mine = held.block.shards[held.entry]
-        same_part = shard.part != mine.part or (shard.row_offset, shard.rows) == (
-            mine.row_offset,
-            mine.rows,
-        )
-        if shard.num_parts != mine.num_parts or not same_part:
-            raise DefinitionMismatchError(
-                f"{self.task}: {who.task} cuts {shard.variable.name!r} in {shard.num_parts} parts, "
-                f"{held.defined_by.task} cut it in {mine.num_parts}; all tasks must use the same "
-                "variable_partitioner",
-                variable=shard.variable.name,
-                task=who.task,
-            )
-
-    def _check_same_variable(self, shard: ShardDefinition, held: Held, who: Incarnation) -> None:
-        mine, theirs = held.block.shards[held.entry].variable, shard.variable
-        if mine.shape == theirs.shape and mine.dtype == theirs.dtype:
-            if mine.table != theirs.table:
-                raise self._other_table(mine, theirs, held, who)
-            return
-        raise DefinitionMismatchError(
-            f"{self.task}: {who.task} defines {mine.name!r} as {theirs.dtype.name}"
-            f"{list(theirs.shape)}, {held.defined_by.task} defined it as {mine.dtype.name}"
-            f"{list(mine.shape)}; all tasks must run the same program",
-            variable=mine.name,
-            task=who.task,
-            other=held.defined_by.task,
-        )
-
-    def _other_table(
-        self,
-        mine: VariableDefinition,
-        theirs: VariableDefinition,
-        held: Held,
-        who: Incarnation,
-    ) -> DefinitionMismatchError:
-        return DefinitionMismatchError(
-            f"{self.task}: {who.task} defines {mine.name!r} as {theirs.table or 'an array'}, "
-            f"{held.defined_by.task} defined it as {mine.table or 'an array'}; all tasks must run "
-            "the same program",
-            variable=mine.name,
-            task=who.task,
-            other=held.defined_by.task,
-        )
 
     @staticmethod
     def _describe(held: Held) -> HeldShard:
@@ -518,12 +389,7 @@ class ShardTable:
             RefusedError: There is no such slab.
         """
         with self._definitions:
-            slabs = self._arena.slabs
-            if not 0 <= number < len(slabs):
-                raise RefusedError(
-                    f"{self.task} has no slab {number}, only {len(slabs)}", task=self.task
-                )
-            return slabs[number]
+            return self._maker.slab(self.task, number)
 
     @property
     def max_bytes(self) -> int:
@@ -589,25 +455,3 @@ def _warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
         from ...engine.keyed.block import warm_up_tables
 
         warm_up_tables(tables)
-
-
-def _create_slab(num_bytes: int) -> SharedSegment:
-    return SharedSegment.create(num_bytes, others_read_only=True)
-
-
-def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
-    """Groups of shards that share a block: small ones of one dtype, in order."""
-    groups: list[list[ShardDefinition]] = []
-    open_groups: dict[DType, tuple[list[ShardDefinition], int]] = {}
-    for shard in shards:
-        if shard.num_bytes >= _OWN_BLOCK_BYTES or shard.variable.table is not None:
-            groups.append([shard])
-            continue
-        dtype = shard.variable.dtype
-        group, filled = open_groups.get(dtype, ([], _SHARED_BLOCK_BYTES))
-        if not group or filled + shard.num_bytes > _SHARED_BLOCK_BYTES:
-            group, filled = [], 0
-            groups.append(group)
-        group.append(shard)
-        open_groups[dtype] = (group, filled + shard.num_bytes)
-    return groups

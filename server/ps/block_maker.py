@@ -1,0 +1,115 @@
+"""The blocks that shards are in: how they are grouped, numbered, and where their memory is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core.arrays.dtypes import DType
+from ...core.errors import RefusedError
+from ...core.rules.definitions import ShardDefinition
+from ...core.settings import Settings
+from ...core.task import TaskId
+from ...engine.arena import Arena, Slab
+from ...engine.block import Block, warm_up
+from ...engine.push_target import PushTarget, RowsByKey
+from ...net.shared_memory import SharedSegment, unavailable
+from .replication.records import BlockCopyBegun
+
+_OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
+_SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
+
+
+class BlockMaker:
+    """Makes the blocks of one ps. The caller locks.
+
+    Args:
+        settings: Whether memory is shared, and where tables that are larger than it have a folder.
+
+    Attributes:
+        arena: The memory of values and slots.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        shares = settings.shared_memory and not unavailable()
+        self.arena = Arena(_create_slab if shares else None)
+        self._folder = settings.table_folder
+        self._next = 0
+
+    def new(self, shards: Sequence[ShardDefinition]) -> list[PushTarget]:
+        """Blocks for new shards, without values yet."""
+        return [self._new_block(group) for group in _group(shards)]
+
+    def copied(self, copied: BlockCopyBegun) -> Block:
+        """A block of arrays as its leader has it, but for the values, which come in tiles."""
+        rules = [(entry, rule) for entry, rule in enumerate(copied.rules) if rule is not None]
+        for _, rule in rules:
+            warm_up(rule, copied.shards[0].variable.dtype)
+        self._next = max(self._next, copied.block + 1)
+        block = Block(copied.shards, self.arena, copied.block)
+        for entry, rule in rules:
+            block.bind(entry, rule)
+        for slot in copied.slots:
+            block.add_slot(slot)
+        block.versions[:] = copied.versions
+        block.updates[:] = copied.updates
+        block.initialized[:] = copied.initialized
+        block.applied = dict(copied.applied)
+        block.closures = copied.closures.copy()
+        return block
+
+    def table(self, shard: ShardDefinition, number: int) -> RowsByKey:
+        """A part of a table with the number that its leader gave it."""
+        self._next = max(self._next, number + 1)
+        return self._new_table(shard, number)
+
+    def slab(self, ps: TaskId, number: int) -> Slab:
+        """The slab of shared memory with this number.
+
+        Raises:
+            RefusedError: There is no such slab.
+        """
+        slabs = self.arena.slabs
+        if not 0 <= number < len(slabs):
+            raise RefusedError(f"{ps} has no slab {number}, only {len(slabs)}", task=ps)
+        return slabs[number]
+
+    def _new_block(self, shards: Sequence[ShardDefinition]) -> PushTarget:
+        number, self._next = self._next, self._next + 1
+        if shards[0].variable.table is not None:
+            return self._new_table(shards[0], number)
+        return Block(shards, self.arena, number)
+
+    def _new_table(self, shard: ShardDefinition, number: int) -> RowsByKey:
+        # A ps without tables never loads these.
+        if not (shard.file_bytes and self._folder):
+            from ...engine.keyed.block import KeyedBlock
+
+            return KeyedBlock(shard, number)
+        from ...engine.keyed.disk_block import BlockOnDisk
+        from ...net.row_file import RowFile
+
+        def create(num_bytes: int) -> RowFile:
+            return RowFile.create(Path(self._folder), num_bytes, shard.variable.name)
+
+        return BlockOnDisk(shard, number, create, RowFile.page_bytes)
+
+
+def _create_slab(num_bytes: int) -> SharedSegment:
+    return SharedSegment.create(num_bytes, others_read_only=True)
+
+
+def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
+    """Groups of shards that share a block: small ones of one dtype, in order."""
+    groups: list[list[ShardDefinition]] = []
+    open_groups: dict[DType, tuple[list[ShardDefinition], int]] = {}
+    for shard in shards:
+        if shard.num_bytes >= _OWN_BLOCK_BYTES or shard.variable.table is not None:
+            groups.append([shard])
+            continue
+        dtype = shard.variable.dtype
+        group, filled = open_groups.get(dtype, ([], _SHARED_BLOCK_BYTES))
+        if not group or filled + shard.num_bytes > _SHARED_BLOCK_BYTES:
+            group, filled = [], 0
+            groups.append(group)
+        group.append(shard)
+        open_groups[dtype] = (group, filled + shard.num_bytes)
+    return groups
