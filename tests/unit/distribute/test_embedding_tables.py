@@ -276,13 +276,13 @@ def test_a_tiny_table_comes_whole_with_the_step_and_costs_no_lookup() -> None:
     strategy, embeddings = on_servers(FeatureConfig("t", tiny), FeatureConfig("l", larger))
     session = strategy.extended.runtime.session
     asked: list[list[str]] = []
-    look_up = session.lookup_states
+    look_up = session.rows.lookup_states
 
     def note(wanted: dict[str, Any], states: dict[str, Any]) -> Any:
         asked.append([*wanted])
         return look_up(wanted, states)
 
-    session.lookup_states = note
+    session.rows.lookup_states = note
 
     def step(ids: dict[str, Any]) -> Any:
         rows = embeddings.lookup(ids)
