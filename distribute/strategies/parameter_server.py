@@ -15,7 +15,7 @@ from ...client.ps.ahead import PushWatcher
 from ...client.ps.push_plans import Write
 from ...client.ps.snapshot import PsSnapshot
 from ...cluster.placement.balance import Placement, greedy_by_bytes
-from ...cluster.placement.partitioners import PartitionFunction, parts_of
+from ...cluster.placement.partitioners import PartitionFunction
 from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
@@ -36,7 +36,6 @@ from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import (
     OPERATIONS,
-    PsShard,
     PsShardedVariable,
     PsVariable,
     ps_device,
@@ -44,6 +43,7 @@ from ..variables.parameter_server import (
 from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
+from .created_variables import CreatedVariables
 from .extended import FoundRows, StrategyExtended
 from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
@@ -57,7 +57,6 @@ log = logging.getLogger(__name__)
 _AS_IT_IS = WireFormat()
 TINY_TABLE_BYTES = 16 * 1024
 """Tables with a vocabulary_size up to this come whole with a step's variables. Unit: bytes."""
-_SMALL_BYTES = 64 * 1024  # a read that has to go out fetches every variable up to this size with it
 
 
 class ParameterServerStrategy(Strategy):
@@ -162,7 +161,11 @@ class ParameterServerStrategy(Strategy):
 
 
 class ParameterServerExtended(StrategyExtended):
-    """Algorithms of :class:`ParameterServerStrategy`. Thread-safe over a step's replicas."""
+    """Algorithms of :class:`ParameterServerStrategy`. Thread-safe over a step's replicas.
+
+    Attributes:
+        created: The program's variables.
+    """
 
     def __init__(
         self,
@@ -175,7 +178,6 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
-        self.restore_from = runtime.restore_from
         runtime.progress.replicas = len(self._devices)
         if runtime.task.spec:
             self.task_name = task_name(runtime.task.task.type, runtime.task.task.index)
@@ -183,18 +185,18 @@ class ParameterServerExtended(StrategyExtended):
         self.experimental_between_graph = True
         self.experimental_should_init = runtime.task.is_chief
         self.should_checkpoint = self.should_save_summary = runtime.task.is_chief
-        self._partitioner = partitioner
-        self._placement = placement
         self._lock = threading.RLock()
-        self._variables: dict[str, VariableDefinition] = {}
-        self._undefined: list[PsVariable | PsTable] = []
-        self._beside_others = 0  # variables created near another
-        self._bound: dict[str, object] = {}
+        self.created = CreatedVariables(runtime, partitioner, placement, self._lock)
         self._step = ServerStep(runtime, prefetch=prefetch)
         self._prefetch = prefetch
         self._finite_deltas = FiniteUpdates(runtime, DELTAS)
         self._alone = StepsAlone(
-            strategy, runtime, self._step, self._lock, define=self._define, bind=self._bind
+            strategy,
+            runtime,
+            self._step,
+            self._lock,
+            define=self.created.define,
+            bind=self.created.bind,
         )
         self._refused = False  # the deltas of the step
         self._delays = False  # gradients of some tables
@@ -245,7 +247,7 @@ class ParameterServerExtended(StrategyExtended):
     def barrier(self, timeout_s: float) -> None:
         """Wait for the other tasks that run the program, with this one's pushes applied."""
         with self._lock:
-            self._define()
+            self.created.define()
             self._step.finish()
         self.runtime.job.barrier(timeout_s)
 
@@ -254,20 +256,12 @@ class ParameterServerExtended(StrategyExtended):
     def create_variable(self, spec: VariableSpec) -> PsVariable:
         """Note a variable; the servers hear of it with its neighbours, when the scope ends."""
         with self._lock:
-            name = self.unique_name(spec.name)
             near = self._colocated[-1] if self._colocated else None
-            cut = near is None and parts_of(self._partitioner, spec.shape, spec.dtype) > 1
-            kind = PsShardedVariable if cut else PsVariable
-            parts = parts_of(self._partitioner, spec.shape, spec.dtype) if cut else 1
+            parts = self.created.parts_of(spec) if near is None else 1
+            kind = PsShardedVariable if parts > 1 else PsVariable
+            name = self.unique_name(spec.name)
             variable = kind(spec.with_parts(parts), name, self._strategy, self)
-            self._variables[name] = variable.definition
-            if near is not None:
-                self._define()  # what it goes to has to have a place
-                self._undefined.append(variable)
-                self._define(near)
-                self._beside_others += 1
-            else:
-                self._undefined.append(variable)
+            self.created.note(variable, near)
             return variable
 
     def find_variable(self, spec: VariableSpec, name: str, *, sharded: bool) -> PsVariable:
@@ -275,8 +269,7 @@ class ParameterServerExtended(StrategyExtended):
         kind = PsShardedVariable if sharded else PsVariable
         with self._lock:
             variable = kind(spec, name, self._strategy, self)
-            self._variables[name] = variable.definition
-            self._undefined.append(variable)
+            self.created.note(variable)
             return variable
 
     def create_table(self, definition: VariableDefinition) -> PsTable:
@@ -293,89 +286,48 @@ class ParameterServerExtended(StrategyExtended):
         with self._lock:
             name = self.unique_name(definition.name)
             table = PsTable(replace(definition, name=name))
-            self._undefined.append(table)
+            self.created.note(table)
             return table
 
     def find_table(self, definition: VariableDefinition) -> PsTable:
         """A growing table that another task created, as that task describes it."""
         with self._lock:
             table = PsTable(definition)
-            self._undefined.append(table)
+            self.created.note(table)
             return table
 
     def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:
         """(index of the ps, shard), in order."""
         with self._lock:
-            self._define()
+            self.created.define()
             return self.runtime.session.shards(variable.name)
 
     def scope_left(self) -> None:
         """Define what was created: errors show where the model is built."""
-        self._define()
-
-    def _define(self, near: Variable | None = None) -> None:
-        """Make known what was created; ``near`` is the variable to whose ps it goes."""
-        with self._lock:
-            if not self._undefined:
-                return
-            new, self._undefined = self._undefined, []
-            runtime = self.runtime
-            restored = runtime.session.define(
-                [variable.definition for variable in new],
-                {v.name: v.first_value for v in new if v.first_value is not None},
-                create=runtime.task.is_chief,
-                partitioner=None if near is not None else self._partitioner,
-                placement=self._in_turn if near is None else self._beside(near),
-                restore_from=self.restore_from,
-                still_wanted=runtime.job.check,
-                chief_has_ended=runtime.job.chief_has_ended,
-            )
-            for variable in new:
-                variable.first_value = None
-            if restored:
-                plural = "" if len(restored) == 1 else "s"
-                log.info("restored %d variable%s from %s", len(restored), plural, self.restore_from)
-
-    def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
-        """As the placement says, which does not count variables placed near others."""
-        return self._placement(sizes, loads, placed - self._beside_others)
-
-    def _beside(self, near: Variable) -> Placement:
-        """Places everything on the ps that holds the variable or its first shard."""
-        ps = near.ps if isinstance(near, PsShard) else self.runtime.session.shards(near.name)[0][0]
-        return lambda sizes, loads, placed: [ps] * len(sizes)  # noqa: ARG005
+        self.created.define()
 
     def read(self, variable: PsVariable) -> Array:
         """The value: of this step's pull inside ``run``, current outside."""
         with self._lock:
-            if self._undefined:
-                self._define()
-            return self._step.read(variable._name, self._small_variables)
+            self.created.define()
+            return self._step.read(variable._name, self.created.small)
 
     def snapshot(self, timeout_s: float) -> PsSnapshot:
         """See :meth:`ParameterServerStrategy.snapshot`."""
         session = self.runtime.session
         with self._lock:
-            self._define()
+            self.created.define()
             self._step.finish()
         if (taken := self.runtime.job.snapshot(timeout_s)) is not None:
             return taken
-        names = [name for name, each in self._variables.items() if each.table is None]
+        names = self.created.names
         values = session.step(pulls=names).values if names else {}
         return PsSnapshot(dict(values), session.global_step, {})
-
-    def _small_variables(self) -> list[str]:
-        return [
-            name
-            for name, definition in self._variables.items()
-            if definition.num_bytes <= _SMALL_BYTES
-        ]
 
     def read_all(self, variables: Sequence[Variable], *, arrived: bool = False) -> list[Any]:
         """The values of several variables, outside of ``run`` by one round trip at most."""
         with self._lock:
-            if self._undefined:
-                self._define()
+            self.created.define()
             if is_running(self._strategy):
                 return super().read_all(variables)
             return self._step.read_all([v.name for v in variables], arrived=arrived)
@@ -383,7 +335,7 @@ class ParameterServerExtended(StrategyExtended):
     def read_applied(self, variables: Sequence[Variable]) -> list[Any]:
         """One round trip, which pushes what the step has collected."""
         with self._lock:
-            self._define()
+            self.created.define()
             return list(self._step.read_applied([variable.name for variable in variables]))
 
     @contextmanager
@@ -413,8 +365,7 @@ class ParameterServerExtended(StrategyExtended):
         self.runtime.job.check()
         names = [variable.name for variable in reads]
         with self._lock:
-            if self._undefined:
-                self._define()
+            self.created.define()
             step = self._step
             if not (added or assigned):
                 values = self._alone.apply_and_read(updates, reads, _changed(averages))
@@ -442,7 +393,7 @@ class ParameterServerExtended(StrategyExtended):
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
         """Rows of a variable, as they are now."""
         with self._lock:
-            self._define()
+            self.created.define()
             self._step.settle(variable.name)
             return self.runtime.session.lookup(variable.name, indices)
 
@@ -461,7 +412,7 @@ class ParameterServerExtended(StrategyExtended):
         unless the values that it reads were asked for before its last push (``prefetch``).
         """
         with self._lock:
-            self._define()
+            self.created.define()
             found: dict[str, FoundRows] = {}
             if self._step.is_active and not self._prefetch:
                 found = {v.name: (self._whole(v), i) for v, i in wanted if _comes_whole(v, i)}
@@ -479,7 +430,7 @@ class ParameterServerExtended(StrategyExtended):
             )
 
     def _whole(self, variable: Variable | PsTable) -> Array:
-        value = self._step.read(variable.name, self._small_variables)
+        value = self._step.read(variable.name, self.created.small)
         return value.reshape(value.shape[0], -1)
 
     def look_up_ahead(
@@ -487,7 +438,7 @@ class ParameterServerExtended(StrategyExtended):
     ) -> Callable[[], list[FoundRows]]:
         """Look up rows for a later step, beside the one that is under way."""
         with self._lock:
-            self._define()
+            self.created.define()
         session = self.runtime.session
         ahead = session.rows.look_up_ahead({variable.name: ids for variable, ids in wanted})
 
@@ -513,7 +464,7 @@ class ParameterServerExtended(StrategyExtended):
     def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
         """Put gradients of rows into this step's push; outside ``run``, push them now."""
         with self._lock:
-            self._define()
+            self.created.define()
             self._step.add_writes(
                 [Write(table.name, Operation.APPLY, rows) for table, rows in gradients]
             )
@@ -562,8 +513,7 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         """Assign or add on the servers: in ``run`` with the step's push, outside at once."""
         with self._lock:
-            if self._undefined:
-                self._define()
+            self.created.define()
             at_once = not is_running(self._strategy)  # another thread's may be under way
             self._step.write(variable._name, operation, value, at_once=at_once)
 
@@ -575,7 +525,7 @@ class ParameterServerExtended(StrategyExtended):
         """One step: pull, run, push."""
         self.runtime.job.check()
         with self._lock:
-            self._define()
+            self.created.define()
             self._step.begin(only_replica=len(self._devices) == 1)
             self._refused = False
         try:
@@ -585,7 +535,7 @@ class ParameterServerExtended(StrategyExtended):
                 self._step.end(push=False)
             raise
         with self._lock:
-            self._define()  # the step may have made and assigned some
+            self.created.define()  # the step may have made and assigned some
             self._step.end(push=True)
         return result
 
@@ -596,8 +546,7 @@ class ParameterServerExtended(StrategyExtended):
             return
         add = Operation.ASSIGN_ADD
         with self._lock:
-            if self._undefined:
-                self._define()
+            self.created.define()
             self._step.add_writes(
                 [Write(v.name, add, moved.added(), moved.decay) for v, moved in moves]
             )
@@ -618,7 +567,7 @@ class ParameterServerExtended(StrategyExtended):
             ValueError: A variable was created outside this strategy's scope.
         """
         with self._lock:
-            self._define()
+            self.created.define()
             batches: list[Gradients] = [{}]
             for given, variable in pairs:
                 gradient = given if isinstance(given, IndexedSlices) else to_host(given)
@@ -633,7 +582,7 @@ class ParameterServerExtended(StrategyExtended):
                     batches.append({name: gradient})
                 else:
                     batches[0][name] = gradient
-            self._bind(optimizer, [variable for _, variable in pairs])
+            self.created.bind(optimizer, [variable for _, variable in pairs])
             session, current = self.runtime.session, optimizer.current
             if (limit := current.clipnorm) is not None:
                 batches = [
@@ -642,15 +591,6 @@ class ParameterServerExtended(StrategyExtended):
                 ]
             changes = optimizer.hyperparameters(lambda: session.global_step)
             self._step.add(batches, current.global_clipnorm, changes)
-
-    def _bind(self, optimizer: Any, variables: Sequence[Variable]) -> None:
-        """Bind the optimizer's rule to variables that have none."""
-        bound, rule = self._bound, optimizer.rule
-        unbound = [v.name for v in variables if bound.get(v.name) is not rule]
-        if unbound:
-            self.runtime.session.bind(list(dict.fromkeys(unbound)), rule)
-            bound |= dict.fromkeys(unbound, rule)
-            optimizer.note(variables)
 
     def iterations(self, variables: Sequence[Variable]) -> int:  # noqa: ARG002
         """The global step, as far as this worker knows."""

@@ -207,7 +207,7 @@ class Trainer:
                 f"{self._model_dir} has a checkpoint of step {saved}, and the servers in this "
                 f"process have the variables of step {live}; make a new strategy for it"
             )
-        extended.restore_from = newest.path
+        extended.created.restore_from = newest.path
         return AsTheyAre(), saved
 
     def _own_checkpoints(self, strategy: Strategy, registry: Registry) -> OwnCheckpoints:
