@@ -30,12 +30,13 @@ def job_to_stop(folder: Path) -> Iterator[CountingJob]:
         job.stop()
 
 
+@pytest.mark.parametrize("replicas", [1, 2], ids=["no replicas", "replicas"])
 def test_a_chief_that_alone_is_asked_to_stop_leaves_its_job_to_the_next_one(
-    tmp_path: Path,
+    tmp_path: Path, replicas: int
 ) -> None:
     lease: dict[str, Any] = {"WINDLASS_LEASE_S": str(scaled(LOST_S) - 1)}
     with counting_job(
-        tmp_path, replicas=1, chief_counts=False, rows=100, pause_s=0.01, **RETURNS, **lease
+        tmp_path, replicas=replicas, chief_counts=False, rows=100, pause_s=0.01, **RETURNS, **lease
     ) as job:
         job.go_on()
         job.running[CHIEF].terminate()
