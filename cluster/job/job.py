@@ -98,6 +98,7 @@ class Job:
         self._max_dynamic = max_dynamic
         self._shares_move = shares_move
         self._last_generation = 0
+        self._perhaps_kept: dict[TaskId, int] = {}  # process of each ps that a chief before led
         self._barrier = JobBarrier()
 
     def identify(self, name: str, *, after: int) -> int:
@@ -261,6 +262,9 @@ class Job:
             return
         member.generation, member.counters = generation, counters
         self._enter(member, State.ALIVE, now)
+        if self._perhaps_kept.get(task) == generation:
+            kept, self._perhaps_kept = self._perhaps_kept, {}
+            self.expect_processes(kept)  # the others have theirs, too, or have lost them
 
     def check_ps(self, task: TaskId, job: str) -> None:
         """Whether a ps may come to this job.
@@ -334,8 +338,19 @@ class Job:
         """The ps in one of these states."""
         return {m.task for m in self.members.values() if m.task.type == PS and m.state in states}
 
-    def expect_processes(self, processes: Mapping[TaskId, int]) -> None:
-        """Say which process of each ps has the variables; a restarted chief's job goes on."""
+    def expect_processes(
+        self, processes: Mapping[TaskId, int], *, if_one_answers: bool = False
+    ) -> None:
+        """Say which process of each ps has the variables; a restarted chief's job goes on.
+
+        Args:
+            processes: They had them when the chief before wrote that down.
+            if_one_answers: None has said yet that it still has them; all may have been started
+                again, to go on from a checkpoint.
+        """
+        if if_one_answers:
+            self._perhaps_kept = dict(processes)
+            return
         for task, process in processes.items():
             if task in self.members:
                 self.members[task].generation = process

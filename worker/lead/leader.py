@@ -122,9 +122,13 @@ class JobLeader:
             job.identify(self._known.job, after=max(self._known.last_generation, last_generation))
             for control in self._controls[self._num_servers :]:
                 job.add_ps(control.task, control.address, now=now)
-            if self._known.shards and self._record is not None and not self._settings.shares_move:
-                processes = self._record.processes if self._record.job == self._known.job else {}
-                job.expect_processes({TaskId(PS, i): each for i, each in processes.items()})
+            record = self._record
+            if record and record.job == self._known.job and not self._settings.shares_move:
+                # A ps that was too slow to say what it has may have kept it.
+                job.expect_processes(
+                    {TaskId(PS, i): each for i, each in record.processes.items()},
+                    if_one_answers=not self._known.shards,
+                )
 
     def _controls_of_newcomers(self) -> list[PsControl]:
         """The ps that had come to the job before, of those that had some of its shares."""

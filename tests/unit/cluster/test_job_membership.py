@@ -178,6 +178,28 @@ def test_a_restarted_chief_knows_that_a_ps_has_restarted_meanwhile() -> None:
     assert (job.phase, job.in_state(State.LOST)) == (Phase.FAILED, {PS})
 
 
+@pytest.mark.parametrize(
+    ("now", "lost"),
+    [
+        pytest.param([7, 17], [], id="all have kept them"),
+        pytest.param([8, 18], [], id="all are new: from the last checkpoint"),
+        pytest.param([7, 18], [1], id="the second is new"),
+        pytest.param([8, 17], [0], id="the first is new"),
+    ],
+)
+def test_a_restarted_chief_that_no_ps_had_answered_in_time_mixes_no_variables(
+    now: list[int], lost: list[int]
+) -> None:
+    servers = [TaskId("ps", index) for index in range(2)]
+    job = Job([(task, "") for task in (CHIEF, *servers)], chief=CHIEF, lease_s=LEASE, now=0)
+    job.expect_processes(dict(zip(servers, (7, 17), strict=True)), if_one_answers=True)
+    for when in (1, 2):
+        for ps, process in zip(servers, now, strict=True):
+            job.ps_answered(ps, process, PsCounters(), now=when)
+    assert job.phase is (Phase.FAILED if lost else Phase.RUNNING)
+    assert job.in_state(State.LOST) == {servers[index] for index in lost}
+
+
 def test_a_ps_that_refuses_fails_the_job_with_its_reason() -> None:
     job, _ = _job()
     job.ps_refused(PS, "another chief holds it", now=1)
