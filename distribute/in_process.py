@@ -135,6 +135,31 @@ class _Plan:
         return found
 
 
+class _Reads:
+    """Where the values of certain variables are: neighbours in one block are copied by one call."""
+
+    def __init__(self, variables: Sequence[HeldVariable], places: Sequence[LayoutRange]) -> None:
+        self.kept = variables  # so that nothing else gets their ids
+        self._parts: list[tuple[Block, int, int, list[tuple[int, int, Sequence[int]]]]] = []
+        for variable, place in zip(variables, places, strict=True):
+            block, start, stop = place.array, place.where.start, place.where.stop
+            first, pieces = start, list[tuple[int, int, Sequence[int]]]()
+            if self._parts and self._parts[-1][0] is block and self._parts[-1][2] == start:
+                _, first, _, pieces = self._parts.pop()
+            pieces.append((start - first, stop - first, variable.shape))
+            self._parts.append((block, first, stop, pieces))
+
+    def now(self) -> list[Array]:
+        """Copies of the values, read-only."""
+        found: list[Array] = []
+        for block, start, stop, pieces in self._parts:
+            with block.lock:
+                values = block.value[start:stop].copy()
+            values.setflags(write=False)
+            found += [values[first:last].reshape(shape) for first, last, shape in pieces]
+        return found
+
+
 class InProcessSteps:
     """Applies steps to the store of a :class:`LocalPs`. The caller holds the strategy's lock.
 
@@ -149,6 +174,7 @@ class InProcessSteps:
         self._memory = BufferPools()
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._places: dict[int, LayoutRange] = {}  # by the variable's id
+        self._reads: dict[tuple[int, ...], _Reads] = {}  # by the ids of the variables
 
     def apply(
         self,
@@ -275,17 +301,24 @@ class InProcessSteps:
         known = [place for place in found if place is not None]
         return known if len(known) == len(found) else None
 
+    def reads(self, variables: Sequence[HeldVariable]) -> "_Reads | None":
+        """What gives the values that variables have now; None: one is cut into parts."""
+        key = tuple(map(id, variables))
+        reads = self._reads.get(key)
+        if reads is None:
+            places = self.places(variables)
+            if places is None:
+                return None
+            if len(self._reads) >= _MAX_PLANS:
+                self._reads.clear()
+            reads = self._reads[key] = _Reads(variables, places)
+        return reads
+
     def read(self, variables: Sequence[HeldVariable]) -> list[Array]:
         """Copies of the values of variables, read-only, each of one part."""
         self._ps.take_own_arrays()
-        found = []
-        for place, variable in zip(self.places(variables) or (), variables, strict=True):
-            where, block = place.where, place.array
-            with block.lock:
-                value = block.value[where.start : where.stop].copy()
-            value.setflags(write=False)
-            found.append(value.reshape(variable.shape))
-        return found
+        reads = self.reads(variables)
+        return [] if reads is None else reads.now()
 
     def take_own(self) -> None:
         """Take the values that programs have in memory of their own."""

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.arrays.any_framework import to_host
 from ..core.arrays.copying import joined
-from ..core.arrays.dtypes import Array, size_of
+from ..core.arrays.dtypes import Array, DType, size_of
 from ..core.process.accelerators import gpus_in_use
 from .extras import require
 
@@ -26,19 +26,12 @@ def on_device(values: Sequence[Any]) -> list[Any]:
         values: Read-only, and they stay as they are.
     """
     arrays = list(values)
-    together: dict[object, list[int]] = {}  # positions of those that are one argument
-    for i, value in enumerate(values):
-        if value.nbytes <= _JOINED_BYTES:
-            together.setdefault(value.dtype, []).append(i)
-        elif value.nbytes <= _SMALL_BYTES:
-            together[i] = [i]
-        else:
-            arrays[i] = require("jax", "jax").device_put(value)
-    if together:
-        groups = [[values[i] for i in positions] for positions in together.values()]
-        shapes = tuple(tuple(value.shape for value in group) for group in groups)
-        parts = _parted(shapes)([joined(group) for group in groups])
-        for i, part in zip(chain.from_iterable(together.values()), parts, strict=True):
+    plan = _plan_of(tuple([(value.shape, value.dtype) for value in values]))
+    for i in plan.large:
+        arrays[i] = require("jax", "jax").device_put(values[i])
+    if plan.order:
+        parts = plan.parted([joined([values[i] for i in group]) for group in plan.groups])
+        for i, part in zip(plan.order, parts, strict=True):
             arrays[i] = part
     return arrays
 
@@ -67,7 +60,9 @@ def to_hosts(arrays: Mapping[str, Any]) -> dict[str, Array]:
     JAX copies from a GPU into memory that is not pinned, which takes eight times as long. CuPy,
     where it is in use, copies what is large into buffers that are used again.
     """
-    pinned = _has_accelerator() and gpus_in_use()
+    if not _has_accelerator():
+        return {name: np.asarray(each) for name, each in arrays.items()}
+    pinned = gpus_in_use()
     large = {n for n, each in arrays.items() if pinned and each.nbytes > _SMALL_BYTES}
     start_copies([each for name, each in arrays.items() if name not in large])
     return {n: to_host(each) if n in large else np.asarray(each) for n, each in arrays.items()}
@@ -91,7 +86,40 @@ def _has_accelerator() -> bool:
     return bool(require("jax", "jax").default_backend() != "cpu")
 
 
-@lru_cache(maxsize=64)  # of sets of shapes; each has compiled functions
+class _Plan(NamedTuple):
+    """How arrays of certain shapes and dtypes get to a device.
+
+    Attributes:
+        large: Positions of those that go by themselves.
+        groups: Positions of those that are one argument.
+        order: The positions of all groups, one after another.
+        parted: Makes arrays of JAX of the groups' elements, in this order.
+    """
+
+    large: list[int]
+    groups: list[list[int]]
+    order: list[int]
+    parted: Any
+
+
+@lru_cache(maxsize=64)  # each has compiled functions
+def _plan_of(kinds: tuple[tuple[tuple[int, ...], DType], ...]) -> _Plan:
+    """The plan for arrays of these shapes and dtypes."""
+    large: list[int] = []
+    together: dict[object, list[int]] = {}
+    for i, (shape, dtype) in enumerate(kinds):
+        num_bytes = size_of(shape) * dtype.itemsize
+        if num_bytes <= _JOINED_BYTES:
+            together.setdefault(dtype, []).append(i)
+        elif num_bytes <= _SMALL_BYTES:
+            together[i] = [i]
+        else:
+            large.append(i)
+    groups = list(together.values())
+    parted = _parted(tuple(tuple(kinds[i][0] for i in group) for group in groups))
+    return _Plan(large, groups, list(chain.from_iterable(groups)), parted)
+
+
 def _parted(shapes: tuple[tuple[tuple[int, ...], ...], ...]) -> Any:
     """A compiled function of flat arrays, each the elements of several, that returns all of these.
 

@@ -174,7 +174,7 @@ class RowLookups:
     def note_changed(self) -> None:
         """Note that variables were changed by other means than steps of this session."""
         with self._session.lock:
-            for ahead in self._ahead:
+            for ahead in self._ahead if self._ahead else ():  # a WeakSet is slow to begin
                 ahead.note_all()
 
     def keep_lookups(self, count: int) -> None:

@@ -137,10 +137,11 @@ class StepsAlone:
             session.
         """
         here = self._runtime.in_process
-        if here is None or here.places(reads) is None:
+        values = None if here is None else here.reads(reads)
+        if here is None or values is None:
             return None
         here.take_own()  # what a model has changed whose optimizer the program runs
-        return here.read(reads) if self._has_applied(updates, averages) else None
+        return values.now() if self._has_applied(updates, averages) else None
 
     def by_program(
         self, update: Callable[[], Mapping[str, Array]], own: "OwnArrays | OwnValues"
