@@ -161,18 +161,19 @@ def test_ten_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
 
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("task", [PS0, CHIEF, W0], ids=str)
-def test_a_container_that_is_asked_to_stop_ends_with_143_and_the_others_stay(
-    start: Callable[..., Containers], wait_until: Callable[..., None], task: TaskId
+@pytest.mark.parametrize("tasks", [[PS0], [W0, CHIEF]], ids=["a ps", "a worker, then the chief"])
+def test_containers_that_are_asked_to_stop_end_with_143_and_the_others_stay(
+    start: Callable[..., Containers], wait_until: Callable[..., None], tasks: list[TaskId]
 ) -> None:
     job = start("1000000", "0.01")
     job.until_steps(20, wait_until, 60)
-    evicted = job.running[task]
-    evicted.terminate()
-    evicted.wait(scaled(20))
-    job.until_steps(20, wait_until, IDLE_S)
-    assert job.ends == [(task, ExitCode.DRAINED)]
-    if task.type != "ps":  # without replicas the others go on from the checkpoint
+    for task in tasks:
+        evicted = job.running[task]
+        evicted.terminate()
+        evicted.wait(scaled(20))
+        job.until_steps(20, wait_until, IDLE_S)
+    assert job.ends == [(task, ExitCode.DRAINED) for task in tasks]
+    if PS0 not in tasks:  # without replicas the others go on from the checkpoint
         assert "starts again here" not in job.log(W1).read_text(), "it has trained on"
 
 
