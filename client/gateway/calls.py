@@ -8,6 +8,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from ...cluster.access.principal import Principal
+from ...cluster.standalone.logged_line import LoggedLine
 from ...core.backoff import attempts
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
@@ -63,15 +64,6 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowedLine:
-    """A line of a job's log."""
-
-    task: TaskId
-    text: str
-    is_error: bool
-
-
-@dataclass(frozen=True, slots=True)
 class News:
     """The answer of :meth:`GatewayClient.follow`.
 
@@ -82,7 +74,7 @@ class News:
         job: Its present state.
     """
 
-    lines: tuple[FollowedLine, ...]
+    lines: tuple[LoggedLine, ...]
     offset: int
     dropped: int
     job: JobView
@@ -205,7 +197,7 @@ class GatewayClient:
         request = gateway_pb2.FollowRequest(job=job, offset=offset, wait_s=wait_s, drives=drives)
         answer = self._invoke(self._stub.Follow, request, "follow a job", wait_s + _MORE_S)
         lines = tuple(
-            FollowedLine(codec.task_from_wire(line.task), line.text, line.is_error)
+            LoggedLine(codec.task_from_wire(line.task), line.text, line.is_error)
             for line in answer.lines
         )
         return News(lines, answer.offset, answer.dropped, _job_from_wire(answer.job))

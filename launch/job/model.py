@@ -149,6 +149,23 @@ class JobFile(Part):
             raise ConfigurationError(str(error)) from error
         return changed
 
+    def require_image(self, starter: str, program: str) -> None:
+        """Check that there is an image.
+
+        Args:
+            starter: What starts containers of it.
+            program: What it has to hold beside Windlass.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        if not self.image:
+            raise ConfigurationError(
+                f"the job file has no `image`: {starter} starts containers; name the image that "
+                f"holds Windlass and {program}",
+                field="image",
+            )
+
     def role(self, name: str) -> Role:
         """The role of that name."""
         found: Role = getattr(self.roles, name)

@@ -8,7 +8,6 @@ definitions of our own; ``deploy/k8s`` has the plain shapes for kustomize.
 from typing import Any
 
 from ...cluster.roles import PS, WORKER
-from ...core.errors import ConfigurationError
 from ..job.model import JobFile
 from .code import ShippedCode, config_maps, with_code
 from .form import Form
@@ -35,12 +34,9 @@ def manifests(
     Raises:
         ConfigurationError: The job has no image.
     """
-    if not job.image:
-        raise ConfigurationError(
-            "the job file has no `image`: Kubernetes starts containers; name the image that holds "
-            "Windlass and the program (or, with --code, Windlass and what the program imports)",
-            field="image",
-        )
+    job.require_image(
+        "Kubernetes", "the program (or, with --code, Windlass and what the program imports)"
+    )
     templates = {role: _template(job, role, form, code) for role, _ in job.present}
     has_claim = not job.storage.claim and any(needs_volume(job, role) for role in templates)
     shared = [

@@ -35,12 +35,7 @@ def compose_document(job: JobFile) -> Json:
     Raises:
         ConfigurationError: The job has no image.
     """
-    if not job.image:
-        raise ConfigurationError(
-            "the job file has no `image`: compose starts containers; name the image that holds "
-            "Windlass and the program",
-            field="image",
-        )
+    job.require_image("compose", "the program")
     document: Json = {
         "name": job.name,
         "services": {_service_name(task): _service(job, task) for task in job.tasks},

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...cluster.standalone.logged_line import LoggedLine
 from ...core.errors import RefusedError
 from ...core.files.tree_removal import remove_tree
 from ...core.task import TaskId
@@ -13,15 +14,6 @@ from ...core.task import TaskId
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENTS = 8
 _READ_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedLine:
-    """A line of a task; of stdout, or of stderr."""
-
-    task: TaskId
-    text: str
-    is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)

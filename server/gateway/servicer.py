@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...cluster.standalone.job import StandaloneJob
+from ...cluster.standalone.logged_line import LoggedLine
 from ...cluster.standalone.orders import Order, Start
 from ...cluster.standalone.submission import Submission
 from ...cluster.standalone.table import JobTable
@@ -22,7 +23,7 @@ from ...proto.v1 import gateway_pb2
 from ...shipping import check_environments, own_environment
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import cluster_samples
-from .job_log import JobLog, LoggedLine
+from .job_log import JobLog
 from .packages import PackageStore
 
 log = logging.getLogger(__name__)
