@@ -32,13 +32,20 @@ class ParameterTree:
         first: The shared arrays by name, on the host, sorted by name as the dicts of a store are.
 
     Raises:
-        ValueError: There is no floating-point array, or there is one of complex numbers.
+        ValueError: There is no floating-point array, or there is one of complex numbers; or the
+            tree is that of ``optax.lookahead``.
     """
 
     def __init__(self, params: Any, *, prefix: str = "") -> None:
         self._jax = require("jax", "jax")
         self._tree = self._jax.tree_util
         self.prefix = prefix
+        if type(params).__name__ == "LookaheadParams":
+            raise ValueError(
+                "optax.lookahead takes the gradients of params.fast alone, and a TrainState those "
+                "of all its params; give it the parameters themselves, and an optimizer that keeps "
+                "its slow copy in its own state, such as optax.contrib.schedule_free"
+            )
         self._leaves, self._structure = self._tree.tree_flatten(params)
         found = [
             (prefix + name, i)

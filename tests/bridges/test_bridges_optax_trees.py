@@ -446,6 +446,12 @@ def test_a_function_of_the_programs_that_is_called_as_one_of_optaxs_is_not_taken
 # -- leaves ------------------------------------------------------------------------------------
 
 
+def test_the_parameters_of_lookahead_are_refused_before_the_first_step() -> None:
+    pair = optax.LookaheadParams.init_synced(params())
+    with pytest.raises(ValueError, match="takes the gradients of"):
+        wl.training.jax.TrainState(pair, optax.lookahead(optax.sgd(0.1), 3, 0.5))
+
+
 def test_complex_parameters_are_refused_before_the_first_step() -> None:
     with pytest.raises(ValueError, match="'w' of params is an array of complex64"):
         wl.training.jax.TrainState({"w": jnp.zeros(3, jnp.complex64)}, optax.sgd(0.1))
