@@ -18,6 +18,7 @@ from ...core.errors import (
     said_of,
 )
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
+from ...core.process.silence import Silence
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.report import TaskReport
@@ -140,12 +141,12 @@ class Membership:
         )
 
     def _renew_until_over(self, heartbeat_s: float) -> None:
-        answered, is_away = self._clock.now(), False
+        silence, is_away = Silence(self._clock.now(), heartbeat_s + 2 * _CALL_S), False
         while not self._clock.wait(self._leaving, heartbeat_s):
             try:
                 phase, reason = self._heartbeat(min(_CALL_S, self._settings.lease_s))
             except PeerLostError as error:
-                silent_s = self._clock.now() - answered
+                silent_s = silence.look(self._clock.now())
                 self._is_end_known = False  # the next answer may be another chief's
                 if silent_s > self._settings.chief_lost_s:
                     self._lose(
@@ -172,7 +173,8 @@ class Membership:
                 return
             if is_away:
                 log.info("%s: the chief answers again", self.task)
-            answered, is_away = self._clock.now(), False
+            silence.heard(self._clock.now())
+            is_away = False
             self._update(phase, reason)
             if self._ended is not None and not self._is_end_known and not phase.is_over:
                 self._tell_end(*self._ended)

@@ -11,6 +11,7 @@ from ...cluster.replication.replica import ReplicaRole
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
+from ...core.process.silence import Silence
 from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 # After its start. Numba is loaded within a second; where kernels have to be compiled a replica is
 # needed sooner. A leader greets a ps of its machine twice, and the second one must not wait again.
 _LOADED_S = 5.0
+_LONGEST_LOOK_S = 5.0  # for the chief: on a busy machine
 _HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
 
@@ -222,11 +224,16 @@ class _Orphanhood:
         self._may_stay = settings.stay_without_chief
         self._clock = clock
         self._stays = False
+        self._silence = Silence(clock.now(), _LONGEST_LOOK_S)
         self._waits = WaitLog(task, limit_s=self._limit_s, limit="orphan_timeout_s", clock=clock)
 
     def is_over(self) -> bool:
         """Whether the ps should leave. Asked again and again."""
         silent_s, known = self._lease.silent_s, self._lease.chief_address
+        now = self._clock.now()
+        if silent_s <= FIRST_S:
+            self._silence.heard(now - silent_s)
+        silent_s = self._silence.look(now)
         if silent_s <= FIRST_S:
             self._waits.restart(self._clock.now() - silent_s)
         elif not self._stays:

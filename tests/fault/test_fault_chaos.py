@@ -17,6 +17,7 @@ import pytest
 from helpers.chaos import Chaos
 from helpers.counting_job import CountingJob
 from helpers.small_disk import SmallDisk
+from helpers.waiting import scaled
 
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "12"))
 SEED = int(os.environ.get("CHAOS_SEED", random.randrange(1 << 32)))
@@ -34,9 +35,10 @@ def chaos(
 ) -> Iterator[Chaos]:
     """Faults of a job that is checked at the end; its number of ``ps`` is drawn, too, if None."""
     draw = random.Random(seed)
-    environment: dict[str, Any] = {}
+    # A chief that a busy machine starts late is not lost.
+    environment: dict[str, Any] = {"WINDLASS_RECONNECT_TIMEOUT_S": str(scaled(15))}
     if disk is not None:
-        environment = {"WINDLASS_MODEL_DIR": str(disk.folder), "WINDLASS_SAVE_EVERY_S": "1"}
+        environment |= {"WINDLASS_MODEL_DIR": str(disk.folder), "WINDLASS_SAVE_EVERY_S": "1"}
         environment["WINDLASS_KEEP_CHECKPOINTS"] = "2"
     job = CountingJob(
         folder,

@@ -16,6 +16,7 @@ import pytest
 _POLL_S = 0.02
 _PAUSES = 4  # times as long as the question took
 _LONGEST_POLL_S = 0.5
+_LONGEST_LOOK_S = 10.0  # a question and a pause
 _MAX_FACTOR = 10.0
 _CI_FACTOR = 3.0  # others may use the same processors, which no figure of this system shows
 
@@ -44,13 +45,15 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str = ""
     that time.
 
     A question that takes long, as one that starts a process, is asked less often: what it asks
-    about needs the processor, too.
+    about needs the processor, too. A machine that stood still meanwhile has not waited.
     """
     pause = threading.Event()
-    began = asked = time.monotonic()
+    asked = looked = time.monotonic()
+    waited_s = 0.0
     while not condition():
         now = time.monotonic()
-        waited_s = now - began
+        waited_s += min(now - looked, _LONGEST_LOOK_S)
+        looked = now
         if waited_s > timeout_s and waited_s > scaled(timeout_s):
             pytest.fail(f"waited {waited_s:.0f} s for {what or condition}")
         pause.wait(min(max(_POLL_S, _PAUSES * (now - asked)), _LONGEST_POLL_S))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from helpers.clock import ManualClock
+from helpers.waiting import wait_until
 from windlass.client.chief import membership as module
 from windlass.client.chief.calls import ChiefClient
 from windlass.client.chief.membership import Membership
@@ -406,9 +407,18 @@ def test_a_job_that_is_done_already_is_told_at_once(played: Played) -> None:
 
 def test_a_lost_chief_is_not_told_of_the_end(played: Played) -> None:
     played.membership.join()
-    played.clock.advance(60)
-    played.say(LOST)
+    played.say(*[LOST] * 40)
     played.until_over()
     played.chief.finish_answer = LOST  # it would be tried for five seconds
     played.membership.finish(Outcome.LEFT, "the chief is lost")
     assert played.chief.finished == []
+
+
+def test_a_machine_that_was_suspended_has_not_lost_its_chief(played: Played) -> None:
+    played.say((Phase.RUNNING, ""))
+    played.membership.join()
+    wait_until(lambda: len(played.chief.heartbeats) == 2, 10)
+    played.clock.advance(3600)
+    played.say(LOST, (Phase.DONE, ""))
+    played.until_over()
+    assert played.lost == []
