@@ -38,21 +38,30 @@ def own_versions() -> Versions:
     )
 
 
-def check_protocol(ours: Versions, theirs: Versions, *, peer: str) -> None:
+def check_protocol(ours: Versions, theirs: Versions, *, peer: str, own: str = "here") -> None:
     """Refuse a peer with another protocol version.
+
+    Args:
+        ours: Versions here.
+        theirs: Versions of the peer.
+        peer: The peer's name.
+        own: This side's name, where the peer is to read the error, too.
 
     Raises:
         ProtocolMismatchError: With a table of both sides' versions.
     """
     if ours.protocol == theirs.protocol:
         return
+    there = "there" if own == "here" else peer
+    width = max(12, len(own), len(there))
     rows = [
-        f"  {field.name:9} {mine!s:>12} {other!s:>12}"
+        f"  {field.name:9} {mine!s:>{width}} {other!s:>{width}}"
         for field, mine, other in zip(fields(Versions), astuple(ours), astuple(theirs), strict=True)
     ]
-    table = "\n".join([f"  {'':9} {'here':>12} {'there':>12}", *rows])
+    table = "\n".join([f"  {'':9} {own:>{width}} {there:>{width}}", *rows])
     raise ProtocolMismatchError(
-        f"{peer} speaks another protocol; install the same windlass on both sides\n{table}",
+        f"{peer} speaks another protocol{'' if own == 'here' else f' than {own}'}; install the same "
+        f"windlass on both sides\n{table}",
         peer=peer,
         here=ours.protocol,
         there=theirs.protocol,

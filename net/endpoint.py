@@ -17,8 +17,15 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from ..cluster.access.principal import Principal
-from ..core.errors import ConfigurationError, RefusedError, TooManyWorkersError, WindlassError
+from ..core.errors import (
+    ConfigurationError,
+    ProtocolMismatchError,
+    RefusedError,
+    TooManyWorkersError,
+    WindlassError,
+)
 from ..core.files.trusted_folder import UnsafeFolderError, check_shared
+from ..core.process.rare_log import RareLog
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
@@ -118,6 +125,7 @@ class Endpoint:
         self._max_sessions = max_sessions
         self._served = 0
         self._stopped = False
+        self._refusals = RareLog(log)
         self._instance = secrets.randbits(63)
         self._tickets: Tickets[Principal] = Tickets(UNIX_TICKET_S, _UNIX_TICKETS)
         self.unix_sockets: list[str] = []
@@ -176,6 +184,8 @@ class Endpoint:
         try:
             kept = self._greeted(connection)
         except WindlassError as error:
+            if isinstance(error, ProtocolMismatchError):  # to be mended here, maybe
+                self._refusals.warning("%s", error)
             _say(connection, error)
         except OSError as error:
             log.debug("a session with %s broke off: %s", connection.peer, error)
@@ -206,7 +216,8 @@ class Endpoint:
                 task=self._task,
             )
         who = codec.incarnation_from_wire(getattr(hello, "from"))
-        check_protocol(own_versions(), codec.versions_from_wire(hello.versions), peer=str(who.task))
+        theirs = codec.versions_from_wire(hello.versions)
+        check_protocol(own_versions(), theirs, peer=str(who.task), own=str(self._task))
         operation = f"session {hello.service}"
         stream = connection.stream
         visitor = self._guard.admit(

@@ -77,6 +77,21 @@ def test_a_greeting_that_is_refused_is_told_why(
             receive_message(connection)
 
 
+def test_a_peer_of_another_protocol_is_told_of_on_both_sides(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = serve()
+    connection = dialer_to(host.port, SETTINGS["tcp"]).tcp(scaled(5))
+    with closing(connection):
+        connection.deadline = time.monotonic() + scaled(5)
+        connection.send([other_protocol().SerializeToString()])
+        with pytest.raises(ProtocolMismatchError) as told:
+            receive_message(connection)
+    said = "/job:worker/task:3 speaks another protocol than /job:ps/task:0; "
+    assert told.value.message.startswith(said)
+    assert told.value.message in caplog.text
+
+
 def test_who_goes_on_sending_hears_why_the_call_was_refused(serve: Serve) -> None:
     host = serve()
     connection = dialer_to(host.port, SETTINGS["grpc"]).tunnel(scaled(5))

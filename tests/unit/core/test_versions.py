@@ -29,6 +29,15 @@ def test_a_peer_of_another_protocol_is_refused_with_both_sides_versions() -> Non
     assert caught.value.fields == {"peer": "/job:ps/task:0", "here": "1", "there": "2"}
 
 
+def test_what_a_peer_is_told_names_both_sides() -> None:
+    theirs = replace(OURS, protocol=2)
+    with pytest.raises(ProtocolMismatchError) as caught:
+        check_protocol(OURS, theirs, peer="/job:ps/task:0", own="/job:ps/task:1")
+    first, head, *_ = caught.value.message.splitlines()
+    assert first.startswith("/job:ps/task:0 speaks another protocol than /job:ps/task:1; ")
+    assert head.split() == ["/job:ps/task:1", "/job:ps/task:0"]
+
+
 def test_a_process_knows_what_it_runs() -> None:
     own = own_versions()
     assert own.protocol == PROTOCOL
