@@ -60,8 +60,8 @@ def check_protocol(ours: Versions, theirs: Versions, *, peer: str, own: str = "h
     ]
     table = "\n".join([f"  {'':9} {own:>{width}} {there:>{width}}", *rows])
     raise ProtocolMismatchError(
-        f"{peer} speaks another protocol{'' if own == 'here' else f' than {own}'}; install the same "
-        f"windlass on both sides\n{table}",
+        f"{peer} speaks another protocol{'' if own == 'here' else f' than {own}'}; install the "
+        f"same windlass on both sides\n{table}",
         peer=peer,
         here=ours.protocol,
         there=theirs.protocol,
