@@ -61,21 +61,19 @@ def distinct_by_ps(
         return _by_numpy(keys, num_ps)
     divide, find, join = kernels
     unique, inverse = (memory.take_array(keys.shape, INT64) for _ in range(2))
-    places = memory.take_array(keys.shape, _INT32)
-    starts, bounds = np.zeros(num_ps + 1, INT64), np.zeros(num_ps + 1, INT64)
+    memory_32 = memory.take_array(((1 + _ENTRIES) * keys.size,), _INT32)
+    places, entries = memory_32[: keys.size], memory_32[keys.size :]
+    starts, bounds = np.zeros((2, num_ps + 1), INT64)
     if num_ps == 1:
         places[:], starts[1] = np.arange(keys.size, dtype=_INT32), keys.size
     else:
-        divide(keys, memory.take_array(keys.shape, _INT16), places, starts)
-    counts = np.empty(num_ps, INT64)
-    entries = memory.take_array((_ENTRIES * keys.size,), _INT32)
+        divide(keys, entries.view(_INT16), places, starts)
 
     def of_some_ps(begin: int, end: int) -> None:
         own = entries[_ENTRIES * starts[begin] : _ENTRIES * starts[end]]
-        find(keys, places, starts, begin, end, _SECRET, own, unique, inverse, counts)
+        find(keys, places, starts, begin, end, _SECRET, own, unique, inverse, bounds[1:])
 
     split(of_some_ps, num_ps, itemsize=keys.size * _KEY_BYTES // num_ps, aligned=1)
-    np.cumsum(counts, out=bounds[1:])
     if num_ps > 1:
         join(places, starts, bounds, unique, inverse)
     return unique[: bounds[-1]], inverse, tuple(bounds.tolist())

@@ -30,8 +30,8 @@ def _ps_of(key, num_ps):  # type: ignore[no-untyped-def]
 def divide_keys(keys, parts, places, starts):  # type: ignore[no-untyped-def]
     """``places``: where the keys of the first ps are, of the second and so on, each in order.
 
-    ``parts``: room to work in, one for each key. ``starts``: zero, an element for each ps and one
-    more; where the places of each begin, and the end.
+    ``parts``: room to work in, at least one for each key. ``starts``: zero, an element for each ps
+    and one more; where the places of each begin, and the end.
     """
     num_ps = np.uint64(starts.size - 1)
     for i in range(keys.size):
@@ -94,16 +94,17 @@ def distinct_keys(keys, places, starts, first, last, secret, table, unique, inve
 
 
 @FUNCTIONS.kernel(
-    lambda dtype: (read(_INT32), read(dtype), read(dtype), changed(dtype), changed(dtype))
+    lambda dtype: (read(_INT32), read(dtype), changed(dtype), changed(dtype), changed(dtype))
 )
 def join_keys(places, starts, bounds, unique, inverse):  # type: ignore[no-untyped-def]
     """Put the distinct keys of all parts side by side, and number them through.
 
-    ``bounds``: where those of each part are then, and the end.
+    ``bounds``: zero, and how many each part has; then where those of each begin, and the end.
     """
     for part in range(1, bounds.size - 1):
         begin, offset = starts[part], bounds[part]
-        for i in range(bounds[part + 1] - offset):
+        for i in range(bounds[part + 1]):
             unique[offset + i] = unique[begin + i]
+        bounds[part + 1] += offset
         for i in range(begin, starts[part + 1]):
             inverse[places[i]] += offset
