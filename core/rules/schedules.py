@@ -63,10 +63,38 @@ class ServerSchedule(BaseModel):
         return self.model_dump()
 
 
-class DecayByStep(ServerSchedule):
-    """What schedules share whose rate falls by the share ``step / decay_steps`` that is over."""
+class ExponentialDecay(ServerSchedule):
+    """``initial * decay_rate ** (step / decay_steps)``; ``staircase`` floors the exponent."""
 
-    name: str
+    name: Literal["ExponentialDecay"] = "ExponentialDecay"
+    initial_learning_rate: float
+    decay_steps: float = Field(gt=0)
+    decay_rate: float = Field(gt=0)
+    staircase: bool = False
+
+    if TYPE_CHECKING:  # type checkers make one of the fields of every class that has none itself
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            decay_rate: float,
+            staircase: bool = False,
+            name: str = "",
+        ) -> None: ...
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        exponent = step / self.decay_steps
+        if self.staircase:
+            exponent = math.floor(exponent)
+        return self.initial_learning_rate * math.pow(self.decay_rate, exponent)
+
+
+class InverseTimeDecay(ServerSchedule):
+    """``initial / (1 + decay_rate * step / decay_steps)``; ``staircase`` floors the quotient."""
+
+    name: Literal["InverseTimeDecay"] = "InverseTimeDecay"
     initial_learning_rate: float
     decay_steps: float = Field(gt=0)
     decay_rate: float
@@ -83,31 +111,12 @@ class DecayByStep(ServerSchedule):
             name: str = "",
         ) -> None: ...
 
-    def periods(self, step: int) -> float:
-        """How often ``decay_steps`` are over; whole ones only with ``staircase``."""
-        periods = step / self.decay_steps
-        return math.floor(periods) if self.staircase else periods
-
-
-class ExponentialDecay(DecayByStep):
-    """``initial * decay_rate ** (step / decay_steps)``; ``staircase`` floors the exponent."""
-
-    name: Literal["ExponentialDecay"] = "ExponentialDecay"
-    decay_rate: float = Field(gt=0)
-
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
-        return self.initial_learning_rate * math.pow(self.decay_rate, self.periods(step))
-
-
-class InverseTimeDecay(DecayByStep):
-    """``initial / (1 + decay_rate * step / decay_steps)``; ``staircase`` floors the quotient."""
-
-    name: Literal["InverseTimeDecay"] = "InverseTimeDecay"
-
-    def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
-        return self.initial_learning_rate / (1 + self.decay_rate * self.periods(step))
+        quotient = step / self.decay_steps
+        if self.staircase:
+            quotient = math.floor(quotient)
+        return self.initial_learning_rate / (1 + self.decay_rate * quotient)
 
 
 class PolynomialDecay(ServerSchedule):
