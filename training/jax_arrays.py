@@ -26,12 +26,12 @@ def on_device(values: Sequence[Any]) -> list[Any]:
         values: Read-only, and they stay as they are.
     """
     arrays = list(values)
-    plan = _plan_of(tuple([(value.shape, value.dtype) for value in values]))
-    for i in plan.large:
+    grouping = _grouping_of(tuple([(value.shape, value.dtype) for value in values]))
+    for i in grouping.large:
         arrays[i] = require("jax", "jax").device_put(values[i])
-    if plan.order:
-        parts = plan.parted([joined([values[i] for i in group]) for group in plan.groups])
-        for i, part in zip(plan.order, parts, strict=True):
+    if grouping.order:
+        parts = grouping.parted([joined([values[i] for i in group]) for group in grouping.groups])
+        for i, part in zip(grouping.order, parts, strict=True):
             arrays[i] = part
     return arrays
 
@@ -86,7 +86,7 @@ def _has_accelerator() -> bool:
     return bool(require("jax", "jax").default_backend() != "cpu")
 
 
-class _Plan(NamedTuple):
+class _Grouping(NamedTuple):
     """How arrays of certain shapes and dtypes get to a device.
 
     Attributes:
@@ -103,8 +103,8 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # each has compiled functions
-def _plan_of(kinds: tuple[tuple[tuple[int, ...], DType], ...]) -> _Plan:
-    """The plan for arrays of these shapes and dtypes."""
+def _grouping_of(kinds: tuple[tuple[tuple[int, ...], DType], ...]) -> _Grouping:
+    """The grouping of arrays of these shapes and dtypes."""
     large: list[int] = []
     together: dict[object, list[int]] = {}
     for i, (shape, dtype) in enumerate(kinds):
@@ -117,7 +117,7 @@ def _plan_of(kinds: tuple[tuple[tuple[int, ...], DType], ...]) -> _Plan:
             large.append(i)
     groups = list(together.values())
     parted = _parted(tuple(tuple(kinds[i][0] for i in group) for group in groups))
-    return _Plan(large, groups, list(chain.from_iterable(groups)), parted)
+    return _Grouping(large, groups, list(chain.from_iterable(groups)), parted)
 
 
 def _parted(shapes: tuple[tuple[tuple[int, ...], ...], ...]) -> Any:
