@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...core.backoff import attempts
-from ...core.clock import Clock, SystemClock
+from ...core.clock import Clock, Silence, SystemClock
 from ...core.errors import (
     FencedError,
     JobDoneError,
@@ -18,7 +18,6 @@ from ...core.errors import (
     said_of,
 )
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
-from ...core.process.silence import Silence
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.report import TaskReport

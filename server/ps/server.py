@@ -8,10 +8,9 @@ from functools import partial
 
 from ...cluster.access.leadership import Leadership
 from ...cluster.replication.replica import ReplicaRole
-from ...core.clock import Clock, SystemClock
+from ...core.clock import Clock, Silence, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
-from ...core.process.silence import Silence
 from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase
