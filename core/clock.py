@@ -32,9 +32,9 @@ class SystemClock:
 class Silence:
     """How long a peer has been silent, while this process has listened. Used by one thread.
 
-    A machine that was suspended, or a process that was stopped, finds that hours have passed: nobody
-    was heard meanwhile, and nobody can be blamed for it. So what passes between two looks counts
-    only as far as a look takes at most.
+    A machine that was suspended, or a process that was stopped, finds that hours have passed:
+    nobody was heard meanwhile, and nobody can be blamed for it. So what passes between two looks
+    counts only as far as a look takes at most.
 
     Args:
         now: The current time. Unit: seconds.
