@@ -7,7 +7,7 @@ from importlib import metadata
 from .errors import ProtocolMismatchError
 
 # Increased when the wire contract changes incompatibly; see proto/README.md.
-PROTOCOL = 5
+PROTOCOL = 6
 
 
 @dataclass(frozen=True, slots=True)
