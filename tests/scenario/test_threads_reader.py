@@ -10,6 +10,8 @@ import windlass as wl
 emb = wl.embedding
 KEYS = np.array([0, 1, 2, 3, 2**62, -5, -(2**63), 99])
 
+SNAPSHOTS = 30
+
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -44,7 +46,7 @@ def test_a_snapshot_has_the_rows_of_one_moment_while_workers_train_on() -> None:
     def read(chief: str) -> None:
         try:
             with emb.Reader(chief, features) as reader:
-                for _ in range(3):
+                for _ in range(SNAPSHOTS):
                     rows = reader.snapshot(ids)
                     values = {float(each) for part in rows.values() for each in part.ravel()}
                     taken.append((values, rows.global_step, dict(rows.pushes)))
@@ -53,7 +55,7 @@ def test_a_snapshot_has_the_rows_of_one_moment_while_workers_train_on() -> None:
 
     with wl.testing.LocalCluster(workers=2, ps=2) as cluster:
         cluster.run(train)
-    assert len(taken) == 3
+    assert len(taken) == SNAPSHOTS
     for values, step, pushes in taken:
         assert values == {float(step)}
         assert set(pushes) == {"chief:0", "worker:0", "worker:1"}

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Set
+from dataclasses import replace
 
 from ....core.errors import CutVoidError
 from ....core.task import Incarnation, TaskId
@@ -34,9 +35,13 @@ class CutGate:
     def __init__(self, cut: ShareCut, taken: Callable[[ShareCut], None]) -> None:
         self._change = threading.Condition()
         self._taken = taken
-        self.cut = cut
+        self._begun = cut
+        self.cut = replace(cut, state=CutState.HOLDING)
+
+    def start(self) -> None:
+        """Take the cut at once, if there are no workers. Pushes ask this gate by now."""
         with self._change:
-            self._advance(cut)  # with no workers it is taken at once
+            self._advance(self._begun)
 
     def wait(self, who: Incarnation) -> None:
         """Wait until a push of this worker may be applied."""
@@ -76,9 +81,9 @@ class CutGate:
             self._advance(after)
 
     def _advance(self, after: ShareCut) -> None:
-        self.cut = after
         if after.state is CutState.TAKEN:
-            self._taken(after)  # before any push that waits goes on
+            self._taken(after)
+        self.cut = after  # from here on pushes go on, also those that look without the lock
         if not after.is_holding:
             self._change.notify_all()
 
@@ -142,7 +147,8 @@ class ShareCuts:
                 moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
                 self.image = self._take_image(moment, with_slots, rows_of)
 
-            self._last = self.gate = CutGate(cut, taken)
+            self._last = self.gate = gate = CutGate(cut, taken)
+            gate.start()
 
     def mark(self, number: int, who: Incarnation, mark: CutMark) -> None:
         """Take a worker's mark.

@@ -159,6 +159,32 @@ def test_pushes_go_on_when_a_mark_does_not_come_in_time(workers: Callable[..., W
     assert job.stores[0].cuts.finish(2).number == 2
 
 
+@pytest.mark.parametrize("marking", [0, 2], ids=["of no workers", "after the last mark"])
+def test_no_push_goes_on_while_the_values_are_taken(
+    workers: Callable[..., Workers],
+    marking: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = workers(SMALL)
+    cuts, pushes = job.stores[0].cuts, list[Future[None]]()
+    take: Any = cuts._take_image
+
+    def take_beside_a_push(*moment: Any) -> Any:
+        pushes.append(job.adding(0, "small"))
+        assert waits(pushes[0])
+        return take(*moment)
+
+    monkeypatch.setattr(cuts, "_take_image", take_beside_a_push)
+    job.begin(workers=marking)
+    for session in job.sessions[:marking]:
+        assert session.mark_cut(1)
+    cuts.finish(1)
+    pushes[0].result(scaled(10))
+    assert job.saved(tmp_path)["small"].tolist() == [0, 0, 0]
+    assert job.value("small").tolist() == [1, 1, 1]
+
+
 def test_a_mark_that_was_on_its_way_for_long_makes_the_cut_void(
     workers: Callable[..., Workers],
 ) -> None:
