@@ -322,7 +322,7 @@ class Job:
         """Variables are gone: the job fails, if it has not yet, and says how much is lost."""
         steps = self.global_step - self.saved_step
         what = f"{steps} steps" if steps > 1 else "what was pushed"
-        lost = f". Lost since the last checkpoint: {what}" if self.pushes or steps else ""
+        lost = f". Lost since the last checkpoint: {what}"  # it may not have heard of a push yet
         if self.phase is Phase.FAILED and not self.has_lost_variables:
             self.reason += lost
         self.has_lost_variables = True

@@ -121,7 +121,10 @@ def test_a_lost_ps_fails_the_job_by_name_and_address() -> None:
     job, _ = _job(PS)
     assert job.expire(now=11.0) == [PS]
     assert job.phase is Phase.FAILED
-    assert job.reason == "/job:ps/task:0 (ps0:1) was lost: no sign of life for 11 s"
+    assert job.reason == (
+        "/job:ps/task:0 (ps0:1) was lost: no sign of life for 11 s. "
+        "Lost since the last checkpoint: what was pushed"
+    )
 
 
 def test_a_ps_that_answers_is_kept() -> None:
@@ -138,7 +141,8 @@ def test_a_ps_that_restarted_lost_its_variables_and_fails_the_job() -> None:
     job.ps_answered(PS, 8, PsCounters(), now=1)
     assert (job.phase, job.reason) == (
         Phase.FAILED,
-        "/job:ps/task:0 restarted and lost its variables",
+        "/job:ps/task:0 restarted and lost its variables. Lost since the last checkpoint: what was "
+        "pushed",
     )
 
 
