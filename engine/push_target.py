@@ -96,6 +96,7 @@ class PushTarget(ABC):
         applied: Task → (generation, sequence) of the last push whose effect is in the values.
         closures: The same for pushes of closures.
         changes: By entry: which of its rows changed, as long as that is followed.
+        is_pushed_whole: Whether pushes bring gradients for all elements of a shard.
     """
 
     def __init__(self, shards: Sequence[ShardDefinition], number: int = 0) -> None:
@@ -110,6 +111,7 @@ class PushTarget(ABC):
         self.applied: dict[TaskId, tuple[int, int]] = {}
         self.closures = ClosureMarks()
         self.changes: dict[int, RowChanges] = {}
+        self.is_pushed_whole = False
 
     @property
     @abstractmethod

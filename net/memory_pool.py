@@ -90,3 +90,10 @@ def temporary_buffer(count: int, dtype: DType) -> Array:
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(_HUGE)
     return np.frombuffer(memory, dtype)
+
+
+def present_buffer(num_bytes: int) -> Array:
+    """Memory as of :func:`temporary_buffer`, uint8, whose page faults are over."""
+    memory = temporary_buffer(num_bytes, _BYTE)
+    memory[:: mmap.PAGESIZE] = 0
+    return memory

@@ -69,9 +69,9 @@ class ArrayDelta:
         row_bytes = piece.num_bytes // max(1, piece.tensors[0].rows)
         copy_in_parts(block.lock, rows.size, row_bytes, copy_rows)
         with block.lock:
-            was_kept, piece.kept, piece.is_read = piece.kept is not None, None, True
+            _, held = piece.take()
         if self._cut is not None:
-            self._cut.freed(piece.num_bytes if was_kept else 0)
+            self._cut.freed(held)
         return copies
 
 

@@ -64,6 +64,12 @@ class LayoutRange:
         """Whether rows travel as int8, each with its scale."""
         return self.dtype == INT8 and self.block.dtype != INT8
 
+    @property
+    def changes_all(self) -> bool:
+        """Whether each push changes all elements; an assignment is made once."""
+        is_whole = self.encoding in (Encoding.DENSE, Encoding.ELEMENTS)
+        return is_whole and self.operation not in (Operation.PULL, Operation.ASSIGN)
+
     def numbered_bytes(self, count: int) -> int:
         """Bytes in the payload for ``count`` rows or elements."""
         width = 1 if self.encoding is Encoding.ELEMENTS else self.width

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...engine.block import Block
-from ...net.memory_pool import temporary_buffer
+from ...net.memory_pool import present_buffer
 from .cut.image import BlockImage, CutImage, KeptPiece
 from .locked_copies import copy_in_parts
 from .tensor_plan import PlannedTensor, memory_of
@@ -24,8 +24,7 @@ class PieceCopies:
         self._num_bytes = num_bytes
         self._image = image
         # Before a lock is taken: page faults must not make pushes wait.
-        self._memory = temporary_buffer(num_bytes, np.dtype(np.uint8))
-        self._memory[:] = 0
+        self._memory = present_buffer(num_bytes)
 
     def of(
         self, image: BlockImage, piece: KeptPiece
@@ -54,8 +53,8 @@ class PieceCopies:
     def _kept(image: CutImage, block: Block, piece: KeptPiece, views: list[Array]) -> list[Array]:
         """What a push has kept of a piece before it changed it; if none has, our own copy."""
         with block.lock:  # a push meanwhile has changed what we were copying
-            kept, piece.kept, piece.is_read = piece.kept, None, True
-        image.freed(piece.num_bytes if kept is not None else 0)
+            kept, held = piece.take()
+        image.freed(held)
         return views if kept is None else [array.view(np.uint8) for array in kept]
 
     def _copy(self, block: Block, group: Sequence[PlannedTensor]) -> list[Array]:

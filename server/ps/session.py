@@ -343,6 +343,8 @@ class Session:
         for operation in {entry.operation for entry in entries}:
             self._check_access(f"step {operation.name}")
         compiled = compile_layout(self._store.table, entries)
+        for part in compiled.ranges:
+            part.block.is_pushed_whole |= part.changes_all
         self._layouts[layout_id] = compiled
         return compiled
 

@@ -27,6 +27,7 @@ from .bases import Bases
 from .closure_log import ClosurePushLog
 from .cut.cuts import ShareCuts
 from .cut.image import CutImage, Moment
+from .cut.rooms import Rooms, make_rooms
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
 from .memory_limits import HeldBytes
@@ -119,7 +120,7 @@ class Store:
         self.contents = 1
         self.records = RecordStream(settings.request_timeout_s)
         self.table = ShardTable(task, settings, self.raise_global_step, self.records, beside)
-        self.cuts = ShareCuts(self._take_image, self._last_push)
+        self.cuts = ShareCuts(self._make_rooms, self._take_image, self._last_push)
         self.bases = Bases(self.table)
         self.readers = Readers(self)
         self._beside = beside
@@ -366,10 +367,22 @@ class Store:
             generation, sequence = self._log.last.get(who.task, (0, 0))
             return sequence if generation == who.generation else 0
 
-    def _take_image(self, moment: Moment, with_slots: bool, rows_of: TaskId | None) -> CutImage:
+    def _make_rooms(self, with_slots: bool, until: float) -> Rooms:
+        """Memory for what pushes will change, made until this time."""
+        most, room = self._cut_bounds(with_slots)
+        return make_rooms(self.table.blocks(), most, with_slots=with_slots, room=room, until=until)
+
+    def _cut_bounds(self, with_slots: bool) -> tuple[int, int]:
+        """Bytes of a piece, and most bytes of all copies."""
+        in_use = self.table.bytes_in_use()
+        most = piece_bytes(in_use) if with_slots else self.settings.max_message_bytes // 2
+        return most, max(0, self.table.max_bytes - in_use - self._beside().memory)
+
+    def _take_image(
+        self, moment: Moment, with_slots: bool, rows_of: TaskId | None, rooms: Rooms
+    ) -> CutImage:
         """Keep the values of now, or rows of them; the caller lets no push be applied."""
-        in_use, settings = self.table.bytes_in_use(), self.settings
-        most = piece_bytes(in_use) if with_slots else settings.max_message_bytes // 2
+        most, room = self._cut_bounds(with_slots)
         with self._tally.lock:
             pushes = self._tally.pushes
         if moment.may_be_base:
@@ -380,9 +393,10 @@ class Store:
             self.table.blocks() if rows_of is None else (),
             self.table.tables() if with_slots else (),
             most=most,
-            room=max(0, self.table.max_bytes - in_use - self._beside().memory),
+            room=room,
             with_slots=with_slots,
             rows=self.readers.rows_of(rows_of) if rows_of is not None else (),
+            rooms=rooms,
         )
 
     # -- followers ---------------------------------------------------------------------------

@@ -16,10 +16,16 @@ from ....core.wire.cut_marks import CutMark
 from . import marks
 from .image import CutImage, Moment
 from .marks import CutState, ShareCut
+from .rooms import Rooms
 
 log = logging.getLogger(__name__)
 
-TakeImage = Callable[[Moment, bool, TaskId | None], CutImage]
+_ROOM_PART = 0.25  # of the longest hold: by then other ps may hold pushes already
+
+MakeRooms = Callable[[bool, float], Rooms]
+"""Makes memory for values, with slots or without, up to a time of ``time.monotonic``."""
+
+TakeImage = Callable[[Moment, bool, TaskId | None, Rooms], CutImage]
 """Returns the values of now, with slots or without, or only the rows that a reader has named;
 ``Moment`` lacks what the store knows."""
 
@@ -34,7 +40,7 @@ class CutGate:
 
     def __init__(self, cut: ShareCut, taken: Callable[[ShareCut], None]) -> None:
         self._change = threading.Condition()
-        self._taken = taken
+        self._taken: Callable[[ShareCut], None] | None = taken
         self._begun = cut
         self.cut = replace(cut, state=CutState.HOLDING)
 
@@ -81,10 +87,11 @@ class CutGate:
             self._advance(after)
 
     def _advance(self, after: ShareCut) -> None:
-        if after.state is CutState.TAKEN:
+        if after.state is CutState.TAKEN and self._taken is not None:
             self._taken(after)
         self.cut = after  # from here on pushes go on, also those that look without the lock
         if not after.is_holding:
+            self._taken = None  # it has memory
             self._change.notify_all()
 
 
@@ -92,6 +99,7 @@ class ShareCuts:
     """Cuts of one share. Thread-safe.
 
     Args:
+        make_rooms: Makes memory to keep values in.
         take_image: Keeps the values of now.
         applied: Number of a worker's last push outside closures.
 
@@ -100,7 +108,13 @@ class ShareCuts:
         image: What is asked before values are changed; None: nothing is kept.
     """
 
-    def __init__(self, take_image: TakeImage, applied: Callable[[Incarnation], int]) -> None:
+    def __init__(
+        self,
+        make_rooms: MakeRooms,
+        take_image: TakeImage,
+        applied: Callable[[Incarnation], int],
+    ) -> None:
+        self._make_rooms = make_rooms
         self._take_image = take_image
         self._applied = applied
         self._lock = threading.Lock()
@@ -120,6 +134,9 @@ class ShareCuts:
     ) -> None:
         """Begin to hold the pushes that are not in a cut. What was kept of another one is dropped.
 
+        Memory for what pushes will change is made first: they go on meanwhile, and each worker
+        marks once all ps hold.
+
         Args:
             number: Number of the cut.
             workers: Whose marks it waits for.
@@ -131,6 +148,11 @@ class ShareCuts:
         Raises:
             FencedError: A later cut was begun.
         """
+        rooms: Rooms = {}
+        if self._last is None or self._last.cut.number < number:
+            self.abandon(f"cut {number} was begun")  # its memory is free for this one
+            if rows_of is None:
+                rooms = self._make_rooms(with_slots, time.monotonic() + hold_s * _ROOM_PART)
         with self._lock:
             before = self._last.cut if self._last is not None else None
             until = time.monotonic() + hold_s
@@ -145,7 +167,7 @@ class ShareCuts:
 
             def taken(after: ShareCut) -> None:
                 moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
-                self.image = self._take_image(moment, with_slots, rows_of)
+                self.image = self._take_image(moment, with_slots, rows_of, rooms)
 
             self._last = self.gate = gate = CutGate(cut, taken)
             gate.start()

@@ -4,8 +4,8 @@ Nothing is copied at that moment itself. The reader copies piece by piece, as a 
 written; a push that comes first to a piece copies it before it changes it. A piece is some rows of
 a shard with their slots, or the small shards of one block. So the most memory that this takes is
 that of the pieces which were changed before they were read: with dense pushes all values and slots
-once more, with sparse ones the pieces that have changed rows. It is given back as it is read, up to
-32 MiB at a time.
+once more, with sparse ones the pieces that have changed rows. It is given back as it is read. For
+blocks that pushes change whole it is made beforehand (``rooms.py``).
 """
 
 import threading
@@ -22,14 +22,13 @@ from ....core.task import TaskId
 from ....core.wire.cut_marks import Elements, Marks
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, RowsByKey, UpdatePart
-from ....net.memory_pool import temporary_buffer
 from ..tensor_plan import PlannedTensor, memory_of, plan_of
+from .rooms import Rooms
 
 if TYPE_CHECKING:
     from ..table_copies import TableCopy
 
 _MOST_ARRAYS = 4096  # small ones in one answer: each has its name with it
-_TOGETHER_BYTES = 32 * 1024 * 1024  # pieces copied by one call
 _UNREAD_S = 60.0
 """Values that were not read for this long are not kept any longer. Unit: seconds."""
 _SAVE_S = 3600.0
@@ -44,6 +43,7 @@ class KeptPiece:
         start: The first element, in the memory of the block.
         stop: After the last one.
         kept: Copies of the tensors, flat, if they were to be changed; None: they were not.
+        room: Memory for the copies, uint8; None: it is taken when they are made.
         is_read: It is no longer needed.
     """
 
@@ -51,6 +51,7 @@ class KeptPiece:
     start: int
     stop: int
     kept: list[Array] | None = None
+    room: Array | None = None
     is_read: bool = False
 
     @property
@@ -59,16 +60,40 @@ class KeptPiece:
         return sum(tensor.spec.num_bytes for tensor in self.tensors)
 
     @property
-    def columns(self) -> list[tuple[int, str]]:
-        """Which arrays of which shards the tensors are from."""
-        return [(tensor.entry, tensor.slot) for tensor in self.tensors]
+    def held_bytes(self) -> int:
+        """Bytes of memory that it has, filled or not."""
+        return 0 if self.kept is None and self.room is None else self.num_bytes
 
     def keep(self, block: Block) -> int:
-        """Copy the tensors if that is yet to be done; bytes copied. The caller locks the block."""
+        """Copy the tensors if that is yet to be done. The caller locks the block.
+
+        Returns:
+            Bytes of memory that were taken for it.
+        """
         if self.is_read or self.kept is not None:
             return 0
-        self.kept = [memory_of(block, tensor).copy() for tensor in self.tensors]
-        return self.num_bytes
+        taken = self.num_bytes - self.held_bytes
+        sources = [memory_of(block, tensor) for tensor in self.tensors]
+        if self.room is None:
+            self.kept = [source.copy() for source in sources]
+            return taken
+        self.kept, start = [], 0
+        for source in sources:
+            stop = start + source.nbytes
+            self.kept.append(self.room[start:stop].view(source.dtype))
+            start = stop
+            np.copyto(self.kept[-1], source)
+        return taken
+
+    def take(self) -> tuple[list[Array] | None, int]:
+        """Its copies, if there are any: it is read then. The caller locks the block.
+
+        Returns:
+            (the copies, bytes of memory that it had)
+        """
+        kept, held = self.kept, self.held_bytes
+        self.kept, self.room, self.is_read = None, None, True
+        return kept, held
 
 
 class BlockImage:
@@ -79,6 +104,7 @@ class BlockImage:
         most: Bytes of a piece.
         with_slots: Whether slots go with the values.
         is_kept: Whether pushes keep what they change; else each piece is of the moment it is read.
+        rooms: Memory for copies of the first pieces.
 
     Attributes:
         pieces: In the order of their elements.
@@ -88,12 +114,21 @@ class BlockImage:
     """
 
     def __init__(
-        self, block: Block, most: int, *, with_slots: bool = True, is_kept: bool = False
+        self,
+        block: Block,
+        most: int,
+        *,
+        with_slots: bool = True,
+        is_kept: bool = False,
+        rooms: Sequence[Array] = (),
     ) -> None:
         self.block = block
         self.is_kept = is_kept
         with block.lock:
             self.pieces = [_piece(group) for group in plan_of(block, most, with_slots=with_slots)]
+        for piece, room in zip(self.pieces, rooms, strict=False):
+            # Another size: a shard was defined or bound after the memory was made.
+            piece.room = room if room.size == piece.num_bytes else None
         self._starts = np.array([piece.start for piece in self.pieces], np.int64)
         self.look()
 
@@ -105,12 +140,8 @@ class BlockImage:
             self.applied = dict(self.block.applied)
 
     def keep(self, parts: Sequence[UpdatePart]) -> int:
-        """Copy what a push is about to change; bytes copied. The caller locks the block."""
-        changed = {id(piece): piece for part in parts for piece in self._changed_by(part)}
-        wanted = [each for each in changed.values() if not each.is_read and each.kept is None]
-        for run in _runs(wanted):
-            _keep_together(self.block, run)
-        return sum(piece.num_bytes for piece in wanted)
+        """Copy what a push is about to change; bytes taken for it. The caller locks the block."""
+        return sum(piece.keep(self.block) for part in parts for piece in self._changed_by(part))
 
     def _changed_by(self, part: UpdatePart) -> Iterator[KeptPiece]:
         where, rows = part.where, part.gradient.rows
@@ -126,43 +157,6 @@ class BlockImage:
             numbers = np.unique(found[found >= 0]).tolist()
         for number in numbers:
             yield self.pieces[number]
-
-
-def _runs(pieces: Sequence[KeptPiece]) -> list[list[KeptPiece]]:
-    """Pieces of one shard that follow each other, some at a time; any other one by itself."""
-    runs: list[list[KeptPiece]] = []
-    num_bytes = 0
-    for piece in pieces:
-        last = runs[-1][-1] if runs else None
-        follows = last is not None and last.stop == piece.start and last.columns == piece.columns
-        num_bytes = num_bytes + piece.num_bytes if follows else piece.num_bytes
-        if follows and num_bytes <= _TOGETHER_BYTES:
-            runs[-1].append(piece)
-        else:
-            runs.append([piece])
-            num_bytes = piece.num_bytes
-    return runs
-
-
-def _keep_together(block: Block, run: Sequence[KeptPiece]) -> None:
-    """Copy pieces that follow each other by one call for each array. The caller locks the block.
-
-    Most of the time goes to the page faults of fresh memory, and large memory has large pages.
-    """
-    if len(run) == 1:
-        run[0].keep(block)
-        return
-    columns = []
-    for tensors in zip(*(piece.tensors for piece in run), strict=True):
-        sources = [memory_of(block, tensor) for tensor in tensors]
-        ends = np.cumsum([source.size for source in sources])
-        copy = temporary_buffer(int(ends[-1]), sources[0].dtype)
-        first = tensors[0]
-        whole = block.slots[first.slot] if first.slot else block.value
-        np.copyto(copy, whole[first.start : first.start + copy.size])
-        columns.append(np.split(copy, ends[:-1]))
-    for piece, kept in zip(run, zip(*columns, strict=True), strict=True):
-        piece.kept = list(kept)
 
 
 def _piece(group: Sequence[PlannedTensor]) -> KeptPiece:
@@ -202,6 +196,7 @@ class CutImage:
         most: Bytes of a piece.
         room: Most bytes of copies.
         with_slots: Whether slots go with the values.
+        rooms: Memory for copies of blocks.
         rows: Rows that a reader has named, by range of its layout.
     """
 
@@ -215,6 +210,7 @@ class CutImage:
         most: int,
         room: int,
         with_slots: bool,
+        rooms: Rooms,
         rows: Sequence[Array] = (),
     ) -> None:
         self.moment = moment
@@ -222,12 +218,19 @@ class CutImage:
         self._task = task
         self._room = room
         self._lock = threading.Lock()
-        self._copied = 0
         self._read_at = time.monotonic()
         self.void_because = ""
         self.blocks = [
-            BlockImage(block, most, with_slots=with_slots, is_kept=True) for block in blocks
+            BlockImage(
+                block,
+                most,
+                with_slots=with_slots,
+                is_kept=True,
+                rooms=rooms.get(id(block), ()),
+            )
+            for block in blocks
         ]
+        self._held = sum(piece.held_bytes for image in self.blocks for piece in image.pieces)
         self.tables = copies_of_tables(tables, most)
         self._most = most
         self._unread_s = _SAVE_S if with_slots else _UNREAD_S
@@ -243,15 +246,15 @@ class CutImage:
         image = self._by_block.get(id(block))
         if image is None or self.void_because:  # a block that was made later
             return
-        if copied := image.keep(parts):
-            self._count(copied)
+        if taken := image.keep(parts):
+            self._count(taken)
 
-    def _count(self, copied: int) -> None:
+    def _count(self, taken: int) -> None:
         with self._lock:
-            self._copied += copied
-            if self._copied > self._room:
+            self._held += taken
+            if self._held > self._room:
                 self.void_because = (
-                    f"{self._task} has no memory to keep {self._copied} bytes that changed before "
+                    f"{self._task} has no memory to keep {self._held} bytes that changed before "
                     f"they were read: {self._room} are left of max_ps_bytes"
                 )
             elif time.monotonic() - self._read_at > self._unread_s:
@@ -309,13 +312,12 @@ class CutImage:
         for image in self.blocks:
             for piece in image.pieces:
                 with image.block.lock:
-                    copied = 0 if piece.kept is None else piece.num_bytes
-                    piece.keep(image.block)
-                    kept, piece.kept, piece.is_read = piece.kept or [], None, True
-                self.freed(copied)
+                    taken = piece.keep(image.block)
+                    kept, held = piece.take()
+                self.freed(held - taken)
                 found = [
                     _elements(tensor, values)
-                    for tensor, values in zip(piece.tensors, kept, strict=True)
+                    for tensor, values in zip(piece.tensors, kept or (), strict=True)
                 ]
                 if piece.num_bytes <= self._most:
                     for first in range(0, len(found), _MOST_ARRAYS):
@@ -328,13 +330,13 @@ class CutImage:
                         yield [replace(each, start=each.start + first, values=part)]
 
     def freed(self, num_bytes: int) -> None:
-        """So many bytes of copies were given back. Called for each piece that was read.
+        """So many bytes of memory were given back. Called for each piece that was read.
 
         Raises:
             CutVoidError: The values were not kept.
         """
         with self._lock:
-            self._copied -= num_bytes
+            self._held -= num_bytes
             self._read_at = time.monotonic()
         self.check()
 

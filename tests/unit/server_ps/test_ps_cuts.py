@@ -1,6 +1,7 @@
 """Cuts of some stores: whose pushes wait, and what is kept while others go on."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.cut_marks import CutMark
 from windlass.core.wire.steps import Operation
 from windlass.distribute.local_ps import LocalPs
+from windlass.server.ps.cut.rooms import Rooms, make_rooms
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
 
@@ -290,6 +292,7 @@ def test_of_rows_only_the_pieces_that_change_are_kept(
     _taken(job)
     [large] = job.stores[0].cuts.kept(1).blocks
     assert len(large.pieces) == 2
+    assert [piece.room for piece in large.pieces] == [None, None]  # nothing is pushed whole
     rows = IndexedSlices(np.ones((2, 2), np.float32), np.array([1, 3]))
     job.sessions[0].step(PushPayload({"large": rows}, Operation.ASSIGN_ADD))
     assert [piece.kept is not None for piece in large.pieces] == [True, False]
@@ -299,6 +302,68 @@ def test_of_rows_only_the_pieces_that_change_are_kept(
     job.add(0, "large")
     assert [piece.kept for piece in large.pieces] == [None, None]  # it was read
     assert job.value("large")[1].tolist() == [2, 2]
+
+
+def test_memory_for_what_is_pushed_whole_is_there_before_pushes_wait(
+    workers: Callable[..., Workers], tmp_path: Path
+) -> None:
+    job = workers(SMALL, LARGE, rule=Adam(learning_rate=0.5))
+    whole = PushPayload({"large": np.ones(LARGE.shape, np.float32)})
+    job.sessions[0].step(whole, step_increment=1)
+    _taken(job)
+    [small, large] = job.stores[0].cuts.kept(1).blocks
+    assert [piece.room for piece in small.pieces] == [None]
+    rooms = [piece.room for piece in large.pieces]
+    assert [room.size for room in rooms if room is not None] == [
+        piece.num_bytes for piece in large.pieces
+    ]
+    job.sessions[0].step(whole, step_increment=1)
+    for piece, room in zip(large.pieces, rooms, strict=True):
+        assert piece.kept is not None
+        assert len(piece.kept) == 3  # the values and both slots
+        assert all(np.shares_memory(copy, room) for copy in piece.kept)
+    job.saved(tmp_path)
+    assert all(piece.kept is None for piece in large.pieces)  # it is given back
+    assert all(piece.room is None for piece in large.pieces)
+
+
+def test_memory_for_a_cut_that_comes_to_nothing_is_given_back(
+    workers: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Array]] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Rooms:
+        rooms = make_rooms(*args, **kwargs)
+        made.extend(weakref.ref(room) for each in rooms.values() for room in each)
+        return rooms
+
+    monkeypatch.setattr("windlass.server.ps.store.make_rooms", noted)
+    job = workers(LARGE)
+    job.add(0, "large")
+    job.begin()
+    assert [ref() is not None for ref in made] == [True, True]
+    job.stores[0].cuts.end(1)
+    assert [ref() for ref in made] == [None, None]
+
+
+def test_slots_that_are_bound_while_a_cut_waits_are_in_it(
+    workers: Callable[..., Workers], tmp_path: Path
+) -> None:
+    job = workers(LARGE)
+    job.add(0, "large")
+    job.begin()  # with memory for the values alone
+    job.sessions[0].bind(["large"], Adam(learning_rate=0.5))
+    for session in job.sessions[:2]:
+        assert session.mark_cut(1)
+    job.stores[0].cuts.finish(1)
+    job.sessions[0].step(PushPayload({"large": np.ones(LARGE.shape, np.float32)}))
+    saved = job.saved(tmp_path)
+    assert {name.rpartition(":")[2] for name in saved if name.count(":") > 1} == {
+        "momentum",
+        "velocity",
+    }
+    for name, values in saved.items():
+        assert (values == (0 if name.endswith(("momentum", "velocity")) else 1)).all()
 
 
 def test_a_growing_table_is_that_of_the_cut(
@@ -321,7 +386,10 @@ def test_what_does_not_fit_is_not_kept_and_training_goes_on(
     workers: Callable[..., Workers], tmp_path: Path
 ) -> None:
     job = workers(LARGE, max_ps_bytes=LARGE.num_bytes + 1000)
+    job.add(0, "large", 0)
     _taken(job)
+    [large] = job.stores[0].cuts.kept(1).blocks
+    assert [piece.room for piece in large.pieces] == [None, None]
     job.add(0, "large")
     with pytest.raises(CutVoidError, match=r"1000 are left of max_ps_bytes"):
         job.saved(tmp_path)

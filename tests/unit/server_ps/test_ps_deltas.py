@@ -86,7 +86,9 @@ class Cluster:
         order = ORDERS[kind]
         directory, base = model_dir / order.checkpoint, model_dir / order.base
         moment = Moment(7, may_be_base=order.may_be_base)
-        images = [store._take_image(moment, True, None) if cut else None for store in self.stores]
+        images = [
+            store._take_image(moment, True, None, {}) if cut else None for store in self.stores
+        ]
         if cut:
             for store, image in zip(self.stores, images, strict=True):
                 store.cuts.image = image
