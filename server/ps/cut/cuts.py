@@ -20,7 +20,7 @@ from .rooms import Rooms
 
 log = logging.getLogger(__name__)
 
-_ROOM_PART = 0.25  # of the longest hold: by then other ps may hold pushes already
+_ROOM_PART = 0.5  # of the longest hold: other ps may hold by then, and still wait for marks
 
 MakeRooms = Callable[[bool, float], Rooms]
 """Makes memory for values, with slots or without, up to a time of ``time.monotonic``."""
