@@ -24,7 +24,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.engine.push_target import StepInfo
-from windlass.net.memory_pool import temporary_buffer
+from windlass.net.memory_pool import present_buffer
 from windlass.server.ps import locked_copies, piece_copies, saving, tensor_plan
 from windlass.server.ps.layout_compiler import compile_layout
 from windlass.server.ps.saving import save_shards
@@ -403,11 +403,11 @@ def test_saving_takes_memory_for_one_copy_whatever_the_shard(
     whole = cluster.value("w").nbytes * 2
     taken: list[int] = []
 
-    def buffer(count: int, dtype: DType) -> Array:
-        taken.append(count * dtype.itemsize)
-        return temporary_buffer(count, dtype)
+    def buffer(num_bytes: int) -> Array:
+        taken.append(num_bytes)
+        return present_buffer(num_bytes)
 
-    monkeypatch.setattr(piece_copies, "temporary_buffer", buffer)
+    monkeypatch.setattr(piece_copies, "present_buffer", buffer)
     tracemalloc.start()
     part = save_shards(cluster.stores[0], str(tmp_path))
     _, peak = tracemalloc.get_traced_memory()
