@@ -40,7 +40,7 @@ class CutGate:
 
     def __init__(self, cut: ShareCut, taken: Callable[[ShareCut], None]) -> None:
         self._change = threading.Condition()
-        self._taken: Callable[[ShareCut], None] | None = taken
+        self._taken = taken
         self._begun = cut
         self.cut = replace(cut, state=CutState.HOLDING)
 
@@ -87,11 +87,11 @@ class CutGate:
             self._advance(after)
 
     def _advance(self, after: ShareCut) -> None:
-        if after.state is CutState.TAKEN and self._taken is not None:
+        if after.state is CutState.TAKEN:
             self._taken(after)
         self.cut = after  # from here on pushes go on, also those that look without the lock
         if not after.is_holding:
-            self._taken = None  # it has memory
+            self._taken = lambda _: None  # the other one has memory
             self._change.notify_all()
 
 
