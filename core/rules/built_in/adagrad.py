@@ -10,13 +10,11 @@ from ..counterparts import Counterparts, Hyperparameters, OnServer, OnWorker, Pl
 from ..kernels import AHEAD, UpdateFunction, clip, kernel, prefetch_row
 from ..update_rules import Rate, Slots, UpdateRule
 
-_SMALL_EPSILON = 1e-8
 
-
-@kernel(scalars=4, slots=1)
+@kernel(scalars=5, slots=1)
 def adagrad(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """``a += g*g; w -= lr * g / sqrt(a + eps)``. h[3]: eps."""
-    scale, limit, lr, eps = h[0], h[1], h[2], h[3]
+    """``a += g*g; w -= lr * g / (sqrt(a + inside) + outside)``. h[3], h[4]: inside, outside."""
+    scale, limit, lr, inside, outside = h[0], h[1], h[2], h[3], h[4]
     for r in range(rows.size):
         if r + AHEAD < rows.size:
             ahead = rows[r + AHEAD] * width
@@ -27,18 +25,19 @@ def adagrad(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
             x = clip(g[at + i] * scale, limit)
             a = s0[lo + i] + x * x
             s0[lo + i] = a
-            w[lo + i] -= lr * x / np.sqrt(a + eps)
+            w[lo + i] -= lr * x / (np.sqrt(a + inside) + outside)
 
 
 def _of_torch(group: Hyperparameters) -> Place:
     if group["lr_decay"]:
         return OnWorker(f"lowers its rate with the steps of each parameter ({group['lr_decay']=})")
-    epsilon = float(group["eps"])
-    if epsilon > _SMALL_EPSILON:
-        return OnWorker(f"adds an epsilon of {epsilon:g} outside of the root, the rule inside")
-    start = float(group["initial_accumulator_value"])
-    # Inside of the root its square is the same where the root is 0, or larger by far.
-    return torch_place("Adagrad", group, initial_accumulator_value=start, epsilon=epsilon**2)
+    return torch_place(
+        "Adagrad",
+        group,
+        initial_accumulator_value=float(group["initial_accumulator_value"]),
+        epsilon=float(group["eps"]),
+        epsilon_in_root=False,
+    )
 
 
 def _of_optax(hyper: Mapping[str, Hyperparameters]) -> Place:
@@ -50,8 +49,8 @@ def _of_optax(hyper: Mapping[str, Hyperparameters]) -> Place:
 class Adagrad(UpdateRule):
     """``a += g²; w -= lr * g / sqrt(a + epsilon)``. Duchi et al., JMLR 2011.
 
-    As Keras and optax' ``scale_by_rss`` but for where epsilon stands; PyTorch adds it outside the
-    root.
+    As Keras and optax' ``scale_by_rss``. PyTorch adds epsilon to the root, as this rule does with
+    ``epsilon_in_root=False``: ``w -= lr * g / (sqrt(a) + epsilon)``.
     """
 
     slots: ClassVar[Slots] = {"accumulator": "initial_accumulator_value"}
@@ -64,14 +63,20 @@ class Adagrad(UpdateRule):
     learning_rate: Rate = 0.001
     initial_accumulator_value: float = Field(default=0.1, ge=0)
     epsilon: float = Field(default=1e-7, ge=0)
+    epsilon_in_root: bool = True
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
         """As the kernel says."""
-        return rate, self.epsilon
+        return rate, *self._epsilons()
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
         """The formula above."""
         a = slots["accumulator"] = slots["accumulator"] + g * g
-        return w - rate * g / xp.sqrt(a + self.epsilon)
+        inside, outside = self._epsilons()
+        return w - rate * g / (xp.sqrt(a + inside) + outside)
+
+    def _epsilons(self) -> tuple[float, float]:
+        """What is added inside and outside of the root."""
+        return (self.epsilon, 0.0) if self.epsilon_in_root else (0.0, self.epsilon)

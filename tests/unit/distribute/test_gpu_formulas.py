@@ -57,6 +57,9 @@ RULES: dict[str, UpdateRule] = {
     "nesterov": SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
     "adagrad": Adagrad(learning_rate=0.1),
     "adagrad-options": Adagrad(learning_rate=0.1, initial_accumulator_value=0.5, epsilon=0.01),
+    "adagrad-epsilon-after-the-root": Adagrad(
+        learning_rate=0.1, epsilon=0.01, epsilon_in_root=False
+    ),
     "rmsprop": RMSprop(learning_rate=0.05),
     "rmsprop-momentum": RMSprop(learning_rate=0.05, momentum=0.9, rho=0.8),
     "rmsprop-centered": RMSprop(learning_rate=0.05, centered=True, epsilon=0.01),

@@ -74,7 +74,7 @@ def run_windlass(rule: UpdateRule, start: Array, gradients: list[Array]) -> Arra
     return block.view(0).copy()
 
 
-OTHERS = {"rate_in_velocity", "corrected_epsilon", "float32_correction"}
+OTHERS = {"rate_in_velocity", "corrected_epsilon", "epsilon_in_root", "float32_correction"}
 """Hyperparameters that make a rule the one of PyTorch and optax."""
 
 
@@ -123,6 +123,11 @@ KERAS_CASES: dict[str, UpdateRule] = {
     "lion": Lion(learning_rate=0.05),
     "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
     "lamb": Lamb(learning_rate=0.05),
+    **{  # which shows where it is added
+        f"{kind.__name__.lower()}-epsilon": kind(learning_rate=0.05, epsilon=0.1)  # type: ignore[call-arg]
+        for kind in built_in_rules()
+        if "epsilon" in kind.model_fields
+    },
 }
 
 SCHEDULES: dict[str, schedules.Schedule] = {

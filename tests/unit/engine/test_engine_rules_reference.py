@@ -44,6 +44,9 @@ RULES: dict[str, UpdateRule] = {
     ),
     "adagrad": Adagrad(learning_rate=0.1),
     "adagrad-from-zero": Adagrad(learning_rate=0.1, initial_accumulator_value=0.0, epsilon=1e-3),
+    "adagrad-epsilon-after-the-root": Adagrad(
+        learning_rate=0.1, initial_accumulator_value=0.0, epsilon=0.1, epsilon_in_root=False
+    ),
     "rmsprop": RMSprop(learning_rate=0.05, rho=0.8),
     "rmsprop-momentum": RMSprop(learning_rate=0.05, momentum=0.9),
     "rmsprop-centered": RMSprop(learning_rate=0.05, centered=True, epsilon=1e-3),
@@ -130,7 +133,10 @@ class Reference:
                     self.w = self.w + lr * (rule.momentum * m - g if rule.nesterov else m)
             case Adagrad():
                 a = slots["accumulator"] = slots["accumulator"] + g**2
-                self.w = self.w - lr * g / np.sqrt(a + rule.epsilon)
+                if rule.epsilon_in_root:
+                    self.w = self.w - lr * g / np.sqrt(a + rule.epsilon)
+                else:
+                    self.w = self.w - lr * g / (np.sqrt(a) + rule.epsilon)
             case RMSprop():
                 v = slots["velocity"] = rule.rho * slots["velocity"] + (1 - rule.rho) * g**2
                 if rule.centered:

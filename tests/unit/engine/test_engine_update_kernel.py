@@ -18,7 +18,7 @@ SIZE = 12
 
 def arguments(name: str) -> dict[str, Any]:
     """Right ones: four rows of three elements, two of them updated."""
-    scalars = {"sgd": 3, "momentum": 6, "adagrad": 4, "rmsprop": 8, "adam": 9, "ftrl": 8}[name]
+    scalars = {"sgd": 3, "momentum": 6, "adagrad": 5, "rmsprop": 8, "adam": 9, "ftrl": 8}[name]
     slots = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 3, "adam": 2, "ftrl": 2}[name]
     return {
         "value": np.ones(SIZE, F32),

@@ -50,6 +50,13 @@ SERVED: dict[str, tuple[OnServer | OnWorker, UpdateRule, float]] = {
         rules.Adam(learning_rate=0.1, beta_2=0.99, epsilon=1e-8),
         0,
     ),
+    "torch-adagrad-has-epsilon-after-the-root": (
+        place_torch("Adagrad", ADAGRAD),
+        rules.Adagrad(
+            learning_rate=0.1, initial_accumulator_value=0, epsilon=1e-10, epsilon_in_root=False
+        ),
+        0,
+    ),
     "keras-adam": (
         place_keras("Adam", {"learning_rate": 0.1, "beta_1": 0.8, "name": "adam", "clipnorm": 2.0}),
         rules.Adam(learning_rate=0.1, beta_1=0.8, clipnorm=2.0),
@@ -120,7 +127,6 @@ LEFT: dict[str, tuple[OnServer | OnWorker, str]] = {
     "dampening": (place_torch("SGD", SGD | {"dampening": 0.5}), "dampens its momentum"),
     "amsgrad": (place_torch("Adam", ADAM | {"amsgrad": True}), "amsgrad"),
     "falling rate": (place_torch("Adagrad", ADAGRAD | {"lr_decay": 0.1}), "lowers its rate"),
-    "epsilon": (place_torch("Adagrad", ADAGRAD | {"eps": 1e-3}), "outside of the root"),
     "keras average": (place_keras("SGD", {"learning_rate": 0.1, "use_ema": True}), "use_ema"),
     "keras decay": (place_keras("SGD", {"learning_rate": 0.1, "weight_decay": 0.1}), "decays"),
     "optax chain": (
