@@ -234,7 +234,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             return loss
         if self.worker_reason is None:
             self._rules.follow()
-            gradients = self._rules.with_decay(
+            gradients = self._rules.completed(
                 self._gradients(),
                 self._parameters,
                 share=1.0 if reduced else self._share_of_decay(),

@@ -7,6 +7,7 @@ program sets counts from the next step on.
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.errors import ConfigurationError
 from ..core.rules.counterparts import OnServer, OnWorker, Place
 from ..distribute.optimizer import Optimizer
@@ -74,10 +75,11 @@ class TorchRules:
             if id(parameter) in names
         }
 
-    def with_decay(
+    def completed(
         self, gradients: dict[str, Any], parameters: Mapping[str, Any], *, share: float = 1.0
     ) -> dict[str, Any]:
-        """Add coupled weight decay to gradients, which is the worker's part.
+        """What rules leave to the worker: coupled weight decay, and gradients of all rows of a
+        parameter with momentum, which in PyTorch goes on in rows that a sparse gradient has not.
 
         Args:
             gradients: Gradients by name, changed in place.
@@ -88,12 +90,18 @@ class TorchRules:
         Raises:
             ConfigurationError: A parameter with a decay has a sparse gradient.
         """
-        for (_, decay, _), group in zip(self._rules, self._optimizer.param_groups, strict=True):
-            if not decay:
+        rows = {name for name, each in gradients.items() if isinstance(each, IndexedSlices)}
+        for (rule, decay, _), group in zip(self._rules, self._optimizer.param_groups, strict=True):
+            moves_all = bool(rows) and bool(getattr(rule.rule, "momentum", 0.0))
+            if not decay and not moves_all:
                 continue
             chosen = {id(parameter) for parameter in group["params"]}
             for name, parameter in parameters.items():
                 if id(parameter) in chosen and name in gradients:
+                    if not decay:
+                        if name in rows:
+                            gradients[name] = to_array(parameter.grad.to_dense())
+                        continue
                     if parameter.grad.layout is not torch.strided:
                         raise ConfigurationError(
                             f"{name!r} has a sparse gradient, and {self.kind} a weight_decay of "

@@ -47,6 +47,9 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SPARSE: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.05}),
+    "sgd-momentum": ("SGD", {"lr": 0.05, "momentum": 0.9}),
+    "sgd-nesterov": ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
+    "sgd-dampening": ("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.3}),
     "adagrad": ("Adagrad", {"lr": 0.05, "eps": 1e-2, "initial_accumulator_value": 0.1}),
     "adagrad-rate": ("Adagrad", {"lr": 0.05, "eps": 1e-2, "lr_decay": 0.05}),
     "adam": ("SparseAdam", {"lr": 0.05, "eps": 1e-2}),

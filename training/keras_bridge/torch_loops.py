@@ -198,7 +198,7 @@ class TorchLoopSteps(TorchSteps):
         extended = weights.store.strategy.extended
         share = 1.0 if weights.store.mean else 1.0 / extended.num_replicas_in_sync
         tensors = {name: variable._value for name, variable in self._trainable.items()}
-        named = trainer.groups.with_decay(named, tensors, share=share)
+        named = trainer.groups.completed(named, tensors, share=share)
         return weights.exchange(named, changed=changed)
 
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
