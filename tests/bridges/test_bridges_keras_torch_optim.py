@@ -57,8 +57,13 @@ def made(strategy: Any, make: Make, *, inside: bool = False) -> tuple[Any, Any]:
     return model, optimizer or make(model.parameters())
 
 
+def loss_of(made: Any, y: Any) -> Any:
+    """Where the model is: on a GPU if Keras has found one."""
+    return torch.nn.functional.cross_entropy(made, torch.tensor(y, device=made.device))
+
+
 def step(model: Any, optimizer: Any, x: Any, y: Any) -> float:
-    loss = torch.nn.functional.cross_entropy(model(x, training=True), torch.tensor(y))
+    loss = loss_of(model(x, training=True), y)
     model.zero_grad()
     loss.backward()
     optimizer.step()
@@ -141,9 +146,10 @@ def test_closures_hooks_and_a_grad_scaler_are_as_ever(make: Make) -> None:
                 torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.01) and None
             )
         )
-        scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+        device = model.trainable_variables[0].value.device
+        scaler = torch.amp.GradScaler(device.type, init_scale=128.0)
         for number in range(5):
-            loss = torch.nn.functional.cross_entropy(model(X[number]), torch.tensor(Y[number]))
+            loss = loss_of(model(X[number]), Y[number])
             optimizer.zero_grad()
             scaler.scale(loss).backward()
             if number == 2:
@@ -188,9 +194,8 @@ WORKERS = """\
 import sys
 sys.path[:0] = {path}
 import numpy as np
-import torch
 import windlass as wl
-from test_bridges_keras_torch_optim import STEPS, X, Y, adam, amsgrad, keras
+from test_bridges_keras_torch_optim import STEPS, X, Y, adam, amsgrad, keras, loss_of
 
 strategy = wl.distribute.{strategy}()
 for make in (adam, amsgrad):
@@ -202,7 +207,7 @@ for make in (adam, amsgrad):
     strategy.barrier()
     mine = slice(16 * strategy.task_index, 16 * strategy.task_index + 16)
     for x, y in zip(X, Y):
-        loss = torch.nn.functional.cross_entropy(model(x[mine]), torch.tensor(y[mine]))
+        loss = loss_of(model(x[mine]), y[mine])
         model.zero_grad()
         loss.backward()
         optimizer.step()
