@@ -12,7 +12,7 @@ they do the averages of batch norm.
 Workers of parameter servers end their epochs at different times and wait for nobody: each adds its
 epoch to a sum on the servers when it ends, and the chief takes what is there, with its own, for the
 logs of its epoch. So nothing counts twice; what others end after the chief's last epoch is in no
-log. Others than the chief see their own.
+log. Others than the chief see their own. A mean is one of epochs, and the first replica the chief.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,12 @@ from ...core.arrays.dtypes import Array
 from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
+from .frameworks import keras
 from .in_sync import sum_over_workers, workers_in_sync
+from .replica_parts import combination
 
 MOST_NUMBERS = 8192
-"""The numbers that metrics of an asynchronous job may keep: 64 KiB on a ps."""
+"""The numbers of a sum on the servers, the last one the count of its epochs: 64 KiB on a ps."""
 
 
 class InSync:
@@ -44,19 +46,12 @@ class InSync:
 
     def combine(self, metrics: Sequence[Any], averages: Sequence[Any]) -> None:
         """Give metrics' variables their totals, and averages their mean."""
-        pairs = [(v, getattr(v, "aggregation", None) or "sum") for v in metrics]
-        pairs += [(variable, "mean") for variable in averages]
-        if not pairs:
+        variables = [*metrics, *averages]
+        if not variables:
             return
-        mine = packed([variable for variable, _ in pairs])
-        counts = not_first = np.ones(len(mine))
-        if not self._is_first:
-            not_first = np.zeros(len(mine))
-        kinds = np.repeat([how for _, how in pairs], [_size(variable) for variable, _ in pairs])
-        counts = np.where(kinds == "mean", self._count, counts)
-        given = np.where(kinds == "only_first_replica", mine * not_first, mine)
-        total = sum_over_workers(self._strategy, given) / counts
-        unpack(total, [variable for variable, _ in pairs])
+        kinds = _kinds(metrics, averages)
+        given = _given(packed(variables), kinds, is_first=self._is_first)
+        unpack(_combined(sum_over_workers(self._strategy, given), kinds, self._count), variables)
 
 
 class OnServers:
@@ -82,16 +77,41 @@ class OnServers:
 
     def combine(self, metrics: Sequence[Any]) -> None:
         """Add this worker's epoch; on the chief give metrics' variables what there is."""
-        mine = packed(metrics)
-        if not 0 < len(mine) <= MOST_NUMBERS:
+        kinds = _kinds(metrics)
+        count = len(kinds)
+        if not 0 < count < MOST_NUMBERS:
             return
         whole = np.zeros((1, MOST_NUMBERS))
-        whole[0, : len(mine)] = mine
+        whole[0, :count] = _given(packed(metrics), kinds, is_first=self._is_chief)
+        whole[0, -1] = 1
         self._sum.assign_add(whole)
         if self._is_chief:
             total = np.array(self._sum.read_value())
             self._sum.assign_sub(total)
-            unpack(total[0], metrics)
+            unpack(_combined(total[0, :count], kinds, total[0, -1]), metrics)
+
+
+def _kinds(metrics: Sequence[Any], averages: Sequence[Any] = ()) -> Array:
+    """How each number of :func:`packed` becomes the job's, as a :data:`Combination`."""
+    kinds: list[str] = [
+        combination(
+            getattr(variable, "aggregation", "sum"),
+            is_float=keras.backend.is_float_dtype(variable.dtype),
+        )
+        for variable in metrics
+    ]
+    kinds += ["mean"] * len(averages)
+    return np.repeat(kinds, list(map(_size, [*metrics, *averages])))
+
+
+def _given(mine: Array, kinds: Array, *, is_first: bool) -> Array:
+    """What a worker adds to a sum."""
+    return mine if is_first else np.where(kinds == "first", 0.0, mine)
+
+
+def _combined(total: Array, kinds: Array, count: float) -> Array:
+    """What becomes of a sum that so many have added to."""
+    return total / np.where(kinds == "mean", count, 1)
 
 
 def packed(variables: Sequence[Any]) -> Array:
