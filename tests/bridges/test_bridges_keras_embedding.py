@@ -66,6 +66,67 @@ def test_the_curve_is_that_of_keras_own_embedding(keras: Any) -> None:
     assert sum(weight.numpy().size for weight in shared.weights) == 8 + 8 * LENGTH + 1
 
 
+REPEATED = (IDS % 8).astype(np.int32)
+"""Ids that each batch has several times."""
+
+
+def trained_table(keras: Any, optimizer: Any, *, one_hot: bool = False, deltas: Any = None) -> Any:
+    """An embedding after training alone, or under a strategy."""
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.layers.Embedding(8, 4, embeddings_initializer="ones"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(1),
+    ]
+    if one_hot:
+        layers[0] = keras.layers.Dense(4, kernel_initializer="ones", use_bias=False)
+    shape = (LENGTH, 8) if one_hot else (LENGTH,)
+    model = keras.Sequential([keras.Input(shape), *layers], name="net")
+    model.compile(optimizer, "mse")
+    if deltas is not None:
+        strategy = wl.distribute.ParameterServerStrategy()
+        wl.training.keras.distribute(model, strategy, deltas=deltas)
+    x = np.eye(8, dtype=np.float32)[REPEATED] if one_hot else REPEATED
+    model.fit(x, Y, batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
+    return model.get_weights()[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("SGD", {}),
+        ("SGD", {"clipnorm": 0.1}),
+        ("Adagrad", {}),
+        ("RMSprop", {}),
+        ("Adam", {"amsgrad": True}),
+    ],
+)
+def test_repeated_ids_are_as_keras_has_them_or_a_warning_says_how_they_are(
+    kind: str, options: dict[str, Any], keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keras on TensorFlow takes each occurrence by itself, else their sum, as of a dense layer."""
+
+    def optimizer() -> Any:
+        return getattr(keras.optimizers, kind)(0.1, **options)
+
+    def close(found: Any, expected: Any) -> bool:
+        return bool(np.allclose(found, expected, rtol=1e-4, atol=1e-5))
+
+    alone = trained_table(keras, optimizer())
+    dense = trained_table(keras, optimizer(), one_hot=True)
+    on_worker = trained_table(keras, optimizer(), deltas="always")
+    assert close(on_worker, alone)
+    assert "each occurrence of an id" not in caplog.text
+    shared = trained_table(keras, optimizer(), deltas="allow")
+    differs = keras.backend.backend() == "tensorflow" and (kind != "SGD" or bool(options))
+    assert close(alone, dense) is not differs
+    if options.get("amsgrad"):  # it has no rule
+        assert close(shared, alone)
+        return
+    assert close(shared, dense)
+    assert caplog.text.count("each occurrence of an id") == differs
+
+
 def test_two_workers_train_a_table_that_neither_of_them_has(keras: Any) -> None:
     """Called twice in a model of its own kind, with ids that the model computes."""
 

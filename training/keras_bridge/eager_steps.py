@@ -74,6 +74,10 @@ class EagerSteps(ABC):
     def tensor(self, gradient: Array, variable: Any) -> Any:
         """The gradient of a variable, as its optimizer takes it."""
 
+    def has_rows(self, gradient: Any) -> bool:  # noqa: ARG002 - of TensorFlow some do
+        """Whether a gradient has rows, which the framework's own optimizers take as they are."""
+        return False
+
     @abstractmethod
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """A step of the model's own optimizer."""
@@ -173,13 +177,15 @@ class EagerSteps(ABC):
                 nonlocal undo
                 if not_finite(reduced) is not None:
                     undo = self.state_copy()
-                self.apply_here(
-                    [
-                        None if name is None or given is None else self.tensor(reduced[name], v)
-                        for name, given, v in zip(names, gradients, variables, strict=True)
-                    ],
-                    variables,
-                )
+
+                def taken(name: str | None, given: Any, variable: Any) -> Any:
+                    if name is None or given is None:
+                        return None
+                    if self.has_rows(given) and reduced[name] is named[name]:
+                        return given
+                    return self.tensor(reduced[name], variable)
+
+                self.apply_here(list(map(taken, names, gradients, variables)), variables)
                 return {
                     name: self.array(weights.variables[name]) - before[name] for name in reduced
                 }

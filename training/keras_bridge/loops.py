@@ -193,6 +193,7 @@ def apply(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | N
     if framework_of_keras() == "tensorflow" and backend.is_tracing():
         require_one_replica(optimizer, strategy, "a tf.function")
         backend.apply_in_graph(
+            optimizer,
             lambda arrays: loop_of(optimizer, strategy).apply(arrays, trained, in_run=in_run),
             kept,
             trained,

@@ -5,8 +5,10 @@ the graph, by eager code, so nothing of a graph waits for the network, and the g
 by XLA. What comes back is loaded into the same ``tf.Variable`` objects.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from .eager_steps import EagerSteps, joined
+from .in_sync import workers_in_sync
 from .loop_state import plainly
 from .tensorflow_features import GraphFeatureReader
 
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 
 tf: Any = require("tensorflow", "keras,tensorflow")
 
+log = logging.getLogger(__name__)
+
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+_told_of_rows: WeakSet[Any] = WeakSet()  # optimizers
 
 COMPILES_ROWS = False
 """XLA refuses what a graph asks Python for."""
@@ -122,8 +129,24 @@ class TensorFlowSteps(EagerSteps):
         return "CPU" in variable._value.device
 
     def gradient(self, tensor: Any) -> Array:
-        """Of the same memory on the CPU."""
-        return np.asarray(tensor)
+        """Of the same memory on the CPU; rows added up."""
+        return np.asarray(tf.convert_to_tensor(tensor))
+
+    def has_rows(self, gradient: Any) -> bool:
+        """That of an embedding has, some of them twice."""
+        return isinstance(gradient, tf.IndexedSlices)
+
+    def push(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """And say once if rows are not taken as Keras alone takes them."""
+        if not self._takes_rows:
+            tell_of_rows(self._weights.optimizer, gradients, variables)
+        super().push(gradients, variables)
+
+    @property
+    def _takes_rows(self) -> bool:
+        """Whether Keras' optimizer is given rows as they are: of no other worker."""
+        alone = workers_in_sync(self._weights.store.strategy) == 1
+        return alone and self._weights.worker_reason is not None
 
     def tensor(self, gradient: Array, variable: Any) -> Any:  # noqa: ARG002
         """A tensor."""
@@ -189,7 +212,7 @@ class TensorFlowSteps(EagerSteps):
         """It asks by itself."""
 
     def _compute(self, data: Any) -> Any:
-        """The model's ``train_step``; its logs, and a dense gradient or None for each weight."""
+        """The model's ``train_step``; its logs, and a gradient or None for each weight."""
         handed: list[Any] = []
         optimizer = self._weights.optimizer
 
@@ -207,7 +230,11 @@ class TensorFlowSteps(EagerSteps):
                 f"train_step of {type(self._model).__name__} has to call self.optimizer.apply or "
                 f"apply_gradients once; it called it {len(handed)} times"
             )
-        found = (handed[0].get(id(variable)) for variable in self._trainable.values())
+        variables = list(self._trainable.values())
+        found = [handed[0].get(id(variable)) for variable in variables]
+        if self._takes_rows:
+            return logs, found
+        tell_of_rows(optimizer, found, variables)
         return logs, [None if each is None else tf.convert_to_tensor(each) for each in found]
 
     def _apply_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -218,7 +245,9 @@ class TensorFlowSteps(EagerSteps):
     def _compiled_apply(self) -> Any:
         variables = list(self._trainable.values())
         compiled = tf.function(
-            lambda gradients: self._apply_gradients(gradients, variables), autograph=False
+            lambda gradients: self._apply_gradients(gradients, variables),
+            autograph=False,
+            reduce_retracing=True,
         )
         return lambda gradients, _: compiled(gradients)
 
@@ -228,7 +257,39 @@ def is_tracing() -> bool:
     return not tf.executing_eagerly()
 
 
+def tell_of_rows(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Say once of an optimizer that Keras alone would take the rows of an embedding otherwise.
+
+    Only a step that is linear in the gradient is the same: that of SGD without clipping.
+
+    Args:
+        optimizer: The Keras optimizer.
+        gradients: What it is given, as TensorFlow has made it.
+        variables: Variables of Keras, in this order.
+    """
+    names = [
+        variable.path
+        for gradient, variable in zip(gradients, variables, strict=True)
+        if isinstance(gradient, tf.IndexedSlices)
+    ]
+    if not names or optimizer in _told_of_rows:
+        return
+    kind = type(optimizer).__name__
+    if kind == "SGD" and not any(getattr(optimizer, name) for name in _CLIPPING):
+        return
+    _told_of_rows.add(optimizer)
+    log.warning(
+        "%s of Keras on TensorFlow takes each occurrence of an id in a batch by itself in %s; here "
+        "their gradients are added up first, as Keras does on JAX and PyTorch, and the curve is "
+        "theirs. For that of Keras alone on TensorFlow give wl.training.keras.distribute "
+        'deltas="always", without workers in sync',
+        kind,
+        ", ".join(map(repr, names)),
+    )
+
+
 def apply_in_graph(
+    optimizer: Any,
     push: Callable[[Sequence[Array]], Sequence[Array]],
     gradients: Sequence[Any],
     variables: Sequence[Any],
@@ -237,6 +298,7 @@ def apply_in_graph(
 
     They are assigned in the graph so that what comes after in the program reads them.
     """
+    tell_of_rows(optimizer, gradients, variables)
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
     arrived = tf.numpy_function(
         noting_errors()(lambda *arrays: push(arrays)),
