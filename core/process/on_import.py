@@ -17,8 +17,9 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
-_lock = threading.Lock()
+_lock = threading.Condition()
 _waiting: dict[str, Callable[[], None]] = {}
+_running: dict[str, int] = {}  # module -> the thread that calls its function
 _watching = False
 
 
@@ -31,16 +32,17 @@ def register(module: str, then: Callable[[], None]) -> None:
 def watch() -> None:
     """Look at what is imported, now and from now on. Cheap when there is nothing new.
 
-    A module that another thread is importing is waited for.
+    A module that another thread is importing is waited for, and so is a function that it calls.
     """
     global _watching  # noqa: PLW0603
-    if not _waiting:
+    if not _waiting and not _running:
         return
     with _lock:
         if not _watching:
             _watching = True
             sys.meta_path.insert(0, _Finder())
-    for module in [name for name in _waiting if sys.modules.get(name)]:
+        names = [*_waiting, *_running]
+    for module in filter(sys.modules.get, names):
         if _is_imported(import_module(module)):
             _call(module)
 
@@ -51,16 +53,23 @@ def _is_imported(module: ModuleType) -> bool:
 
 
 def _call(module: str) -> None:
+    me = threading.get_ident()
     with _lock:
+        _lock.wait_for(lambda: _running.get(module, me) == me)
         then = _waiting.pop(module, None)
-    if then is None:
-        return
+        if then is None:
+            return
+        _running[module] = me
     try:
         then()
     except BaseException:
         with _lock:
             _waiting.setdefault(module, then)
         raise
+    finally:
+        with _lock:
+            _running.pop(module, None)
+            _lock.notify_all()
 
 
 class _Finder(MetaPathFinder):

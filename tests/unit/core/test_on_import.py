@@ -57,6 +57,33 @@ def test_a_function_that_fails_is_called_again(calls: list[str]) -> None:
     assert calls == ["called", "called"]
 
 
+def test_a_function_that_another_thread_calls_is_waited_for(calls: list[str]) -> None:
+    """Else what it changes would not be changed yet."""
+    begun, may_end, seen = threading.Event(), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        assert may_end.wait(10)
+        calls.append("called")
+
+    def watch() -> None:
+        on_import.watch()
+        calls.append("after")
+        seen.set()
+
+    importlib.import_module(NAME)
+    on_import.register(NAME, slow)
+    threads = [threading.Thread(target=on_import.watch), threading.Thread(target=watch)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    assert not seen.wait(0.2)
+    may_end.set()
+    for thread in threads:
+        thread.join(10)
+    assert calls[-2:] == ["called", "after"]
+
+
 def test_a_module_that_another_thread_imports_is_waited_for(
     calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
