@@ -11,7 +11,7 @@ from ..core.showing import Shown
 from ..distribute.base.reductions import VariableAggregation
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
-from ..distribute.variables.variable import Variable
+from ..distribute.variables.variable import Variable, has_creators
 
 if TYPE_CHECKING:
     from ..distribute.strategies.steps_alone import StepsAlone
@@ -156,7 +156,12 @@ class NamedArrays(Shown):
 
 
 def _free_prefix(strategy: Strategy, names: Sequence[str]) -> str:
-    """What to put before names so that no variable has one of them; the same on every task."""
+    """What to put before names so that no variable has one of them; the same on every task.
+
+    Nothing where creators make the variables: those of an Estimator find them again by name.
+    """
+    if has_creators():
+        return ""
     prefix, number = "", 1
     while any(strategy.extended.has_name(prefix + name) for name in names):
         number += 1

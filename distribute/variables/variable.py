@@ -291,6 +291,11 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 _creators: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("creators", default=())
 
 
+def has_creators() -> bool:
+    """Whether a :func:`variable_creator_scope` is around the caller."""
+    return bool(_creators.get())
+
+
 @contextmanager
 def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[None]:
     """Make variables of this block by ``variable_creator(next_creator, **kwargs)``.

@@ -269,6 +269,25 @@ def test_a_second_store_of_the_same_names_has_variables_of_its_own(make: Callabl
     assert (first.pull()["w"].tolist(), second.pull()["w"].tolist()) == ([-1, -1], [0, 0])
 
 
+@each_strategy
+def test_where_a_creator_finds_variables_by_name_a_second_store_has_the_same(
+    make: Callable[[], Any],
+) -> None:
+    """As the second training of an Estimator: it goes on with the variables of the first."""
+    strategy, made = make(), dict[str, wl.Variable]()
+
+    def find(next_creator: Callable[..., wl.Variable], **given: Any) -> wl.Variable:
+        name = given["name"]
+        return made[name] if name in made else made.setdefault(name, next_creator(**given))
+
+    with wl.variable_creator_scope(find):
+        first, second = (
+            ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy) for _ in range(2)
+        )
+    assert list(made) == ["w"]
+    assert second.variables["w"] is first.variables["w"]
+
+
 def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
