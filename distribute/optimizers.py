@@ -92,13 +92,14 @@ class SGD(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Adagrad."""
+    """Adagrad; with ``epsilon_in_root=False`` as PyTorch has it."""
 
     def __init__(
         self,
         learning_rate: Rate = 0.001,
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
+        epsilon_in_root: bool = True,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -106,6 +107,7 @@ class Adagrad(Optimizer):
             learning_rate=learning_rate,
             initial_accumulator_value=initial_accumulator_value,
             epsilon=epsilon,
+            epsilon_in_root=epsilon_in_root,
             **clipping,
         )
 
