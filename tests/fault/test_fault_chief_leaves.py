@@ -10,7 +10,7 @@ import pytest
 
 from helpers.counting_job import CountingJob, counting_job
 from helpers.histories import read_history
-from helpers.waiting import scaled
+from helpers.waiting import scaled, wait_until
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.exit_codes import ExitCode
 
@@ -48,7 +48,8 @@ def test_a_chief_that_alone_is_asked_to_stop_leaves_its_job_to_the_next_one(
         assert latest_checkpoint(str(tmp_path / "model")) is not None
         while time.monotonic() < left + scaled(LOST_S) + 2:  # as a chief that is killed had
             job.go_on(20)
-        assert "goes on without the chief" in job.said("worker:0")
+        said = "goes on without the chief"
+        wait_until(lambda: said in job.said("worker:0"), 20, "what the worker says of it")
         job.start_again(CHIEF)
         job.until_said("going on at global step")
         job.go_on()
