@@ -1,7 +1,7 @@
 """``windlass jobs``, ``attach``, ``logs`` and ``stop``: the jobs of a standalone cluster."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,9 +11,6 @@ from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
 from .cluster_option import cluster_option
 from .submit_command import follow_to_end
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("jobs")

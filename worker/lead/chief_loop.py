@@ -136,7 +136,8 @@ class ChiefLoop:
             step, pushes = job.global_step, job.pushes
             due = job.phase is Phase.RUNNING and self._is_due(step, pushes, now)
             record = step > self._recorded_step and now - self._recorded_at >= _RECORD_S
-            record |= job.processes != self._recorded_processes
+            if self._checkpointer is not None:  # else nothing is written down
+                record |= job.processes != self._recorded_processes
         self._summarize()
         if self._ending or not (self._save_under_way is None or self._save_under_way.done()):
             return

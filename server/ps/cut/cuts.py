@@ -159,11 +159,7 @@ class ShareCuts:
             cut = marks.begun(before, number, workers, until)
             if cut is before:
                 return
-            if self._last is not None:
-                self._last.void(f"cut {number} was begun")
-            if self.image is not None:
-                self.image.drop(f"cut {number} was begun")
-                self.image = None
+            self._abandon(f"cut {number} was begun")  # an order between them may have come first
 
             def taken(after: ShareCut) -> None:
                 moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
@@ -220,11 +216,14 @@ class ShareCuts:
     def abandon(self, why: str) -> None:
         """Let all pushes go on, and keep nothing of any cut."""
         with self._lock:
-            if self._last is not None:
-                self._last.void(why)
-            if self.image is not None:
-                self.image.drop(why)
-            self.gate = self.image = None
+            self._abandon(why)
+
+    def _abandon(self, why: str) -> None:
+        if self._last is not None:
+            self._last.void(why)
+        if self.image is not None:
+            self.image.drop(why)
+        self.gate = self.image = None
 
     def _open(self, gate: CutGate) -> None:
         with self._lock:

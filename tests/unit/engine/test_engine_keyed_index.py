@@ -286,9 +286,10 @@ def test_many_keys_are_made_distinct() -> None:
     np.testing.assert_array_equal(unique[inverse], keys)
 
 
+@pytest.mark.parametrize("count", [10_000, 150_000], ids=["one thread", "several"])
 @pytest.mark.parametrize("num_ps", [1, 2, 7])
-def test_distinct_keys_of_a_ps_stand_beside_each_other_in_order(num_ps: int) -> None:
-    keys = np.random.default_rng(1).integers(-3000, 3000, 10_000)
+def test_distinct_keys_of_a_ps_stand_beside_each_other_in_order(num_ps: int, count: int) -> None:
+    keys = np.random.default_rng(1).integers(-3000, 3000, count)
     unique, inverse, bounds = distinct_by_ps("t", keys, num_ps, BufferPools())
     np.testing.assert_array_equal(unique[inverse], keys)
     expected = list(dict.fromkeys(keys.tolist()))
