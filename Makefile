@@ -24,6 +24,9 @@ TARGET ?= runtime
 VARIANT ?= cpu
 IMAGE ?= windlass$(if $(filter digits,$(TARGET)),-digits):0.1.0$(if $(filter gpu,$(VARIANT)),-gpu)
 
+# A module is compiled when it is imported first: most of those installed never are.
+INSTALL = -m pip install --quiet --no-compile
+
 # Tests wait much of the time, so more of them run at once than there are processors.
 JOBS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 XDIST = -n $(JOBS) --dist worksteal
@@ -37,49 +40,49 @@ help:  ## this list
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[examples]'
+	$(BIN)/python $(INSTALL) --upgrade 'pip>=25.1'
+	$(BIN)/python $(INSTALL) --editable '.[examples]'
 	touch $@
 
 $(DEV_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[examples]' --group dev
+	$(BIN)/python $(INSTALL) --editable '.[examples]' --group dev
 	touch $@
 
 $(BENCH_STAMP): $(DEV_STAMP)
-	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python $(INSTALL) --group bench
 	touch $@
 
 $(DOCS_STAMP): $(DEV_STAMP)
-	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/python $(INSTALL) --group docs
 	touch $@
 
 $(PEERS_STAMP): benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS_VENV)
-	$(PEERS_VENV)/bin/python -m pip install --quiet --requirement $<
+	$(PEERS_VENV)/bin/python $(INSTALL) --requirement $<
 	touch $@
 
 $(S3_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(S3_VENV)
-	$(S3_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(S3_VENV)/bin/python -m pip install --quiet --editable '.[security]' --group s3
+	$(S3_VENV)/bin/python $(INSTALL) --upgrade 'pip>=25.1'
+	$(S3_VENV)/bin/python $(INSTALL) --editable '.[security]' --group s3
 	touch $@
 
 $(PARITY_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(PARITY_VENV)
-	$(PARITY_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(PARITY_VENV)/bin/python -m pip install --quiet --editable . --group parity
+	$(PARITY_VENV)/bin/python $(INSTALL) --upgrade 'pip>=25.1'
+	$(PARITY_VENV)/bin/python $(INSTALL) --editable . --group parity
 	touch $@
 
 # Where the index has no CPU build of PyTorch or TensorFlow, its tests are skipped, and say so.
 $(BRIDGES_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(BRIDGES_VENV)
-	$(BRIDGES_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BRIDGES_VENV)/bin/python -m pip install --quiet --editable . --group bridges
-	-$(BRIDGES_VENV)/bin/python -m pip install --quiet --group bridges-torch
+	$(BRIDGES_VENV)/bin/python $(INSTALL) --upgrade 'pip>=25.1'
+	$(BRIDGES_VENV)/bin/python $(INSTALL) --editable . --group bridges
+	-$(BRIDGES_VENV)/bin/python $(INSTALL) --group bridges-torch
 	touch $@
 
 $(BRIDGES_TF_STAMP): $(BRIDGES_STAMP)
-	-$(BRIDGES_VENV)/bin/python -m pip install --quiet --group bridges-tensorflow
+	-$(BRIDGES_VENV)/bin/python $(INSTALL) --group bridges-tensorflow
 	touch $@
 
 setup: $(DEV_STAMP)  ## create .venv with the package and everything to develop it

@@ -65,9 +65,7 @@ def test_alone(command: str, write: Write) -> None:
     assert ANSWER in run(command, write("ParameterServerStrategy"))
 
 
-@pytest.mark.parametrize(
-    "program", [pytest.param("train.py", marks=pytest.mark.real_start), "-m train"]
-)
+@pytest.mark.parametrize("program", ["train.py", "-m train"])
 def test_on_a_local_cluster(program: str, write: Write) -> None:
     output = run(f"windlass local --workers 2 --ps 2 {program}", write("ParameterServerStrategy"))
     assert output.count(ANSWER) == 3, output

@@ -36,7 +36,7 @@ def test_a_chief_that_alone_is_asked_to_stop_leaves_its_job_to_the_next_one(
 ) -> None:
     lease: dict[str, Any] = {"WINDLASS_LEASE_S": str(scaled(LOST_S) - 1)}
     with counting_job(
-        tmp_path, replicas=replicas, chief_counts=False, rows=100, pause_s=0.01, **RETURNS, **lease
+        tmp_path, replicas=replicas, chief_counts=False, rows=100, pause_s=0.05, **RETURNS, **lease
     ) as job:
         job.go_on()
         job.running[CHIEF].terminate()

@@ -140,12 +140,18 @@ def start(write_program: Callable[..., str], tmp_path: Path) -> Iterator[Callabl
 
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
-def test_ten_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
-    start: Callable[..., Containers], wait_until: Callable[..., None]
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param([CHIEF, PS0, W1], id="each role"),
+        pytest.param([CHIEF, PS0, W0, PS1, W1] * 2, id="ten", marks=pytest.mark.soak),
+    ],
+)
+def test_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
+    start: Callable[..., Containers], wait_until: Callable[..., None], killed: list[TaskId]
 ) -> None:
     job = start("1000000", "0.01")
     job.until_steps(20, wait_until, 60)
-    killed = [CHIEF, PS0, W0, PS1, W1] * 2
     for task in killed:
         before = job.step
         job.kill(task)

@@ -12,12 +12,17 @@ ROOMS = (
 )  # fmt: skip
 
 
-def sources() -> Iterator[Path]:
-    """Every Python file of the package that people wrote."""
+def sources(*words: str) -> Iterator[Path]:
+    """Every Python file of the package that people wrote; those with one of these words."""
     for folder in (*(ROOT / room for room in ROOMS), ROOT / "src" / "windlass"):
         for path in sorted(folder.rglob("*.py")):
-            if "_pb2" not in path.name:
+            if "_pb2" not in path.name and (not words or _has_any(path, words)):
                 yield path
+
+
+def _has_any(path: Path, words: tuple[str, ...]) -> bool:
+    text = path.read_text()
+    return any(word in text for word in words)
 
 
 def tree(path: Path) -> ast.Module:

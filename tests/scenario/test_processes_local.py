@@ -71,7 +71,6 @@ def test_what_a_task_has_detached_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.scenario
-@pytest.mark.real_start
 def test_a_job_of_every_role_ends_by_itself(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:

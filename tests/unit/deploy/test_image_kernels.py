@@ -59,7 +59,7 @@ def as_layer(tree: Path) -> None:
         archive.extractall(tree.parent, filter="tar")
 
 
-@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("prepared", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_kernel_of_the_image_is_used_if_sources_have_times_of_whole_seconds(
     tmp_path: Path, *, prepared: bool
 ) -> None:
