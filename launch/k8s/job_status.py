@@ -143,7 +143,7 @@ def _line(
     newest = pods[-1]
     name = newest["metadata"]["name"]
     retry = next_try(owner, index, newest, now)
-    found: PodState = pod_state(newest, events.get(("Pod", name), []), retry)
+    found: PodState = pod_state(newest, events.get(("Pod", name), []), retry, now)
     created = newest["metadata"].get("creationTimestamp")
     return TaskLine(
         task,

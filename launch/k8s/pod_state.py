@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ...cluster.resolvers.pods import why_not_running
@@ -19,6 +20,7 @@ DONE = "Done"
 MISSING = "Missing"
 
 _LONGEST = 400
+_LATE_S = 15.0  # after the end of a grace period the kubelet has killed what was left
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,19 @@ class PodState:
     restarts: int = 0
 
 
-def pod_state(pod: Json, events: Iterable[Json] = (), retry: str = "it is tried again") -> PodState:
+def pod_state(
+    pod: Json,
+    events: Iterable[Json] = (),
+    retry: str = "it is tried again",
+    now: datetime | None = None,
+) -> PodState:
     """The state of a pod, as the API lists it.
 
     Args:
         pod: Its JSON.
         events: Events about it, oldest first.
         retry: What follows when it has ended in a way that is worth another try.
+        now: The time, with a zone; None: not known, and no pod counts as late.
     """
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or []
@@ -67,9 +75,11 @@ def pod_state(pod: Json, events: Iterable[Json] = (), retry: str = "it is tried 
     if killed and phase != "Succeeded" and not _is_ready(status):
         more = f"; {retry}" if phase == FAILED else ""
         return said("OOMKilled", _memory_words(pod), f"{_MEMORY_REMEDY}{more}")
-    if pod.get("metadata", {}).get("deletionTimestamp"):
+    if until := pod.get("metadata", {}).get("deletionTimestamp"):
         if phase == FAILED:  # its Job keeps it until the next one is made
             return said("Leaving", "was asked to stop, and has left", retry)
+        if now is not None and (now - datetime.fromisoformat(until)).total_seconds() > _LATE_S:
+            return said("Leaving", *_node_words(pod))
         return said("Leaving", "asked to stop: it saves and leaves within its grace period")
     if phase == "Succeeded":
         return said(DONE)
@@ -82,11 +92,29 @@ def pod_state(pod: Json, events: Iterable[Json] = (), retry: str = "it is tried 
         elif code:
             before = f"was restarted: {_end_words(code, ended, status)}"
         return said(RUNNING, before, _MEMORY_REMEDY if killed else "")
+    if code and _waits_after_end(containers):
+        return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
     reason, remedy = _why_waiting(pod, status, list(events))
     state = "Starting" if phase == RUNNING else phase
     if state == "Starting" and not reason:
         reason = _why_not_ready(pod, status)
     return said(state, reason, remedy)
+
+
+def _node_words(pod: Json) -> tuple[str, str]:
+    """Reason and remedy of a pod whose grace period is over, and which nobody has ended."""
+    node = pod.get("spec", {}).get("nodeName", "")
+    return (
+        f"its time to leave is over, and node {node} does not say that it has left",
+        f"no other pod takes its place before: `kubectl get node {node}`; of a node that is off "
+        f"for good, `kubectl delete node {node}` ends its pods",
+    )
+
+
+def _waits_after_end(containers: list[Json]) -> bool:
+    """Whether the kubelet waits before it starts a container again that has ended by itself."""
+    waiting = [(each.get("state") or {}).get("waiting") or {} for each in containers]
+    return any(each.get("reason") == "CrashLoopBackOff" for each in waiting)
 
 
 def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]:
@@ -163,27 +191,38 @@ _REMEDIES = [
         "no node has so much free: lower resources, or let the cluster grow",
     ),
     (
-        re.compile(r"persistentvolumeclaim|unbound immediate|volume node affinity", re.I),
-        "look at the claim: `kubectl describe pvc{where}`; storage.storage_class or "
-        "storage.access may not be what this cluster has",
+        re.compile(r"Multi-Attach|FailedAttachVolume"),
+        "its volume is at another node: storage.access ReadWriteMany, or a URL as "
+        "storage.model_dir; or all pods on one node (kubernetes.node_selector)",
     ),
     (
-        re.compile(r'secret "[^"]*" not found|FailedMount'),
+        re.compile(r'secret "[^"]*" not found|in Secret |secret key'),
         "make the Secret that it names: docs/job-file.md says which files it holds",
     ),
     (
-        re.compile(r"CreateContainerConfigError|runAsNonRoot"),
-        "the image must run as a user that is not root",
+        re.compile(r'configmap "[^"]*" not found|in ConfigMap |config key'),
+        "make the ConfigMap that it names; one with code comes with `windlass k8s apply --code`",
     ),
-    (re.compile(r"taint"), "kubernetes.tolerations or kubernetes.node_selector may be missing"),
+    (
+        re.compile(
+            r"persistentvolumeclaim|unbound immediate|volume node affinity|FailedMount", re.I
+        ),
+        "look at the claim: `kubectl describe pvc{where}`; storage.storage_class or "
+        "storage.access may not be what this cluster has",
+    ),
+    (re.compile(r"runAsNonRoot"), "the image must run as a user that is not root"),
+    (
+        re.compile(r"taint|node affinity/selector"),
+        "kubernetes.tolerations or kubernetes.node_selector may be missing",
+    ),
     (re.compile(r"Unschedulable|FailedScheduling"), "`kubectl describe nodes` shows what is free"),
 ]
 
 
 def _exit_remedy(code: int | None, retry: str) -> str:
-    if code is None or code == 0:
+    if code == 0:
         return ""
-    if code < 128:
+    if code is not None and code < 128:
         return "a restart would fail again: its log says why"
     return retry
 

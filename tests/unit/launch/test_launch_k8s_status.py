@@ -54,6 +54,17 @@ def test_a_job_that_is_not_there_is_absent() -> None:
     assert headline(found).startswith("digits: Absent: there is no such job here")
 
 
+def waiting(reason: str, message: str = "", last: Listed | None = None) -> Listed:
+    """A container that does not run, and how it ended before."""
+    container: Listed = {
+        "name": "windlass",
+        "state": {"waiting": {"reason": reason, "message": message}},
+    }
+    if last:
+        container["lastState"] = {"terminated": last}
+    return {"phase": "Pending", "containerStatuses": [container]}
+
+
 CASES: list[Any] = [
     ("unschedulable", unschedulable(), [], "Pending", "Insufficient nvidia.com/gpu",
      "lower resources.gpu"),
@@ -78,7 +89,30 @@ CASES: list[Any] = [
     ("own failure", ended(1), [], "Failed", "exit code 1: the user's program raised",
      "its log says why"),
     ("peer lost", ended(138), [], "Failed", "exit code 138: a peer", "it is tried again"),
-    ("evicted", evicted(), [], "Failed", "Evicted: The node was low on resource", ""),
+    ("evicted", evicted(), [], "Failed", "Evicted: The node was low on resource",
+     "it is tried again"),
+    ("a Secret without a key", waiting("CreateContainerConfigError", "couldn't find key secret-key "
+     "in Secret train/bucket"), [], "Pending", "couldn't find key", "make the Secret"),
+    ("no ConfigMap of variables", waiting("CreateContainerConfigError",
+     'configmap "experiment" not found'), [], "Pending", "not found", "make the ConfigMap"),
+    ("no ConfigMap of code", waiting("ContainerCreating"), [("FailedMount", "MountVolume.SetUp "
+     'failed for volume "code" : configmap "digits-code-1-0" not found')], "Pending",
+     "digits-code-1-0", "make the ConfigMap"),
+    ("root", waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run "
+     "as root"), [], "Pending", "will run as root", "a user that is not root"),
+    ("a volume that one node mounts", waiting("ContainerCreating"), [("FailedAttachVolume",
+     'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) digits-ps-0')],
+     "Pending", "Multi-Attach error", "storage.access ReadWriteMany"),
+    ("a volume that cannot be mounted", waiting("ContainerCreating"), [("FailedMount",
+     'MountVolume.SetUp failed for volume "pvc-1" : mount failed: exit status 32')], "Pending",
+     "exit status 32", "`kubectl describe pvc -n train`"),
+    ("a selector without nodes", {"phase": "Pending"}, [("FailedScheduling", "0/3 nodes are "
+     "available: 3 node(s) didn't match Pod's node affinity/selector.")], "Pending",
+     "node affinity/selector", "kubernetes.node_selector"),
+    ("ended again and again", {**waiting("CrashLoopBackOff", "back-off 40s "
+     "restarting failed container", {"exitCode": 8, "message": "ACCESS (8): the CA is another"})},
+     [("BackOff", "Back-off restarting failed container")], "Failed",
+     "exit code 8: ACCESS (8): the CA is another", "its log says why"),
     ("preempted", {**ended(143), "conditions": [{"type": "DisruptionTarget", "status": "True",
      "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority "
      "pod"}]}, [], "Preempted", "PreemptionByScheduler",
@@ -243,6 +277,23 @@ def test_a_pod_that_is_asked_to_stop_is_leaving() -> None:
     assert found.state == "Leaving"
 
 
+@pytest.mark.parametrize(
+    ("until", "said", "remedy"),
+    [
+        ("2026-11-20T10:01:10Z", "saves and leaves within its grace period", ""),
+        ("2026-11-20T10:00:50Z", "node node-1 does not say", "`kubectl delete node node-1`"),
+    ],
+    ids=["in time", "its node does not answer"],
+)
+def test_a_pod_that_does_not_leave_names_its_node(until: str, said: str, remedy: str) -> None:
+    pod = task_pod("chief", 0, ready(), deletionTimestamp=until)
+    found = line(status([pod]), "chief:0")
+    assert found.state == "Leaving"
+    assert said in found.reason
+    assert remedy in found.remedy
+    assert bool(found.remedy) == bool(remedy)
+
+
 def test_the_newest_pod_of_a_task_counts_and_the_others_are_its_restarts() -> None:
     pods = [
         task_pod("worker", 0, ready(), tail="bbbbb", creationTimestamp="2026-11-20T10:01:00Z"),
@@ -295,6 +346,12 @@ def test_a_failure_names_the_task_with_a_failure_of_its_own() -> None:
             "ps:1: it used more memory than its limit",
             137,
             id="a ps that was killed, not the chief that lost it",
+        ),
+        pytest.param(
+            [task_pod("ps", 0, waiting("CrashLoopBackOff", "", {"exitCode": 7}))],
+            "ps:0: exit code 7",
+            7,
+            id="a ps that never came, not the chief that waited for it",
         ),
         pytest.param(
             [task_pod("worker", 1, ended(137))],
