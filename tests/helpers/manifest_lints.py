@@ -20,7 +20,8 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PERMANENT = set(range(1, 128))
 _OURS = {f"WINDLASS_{name.upper()}" for name in Settings.model_fields} | {
     "WINDLASS_ROLE", "WINDLASS_REPLICAS", "WINDLASS_HOST_TEMPLATE", "WINDLASS_ENDS_JOB",
-    "WINDLASS_POD_FAILURES",
+    "WINDLASS_POD_FAILURES", "WINDLASS_STATUS_OBJECT", "WINDLASS_STATUS_JOB",
+    "WINDLASS_STATUS_JOB_UID",
     "WINDLASS_CODE_DIGEST", "WINDLASS_CODE_PARTS",
 }  # fmt: skip
 
@@ -256,6 +257,49 @@ def probes(objects: Objects) -> Iterator[str]:
                 yield f"{kind.owner}: is killed before WINDLASS_LEAVE_GRACE_S is over"
 
 
+def connections(objects: Objects) -> Iterator[str]:
+    """Network policies, where enforced, leave open what a job needs: each other, DNS, the API.
+
+    A pod that a policy selects for a direction has the ways that its policies name, and no other.
+    """
+    kinds = list(pod_templates(objects))
+    for kind in kinds:
+        ways_in, ways_out = (_ways(objects, kind, each) for each in ("Ingress", "Egress"))
+        for other in kinds:
+            if ways_in is not None and not _lets(ways_in, "from", other, ("grpc", 2222)):
+                yield f"{kind.owner}: network policies keep {other.owner} out"
+            if ways_out is not None and not _lets(ways_out, "to", other, (2222,)):
+                yield f"{kind.owner}: network policies close the way to {other.owner}"
+        if ways_out is None:
+            continue
+        opened = {port["port"] for way in ways_out for port in way["ports"]}
+        if 53 not in opened:
+            yield f"{kind.owner}: network policies close the way to DNS"
+        if kind.spec.get("serviceAccountName") and 443 not in opened:
+            yield f"{kind.owner}: network policies close the way to the API server"
+
+
+def _ways(objects: Objects, kind: PodTemplate, direction: str) -> list[Manifest] | None:
+    """The rules of all policies of these pods; None: no policy is about them."""
+    specs = [
+        each["spec"]
+        for each in objects
+        if each["kind"] == "NetworkPolicy"
+        and direction in each["spec"]["policyTypes"]
+        and _selects(each["spec"]["podSelector"], kind.labels)
+    ]
+    return [way for spec in specs for way in spec.get(direction.lower(), [])] if specs else None
+
+
+def _lets(ways: list[Manifest], side: str, other: PodTemplate, ports: tuple[Any, ...]) -> bool:
+    return any(
+        port["port"] in ports
+        and any(_selects(peer.get("podSelector", {}), other.labels) for peer in way.get(side, []))
+        for way in ways
+        for port in way["ports"]
+    )
+
+
 def labels(objects: Objects) -> Iterator[str]:
     """Pods are found by the labels that Kubernetes recommends."""
     for kind in pod_templates(objects):
@@ -281,7 +325,8 @@ def counts(objects: Objects) -> Iterator[str]:
 
 Lint = Callable[[Objects], Iterator[str]]
 LINTS: tuple[Lint, ...] = (
-    names, selectors, ports, references, restarts, resources, security, probes, labels, counts,
+    names, selectors, ports, references, restarts, resources, security, probes, connections, labels,
+    counts,
 )  # fmt: skip
 
 
