@@ -118,6 +118,7 @@ class ShareCuts:
         self._take_image = take_image
         self._applied = applied
         self._lock = threading.Lock()
+        self._beginning = threading.Lock()  # memory is made once, though an order may be repeated
         self._last: CutGate | None = None
         self.gate: CutGate | None = None
         self.image: CutImage | None = None
@@ -148,25 +149,25 @@ class ShareCuts:
         Raises:
             FencedError: A later cut was begun.
         """
-        rooms: Rooms = {}
-        if self._last is None or self._last.cut.number < number:
-            self.abandon(f"cut {number} was begun")  # its memory is free for this one
-            if rows_of is None:
-                rooms = self._make_rooms(with_slots, time.monotonic() + hold_s * _ROOM_PART)
-        with self._lock:
-            before = self._last.cut if self._last is not None else None
-            until = time.monotonic() + hold_s
-            cut = marks.begun(before, number, workers, until)
-            if cut is before:
-                return
-            self._abandon(f"cut {number} was begun")  # an order between them may have come first
+        with self._beginning:
+            rooms: Rooms = {}
+            if self._last is None or self._last.cut.number < number:
+                self.abandon(f"cut {number} was begun")  # its memory is free for this one
+                if rows_of is None:
+                    rooms = self._make_rooms(with_slots, time.monotonic() + hold_s * _ROOM_PART)
+            with self._lock:
+                before = self._last.cut if self._last is not None else None
+                until = time.monotonic() + hold_s
+                cut = marks.begun(before, number, workers, until)
+                if cut is before:
+                    return
 
-            def taken(after: ShareCut) -> None:
-                moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
-                self.image = self._take_image(moment, with_slots, rows_of, rooms)
+                def taken(after: ShareCut) -> None:
+                    moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
+                    self.image = self._take_image(moment, with_slots, rows_of, rooms)
 
-            self._last = self.gate = gate = CutGate(cut, taken)
-            gate.start()
+                self._last = self.gate = gate = CutGate(cut, taken)
+                gate.start()
 
     def mark(self, number: int, who: Incarnation, mark: CutMark) -> None:
         """Take a worker's mark.

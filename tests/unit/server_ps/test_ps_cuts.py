@@ -346,6 +346,29 @@ def test_memory_for_a_cut_that_comes_to_nothing_is_given_back(
     assert [ref() for ref in made] == [None, None]
 
 
+def test_memory_for_a_cut_is_made_once_though_its_order_is_repeated_meanwhile(
+    workers: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making, again = threading.Event(), threading.Event()
+
+    def slow(*args: Any, **kwargs: Any) -> Rooms:
+        (again if making.is_set() else making).set()
+        again.wait(0.2)  # as long as the other order would take to come here
+        return make_rooms(*args, **kwargs)
+
+    monkeypatch.setattr("windlass.server.ps.store.make_rooms", slow)
+    job = workers(LARGE)
+    job.add(0, "large")
+    first = job.pool.submit(job.begin)
+    assert making.wait(scaled(10))
+    job.begin()
+    first.result(scaled(10))
+    assert not again.is_set()
+    for session in job.sessions[:2]:
+        assert session.mark_cut(1)
+    job.stores[0].cuts.finish(1)
+
+
 def test_slots_that_are_bound_while_a_cut_waits_are_in_it(
     workers: Callable[..., Workers], tmp_path: Path
 ) -> None:
