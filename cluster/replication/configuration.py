@@ -164,8 +164,8 @@ def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfigu
 def anew(now: Configuration) -> Reconfiguration:
     """The same in the next epoch: a leader forgets by it whom the chief does not count on.
 
-    Needed where a new follower is lost after its leader has begun to wait for it, and before the
-    chief has heard that it had joined.
+    Needed where a new follower is lost, or stands still, after its leader has begun to wait for it
+    and before the chief has heard that it had joined.
     """
     return _change(replace(now, epoch=now.epoch + 1))
 

@@ -155,18 +155,21 @@ class Shares:
         Args:
             task: The ps.
             is_suspected: It does not answer, and may be there still: as the last replica of a share
-                it is counted on. It may be the chief that is cut off, and from all ps.
+                it is counted on. It may be the chief that is cut off, and from all ps. One that is
+                being copied to may have its leader's pushes wait without end.
         """
         for tasks in (self._alive, self._draining, self._newcomers):
             tasks.discard(task)
         if is_suspected:
             self._silent.add(task)
-        return [
-            decided
+        decided = [
+            each
             for now in list(self.configurations.values())
             if task in now.replicas and not (is_suspected and now.replicas == (task,))
-            for decided in self._leave_out(now, task)
+            for each in self._leave_out(now, task)
         ]
+        joins = [share for share, to in self._copying.items() if to == task and is_suspected]
+        return decided + [self._keep(anew(self.configurations[share])) for share in joins]
 
     def _leave_out(self, now: Configuration, task: TaskId) -> Iterable[Reconfiguration]:
         decided = without(now, task)

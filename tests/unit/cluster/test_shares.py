@@ -124,6 +124,19 @@ def test_a_joiner_that_is_lost_before_it_is_counted_on_is_forgotten() -> None:
     assert told(gone.reported(PS[0], PsReport(1, shares=(late,)))) == [Lead(0, 2, PS[0])]
 
 
+@pytest.mark.parametrize("is_needed", [False, True], ids=["copied to", "waited for"])
+def test_a_joiner_that_stands_still_is_forgotten(is_needed: bool) -> None:
+    """Its link is whole, so its leader hears nothing of it, and pushes wait."""
+    shares = new_job(3)
+    shares.copies()
+    joins = PsReport(1, shares=(leads(0, 1, FollowerState(PS[1], is_needed=is_needed)),))
+    assert shares.reported(PS[0], joins) == []
+    assert Lead(0, 2, PS[0]) in told(shares.gone(PS[1], is_suspected=True))
+    assert shares.reported(PS[0], joins) == [], "it has obeyed not yet"
+    assert shares.reported(PS[0], PsReport(1, shares=(leads(0, 2),))) == []
+    assert CopyTo(0, 2, PS[0], PS[2]) in shares.copies()
+
+
 def test_a_copy_that_breaks_off_is_made_again() -> None:
     shares = new_job(2)
     first = shares.copies()
