@@ -7,7 +7,9 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.scaled_rows import INT8, SCALE_BYTES
+from ...core.errors import ShapeMismatchError
 from ...core.rules.update_rules import UpdateRule
+from ...core.task import TaskId
 from ...core.wire.steps import Encoding, Operation
 from ...engine.block import Block
 from ...engine.push_target import PushTarget, Range
@@ -116,6 +118,38 @@ class Layout:
         return self.dense_bytes + sum(
             part.numbered_bytes(count) for part, count in zip(self.numbered, counts, strict=True)
         )
+
+    def check_rows(self, rows: Sequence[Array], task: TaskId) -> None:
+        """Check row and element numbers before anything is applied. Keys may be any.
+
+        Args:
+            rows: Per numbered range its rows or elements, or keys.
+            task: The ps, for messages.
+
+        Raises:
+            ShapeMismatchError: One is out of range, or they do not ascend.
+        """
+        for part, indices in zip(self.numbered, rows, strict=True):
+            if indices.size == 0 or part.encoding.is_by_key:  # any int64 is a key
+                continue
+            what = part.encoding.removesuffix("s")
+            label = part.block.shards[part.where.first].label
+            low, high = int(indices.min()), int(indices.max())
+            if low < 0 or high >= part.numbered:
+                raise ShapeMismatchError(
+                    f"{task}: {what} {low if low < 0 else high} of {label!r} is out of range: "
+                    f"the shard has {part.numbered} {part.encoding}",
+                    task=task,
+                    variable=label,
+                )
+            writes = part.operation is not Operation.PULL
+            if writes and indices.size > 1 and not bool((indices[1:] > indices[:-1]).all()):
+                raise ShapeMismatchError(
+                    f"{task}: {what} numbers pushed to {label!r} must ascend without "
+                    "repeating; combine repeated rows first (IndexedSlices.combined)",
+                    task=task,
+                    variable=label,
+                )
 
     def versions(self) -> Array:
         """Current version of every entry, int64."""

@@ -37,10 +37,6 @@ class ReadableStore(Protocol):
     settings: Settings
     table: ShardTable
 
-    def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
-        """Check the numbers of rows of a layout."""
-        ...
-
     def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
         """Flat copies of rows, by range of the layout."""
         ...
@@ -138,7 +134,7 @@ class Readers:
             LimitExceededError: They do not fit an answer.
             ShapeMismatchError: The number of a row is out of range.
         """
-        self._store.check_rows(layout, rows)
+        layout.check_rows(rows, self._store.task)
         sizes = zip(layout.ranges, rows, strict=True)
         total = sum(part.numbered_bytes(numbers.size) for part, numbers in sizes)
         most = self._store.settings.max_message_bytes

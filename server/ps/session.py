@@ -295,8 +295,8 @@ class Session:
         self._check_limit(asked, "a pull", "ask for fewer rows at a time")
         push_rows = tuple(_take_rows(payload, count) for count in step.push_counts)
         pull_rows = [_take_rows(payload, count) for count in step.pull_counts]
-        self._store.check_rows(push_layout, push_rows)
-        self._store.check_rows(pull_layout, pull_rows)
+        push_layout.check_rows(push_rows, self._store.task)
+        pull_layout.check_rows(pull_rows, self._store.task)
         if not step.sequence:
             return None, pull_layout, pull_rows
         if not self._may_count:  # every push does, with its sequence number at least

@@ -13,24 +13,22 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array, narrow
 from ...core.arrays.scaled_rows import SCALE_BYTES, first_bad_scale, pack_rows, unpack_rows
-from ...core.errors import FencedError, RefusedError, ShapeMismatchError
+from ...core.errors import FencedError, RefusedError
 from ...core.report import PsCounters
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
-from ...core.wire.bounds import MAX_STEP_LEAD
-from ...core.wire.steps import Encoding, Operation, PushResult
+from ...core.wire.steps import Encoding, PushResult
 from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, UpdatePart
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
 from .bases import Bases
-from .closure_log import ClosurePushLog
 from .cut.cuts import ShareCuts
 from .cut.image import CutImage, Moment
 from .cut.rooms import Rooms, make_rooms
-from .dedup import PushLog
 from .layout import Layout, LayoutRange
 from .memory_limits import HeldBytes
+from .push_marks import PushMarks
 from .readers import Readers
 from .replication.copying import run_and_post
 from .replication.follower import Follower
@@ -77,12 +75,9 @@ class _Tally:
 
 
 _Taken = TypeVar("_Taken")
-# Most tasks that a ps remembers, per worker that may be connected: those that come and go.
-_TASKS_PER_SESSION = 16
 _SMALL_BYTES = 64 * 1024
 _COUNTED_TABLES = 128  # in the status: each is a few numbers in every heartbeat
 _NO_KEYS = np.empty(0, np.int64)
-_LANES_PER_SESSION = 4  # a worker has two closures, and those of lost ones wait
 
 Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
@@ -124,11 +119,8 @@ class Store:
         self.bases = Bases(self.table)
         self.readers = Readers(self)
         self._beside = beside
-        self._log_lock = threading.Lock()
-        self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
-        self._closures = ClosurePushLog(limit=_LANES_PER_SESSION * settings.max_sessions)
-        self._global_step = 0
-        self._step_marks: dict[TaskId, tuple[int, int]] = {}
+        self._marks_lock = threading.Lock()
+        self._marks = PushMarks(task, settings.max_sessions)
         self._tally = _Tally()
 
     def check_contents(self, expected: int) -> None:
@@ -151,8 +143,8 @@ class Store:
 
     def raise_global_step(self, global_step: int) -> None:
         """A checkpoint was restored: the global step is at least its own."""
-        with self._log_lock:
-            self._global_step = max(self._global_step, global_step)
+        with self._marks_lock:
+            self._marks.global_step = max(self._marks.global_step, global_step)
             if self.records.followers:
                 self.records.post(StepRaised(global_step))
 
@@ -162,41 +154,10 @@ class Store:
         Raises:
             FencedError: A newer incarnation has registered.
         """
-        with self._log_lock:
-            self._log.register_incarnation(who)
+        with self._marks_lock:
+            self._marks.register_incarnation(who)
             if self.records.followers:
                 self.records.post(TaskRegistered(who))
-
-    def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
-        """Check row and element numbers before anything is applied. Keys may be any.
-
-        Raises:
-            ShapeMismatchError: One is out of range, or they do not ascend.
-        """
-        given = iter(rows)
-        for part in layout.ranges:
-            if part.encoding is Encoding.DENSE:
-                continue
-            indices, what = next(given), part.encoding.removesuffix("s")
-            if indices.size == 0 or part.encoding.is_by_key:  # any int64 is a key
-                continue
-            label = part.block.shards[part.where.first].label
-            low, high = int(indices.min()), int(indices.max())
-            if low < 0 or high >= part.numbered:
-                raise ShapeMismatchError(
-                    f"{self.task}: {what} {low if low < 0 else high} of {label!r} is out of range: "
-                    f"the shard has {part.numbered} {part.encoding}",
-                    task=self.task,
-                    variable=label,
-                )
-            writes = part.operation is not Operation.PULL
-            if writes and indices.size > 1 and not bool((indices[1:] > indices[:-1]).all()):
-                raise ShapeMismatchError(
-                    f"{self.task}: {what} numbers pushed to {label!r} must ascend without "
-                    "repeating; combine repeated rows first (IndexedSlices.combined)",
-                    task=self.task,
-                    variable=label,
-                )
 
     def push(
         self, push: PushRequest, fetch: Fetch, applied: Callable[[], None] = lambda: None
@@ -232,12 +193,10 @@ class Store:
         gate = self.cuts.gate
         if gate is not None:
             gate.wait(info.who)
-        with self._log_lock:
-            if info.global_step > self._global_step + MAX_STEP_LEAD:
-                raise self._impossible_step(info)
-            fresh = self._is_new(info)
-            if self._global_step > info.global_step:
-                info = replace(info, global_step=self._global_step)
+        with self._marks_lock:
+            fresh = self._marks.is_new(info)
+            if self._marks.global_step > info.global_step:
+                info = replace(info, global_step=self._marks.global_step)
         rows = iter(push.rows)
         waiting: dict[int, list[UpdatePart]] = {}
         result: PushResult | None = None
@@ -261,23 +220,6 @@ class Store:
                 del waiting[id(part.block)]
                 yield part.block
         return self._finish(push, fresh) if result is None else result
-
-    def _is_new(self, info: StepInfo) -> bool:
-        """Whether to apply a push, or it is a duplicate; the caller holds the lock."""
-        if info.closure is None:
-            return self._log.is_new(info.who, info.sequence)
-        self._log.register_incarnation(info.who)
-        return self._closures.is_new(info.closure, info.sequence)
-
-    def _impossible_step(self, info: StepInfo) -> RefusedError:
-        most = self._global_step + MAX_STEP_LEAD
-        return RefusedError(
-            f"{self.task}: {info.who.task} computed a push at global step {info.global_step}; this "
-            f"ps is at {self._global_step}, and nobody can be beyond {most}",
-            task=info.who.task,
-            value=info.global_step,
-            limit=most,
-        )
 
     def _apply(
         self,
@@ -306,7 +248,7 @@ class Store:
                     self.records.post(record)
                     return
                 # Pushes are complete in the order of their last records, on every replica.
-                with self._log_lock:
+                with self._marks_lock:
                     result = self._counted(push)
                     self.records.post(record)
 
@@ -319,7 +261,7 @@ class Store:
 
     def _finish(self, push: PushRequest, fresh: bool) -> PushResult:
         """The result of a push all of whose blocks are updated."""
-        with self._log_lock:
+        with self._marks_lock:
             result = self._counted(push, fresh)
             if not result.duplicate and self.records.followers:
                 self.records.post(PushCompleted(push.info, push.step_increment))
@@ -327,45 +269,21 @@ class Store:
 
     def _counted(self, push: PushRequest, fresh: bool = True) -> PushResult:
         """Count a push; the caller holds the lock."""
-        # The same push may have been counted already, through a session that broke off.
-        before = self._global_step
-        fresh = fresh and self._complete(push.info, push.step_increment)
+        before = self._marks.global_step
+        fresh = fresh and self._marks.complete(push.info, push.step_increment)
         # A repeated push is already counted in the global step.
         staleness = before - push.info.global_step - (0 if fresh else push.step_increment)
         with self._tally.lock:
             self._tally.pushes += fresh
             self._tally.duplicates += not fresh
-        return PushResult(self._global_step, max(0, staleness), not fresh)
-
-    def _complete(self, info: StepInfo, step_increment: int) -> bool:
-        """Count a push that was applied completely, once, and its steps; the caller locks."""
-        is_first = self._is_first_to_end(info)
-        if is_first:
-            self._global_step = max(self._global_step, info.global_step) + step_increment
-        return is_first
-
-    def _is_first_to_end(self, info: StepInfo) -> bool:
-        """Count a push that was applied completely, once; the caller holds the lock."""
-        if info.closure is not None:
-            is_first = self._is_new(info)
-            self._closures.applied(info.closure, info.sequence)
-            return is_first
-        self._log.register_incarnation(info.who)
-        counted = self._step_marks.get(info.who.task, (0, 0))
-        mark = (info.who.generation, info.sequence)
-        if counted >= mark:
-            return False
-        self._step_marks[info.who.task] = mark
-        self._log.applied(info.who, info.sequence)
-        return True
+        return PushResult(self._marks.global_step, max(0, staleness), not fresh)
 
     # -- cuts --------------------------------------------------------------------------------
 
     def _last_push(self, who: Incarnation) -> int:
         """Number of a worker's last complete push outside closures."""
-        with self._log_lock:
-            generation, sequence = self._log.last.get(who.task, (0, 0))
-            return sequence if generation == who.generation else 0
+        with self._marks_lock:
+            return self._marks.last_push(who)
 
     def _make_rooms(self, with_slots: bool, until: float) -> Rooms:
         """Memory for what pushes will change, made until this time."""
@@ -410,39 +328,27 @@ class Store:
                 closure's run that has begun there, and pushed nothing.
         """
         numbers = {block.number for block in self.table.targets()} if has_all else set[int]()
-        with self.table.publishing(), self._log_lock:
+        with self.table.publishing(), self._marks_lock:
             follower.blocks |= numbers
             follower.claimed |= numbers
             self.records.attach(follower)
-            self.records.send(follower, self._copied_log())
+            self.records.send(follower, self._marks.copied(self.contents))
 
     def copy_log(self) -> LogCopied:
         """Which pushes are complete."""
-        with self._log_lock:
-            return self._copied_log()
-
-    def _copied_log(self) -> LogCopied:
-        return LogCopied(
-            pushes=dict(self._log.last),
-            counted=dict(self._step_marks),
-            closures=self._closures.marks.copy(),
-            global_step=self._global_step,
-            contents=self.contents,
-        )
+        with self._marks_lock:
+            return self._marks.copied(self.contents)
 
     def take_log(self, log: LogCopied) -> None:
         """As follower: have the leader's marks."""
-        with self._log_lock:
-            self._log.last = dict(log.pushes)
-            self._step_marks = dict(log.counted)
-            self._closures.take(log.closures)
-            self._global_step = log.global_step
+        with self._marks_lock:
+            self._marks.take(log)
             self.contents = log.contents
 
     def complete(self, info: StepInfo, step_increment: int) -> None:
         """As follower: a push is complete."""
-        with self._log_lock:
-            self._complete(info, step_increment)
+        with self._marks_lock:
+            self._marks.complete(info, step_increment)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -491,8 +397,8 @@ class Store:
     @property
     def global_step(self) -> int:
         """Worker steps applied, as far as this ps knows."""
-        with self._log_lock:
-            return self._global_step
+        with self._marks_lock:
+            return self._marks.global_step
 
     # -- counters ----------------------------------------------------------------------------
 
@@ -506,9 +412,9 @@ class Store:
         """Count a push that was applied without a session; returns the global step after it."""
         with self._tally.lock:
             self._tally.pushes += 1
-        with self._log_lock:
-            self._global_step += step_increment
-            return self._global_step
+        with self._marks_lock:
+            self._marks.global_step += step_increment
+            return self._marks.global_step
 
     def count_pull(self, sent: int) -> None:
         """Count a pull, and its bytes that the worker reads from shared memory itself."""
@@ -527,7 +433,7 @@ class Store:
         tables = tuple(block.counters for block in self.table.tables()[:_COUNTED_TABLES])
         # Without the lock, which a push holds while it sends its record: who asks whether this ps
         # is there must have its answer.
-        global_step = self._global_step
+        global_step = self._marks.global_step
         tally = self._tally
         with tally.lock:
             return PsCounters(

@@ -152,7 +152,7 @@ def test_a_leader_that_hands_over_follows_without_a_copy_and_leads_again(
         controls[0].lead_share(FIRST, Lead(0, 2, PS[0], (PS[1],)), timeout_s=5)
         for epoch, (old, new) in enumerate([(0, 1), (1, 0), (0, 1)], 3):
             # A run of a closure begins there, and its push does not come.
-            store_of(servers[old])._closures.is_new(ClosureRun(3, lane=0, turn=epoch), 1)
+            store_of(servers[old])._marks.closures.is_new(ClosureRun(3, lane=0, turn=epoch), 1)
             order = GiveUpShare(0, epoch, PS[old], keeps=True)
             assert controls[old].give_up_share(FIRST, order, timeout_s=5) == [PS[new]]
             lead = Lead(0, epoch, PS[new], (PS[old],), leader_ended=True, former=PS[old])

@@ -62,7 +62,7 @@ def push(
         return memoryview(frame)[:count]
 
     layout = compile_layout(store.table, entries)
-    store.check_rows(layout, rows)
+    layout.check_rows(rows, PS)
     info = StepInfo(who, sequence, global_step, scale)
     result = store.push(PushRequest(layout, tuple(rows), info, increment), fetch)
     assert position == len(payload), "a push is read to its end"
