@@ -1,20 +1,17 @@
-"""The chief's loop: renew its lease on the ps, check the tasks' leases, save checkpoints, end the
-job.
+"""The chief's loop: renew its lease on the ps, check the tasks' leases, have the job saved, end it.
 
-One thread runs the loop and a second one saves. The loop keeps no state of its own: it decides by
-the :class:`~windlass.cluster.job.job.Job` and the clock.
+One thread runs the loop and a second one saves (``job_saver.py``). The loop keeps no state of its
+own: it decides by the :class:`~windlass.cluster.job.job.Job` and the clock.
 """
 
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from ...client.ps.control import PsAnswer, PsControl
-from ...core.checkpoint.job_record import JobRecord
 from ...core.errors import (
     FencedError,
     OtherJobError,
@@ -30,7 +27,7 @@ from ...core.settings import Settings, read_environment
 from ...core.states import Phase, State
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
-from .checkpointer import Checkpointer
+from .job_saver import JobSaver
 from .job_summaries import open_job_summaries
 from .share_keeper import ShareKeeper
 
@@ -41,7 +38,6 @@ log = logging.getLogger(__name__)
 
 _ATTACH_S = 2.0
 _LEAST_CALLS = 8  # at once, to all ps: some may come later
-_RECORD_S = 10.0  # a restart knows how far the job was within this
 # Pods of one job that are deleted together get SIGTERM within two seconds: each kubelet hears of
 # it by itself.
 _WATCH_S = 3.0
@@ -55,11 +51,9 @@ class ChiefLoop:
         who: The chief.
         address: The chief's address; workers that do not have it ask a ps for it.
         controls: One per ps.
-        checkpointer: Saves the job; None: no checkpoints.
+        saver: Saves the job.
         settings: Periods, and whether the job's numbers are written for TensorBoard.
-
-    Attributes:
-        keeper: Says which ps lead, in a job whose shares move. Set before :meth:`start`.
+        keeper: Says which ps lead, in a job whose shares move.
 
     Raises:
         ConfigurationError: Numbers for TensorBoard cannot be written.
@@ -72,33 +66,26 @@ class ChiefLoop:
         who: Incarnation,
         address: str,
         controls: Sequence[PsControl],
-        checkpointer: Checkpointer | None,
+        saver: JobSaver,
         settings: Settings,
+        keeper: ShareKeeper | None = None,
     ) -> None:
         self._locked_job = locked_job
         self._who = who
         self._address = address
         self._controls = list(controls)
-        self._checkpointer = checkpointer
+        self._saver = saver
         self._settings = settings
         self._leaving = threading.Event()
-        self.keeper: ShareKeeper | None = None
-        self._record_lock = threading.Lock()  # what was read later is written later
+        self._keeper = keeper
         self._thread = new_thread("chief-loop", self._lead, failed=self._failed)
         self._pool = ThreadPoolExecutor(
             max(_LEAST_CALLS, len(controls)), thread_name_prefix="attach"
         )
-        self._saved_at = self._recorded_at = locked_job.clock.now()
-        self._recorded_step = 0
-        self._recorded_processes: dict[TaskId, int] = {}
-        self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
-        self._save_under_way: Future[Any] | None = None
-        self._ending = False
         self._draining: list[TaskId] = []  # ps that were asked to stop
-        # Why the job failed, if that says more than its phase: the chief ends with its exit code.
-        self.failure: WindlassError | None = None
+        self._refusal: WindlassError | None = None  # of a ps to be led
         self._warned_of_replicas = False
-        self._summaries = open_job_summaries(settings, self._saved_at)
+        self._summaries = open_job_summaries(settings, locked_job.clock.now())
         self._status: StatusWriter | None = None
         if read_environment("WINDLASS_STATUS_OBJECT"):
             from .status_object import status_writer
@@ -108,14 +95,19 @@ class ChiefLoop:
     def start(self) -> None:
         """Start the loop's thread."""
         self._thread.start()
-        if self.keeper is not None:
-            self.keeper.start()
+        if self._keeper is not None:
+            self._keeper.start()
         if self._status is not None:
             self._status.start()
 
     def add(self, control: PsControl) -> None:
         """Renew the lease of a ps, too, that has come after :meth:`start`. From any thread."""
         self._controls.append(control)
+
+    @property
+    def failure(self) -> WindlassError | None:
+        """Why the job failed, if that says more than its phase: the chief ends with its code."""
+        return self._refusal or self._saver.failure
 
     def _lead(self) -> None:
         self._attach()
@@ -133,20 +125,8 @@ class ChiefLoop:
             for task in job.expire(now=now):
                 log.warning("%s was lost: %s", task, job.members[task].detail)
             self._warn_of_replicas(job.uneven_replicas())
-            step, pushes = job.global_step, job.pushes
-            due = job.phase is Phase.RUNNING and self._is_due(step, pushes, now)
-            record = step > self._recorded_step and now - self._recorded_at >= _RECORD_S
-            if self._checkpointer is not None:  # else nothing is written down
-                record |= job.processes != self._recorded_processes
         self._summarize()
-        if self._ending or not (self._save_under_way is None or self._save_under_way.done()):
-            return
-        # In a thread of its own: leases are renewed while a large model is written.
-        if due:
-            self._save_under_way = self._saver.submit(self._save, step, pushes, final=False)
-        elif record:
-            self._recorded_at, self._recorded_step = now, step
-            self._save_under_way = self._saver.submit(self.record)
+        self._saver.begin_if_due()
 
     def _summarize(self, *, is_last: bool = False) -> None:
         if self._summaries is None:
@@ -166,55 +146,6 @@ class ChiefLoop:
                 shown,
             )
 
-    @property
-    def _saved_step(self) -> int:
-        last = self._checkpointer.last if self._checkpointer is not None else None
-        return last.global_step if last is not None else 0
-
-    def _is_due(self, step: int, pushes: int, now: float) -> bool:
-        settings = self._settings
-        if self._checkpointer is None:
-            return False
-        by_steps = 0 < settings.save_every_steps <= step - self._saved_step
-        by_time = 0 < settings.save_every_s <= now - self._saved_at
-        return (by_steps or by_time) and self._has_changed(step, pushes)
-
-    def _has_changed(self, step: int, pushes: int) -> bool:
-        # What is assigned outside of steps is to be saved, too.
-        saved_pushes = self._checkpointer.saved_pushes if self._checkpointer is not None else 0
-        return step > self._saved_step or pushes > saved_pushes
-
-    def record(self) -> None:
-        """Write the record that a restart reads; a failure is logged."""
-        try:
-            self.write_record()
-        except StorageError as error:
-            log.warning("%s", error)
-        except Exception as error:  # a client of an object store raises its own
-            log.exception("what a restart has to know is not written: %s", said_of(error))
-
-    def write_record(self) -> None:
-        """Write the record that a restart reads. From any thread.
-
-        Raises:
-            StorageError: The model directory cannot be written.
-        """
-        if self._checkpointer is None:
-            return
-        with self._record_lock:
-            with self._locked_job.open() as (job, _):
-                record = JobRecord(
-                    job=job.name or "",
-                    phase=job.phase,
-                    last_generation=job.last_generation,
-                    global_step=job.global_step,
-                    processes={task.index: each for task, each in job.processes.items()},
-                )
-                self._recorded_processes = job.processes
-            if self.keeper is not None:
-                record = self.keeper.add_to(record)
-            self._checkpointer.record(record)
-
     def _attach(self, *, asks_lost: bool = True) -> None:
         with self._locked_job.open() as (job, _):
             lost = set() if asks_lost else job.in_state(State.LOST)
@@ -225,16 +156,17 @@ class ChiefLoop:
         with self._locked_job.open() as (job, now):
             for control, answer in pairs:
                 if isinstance(answer, FencedError | OtherJobError | PermissionDeniedError):
-                    self.failure = self.failure if isinstance(answer, FencedError) else answer
+                    if not isinstance(answer, FencedError):
+                        self._refusal = answer
                     job.ps_refused(control.task, answer.message, now=now)
                 elif isinstance(answer, PsAnswer):
                     job.ps_answered(control.task, answer.generation, answer.counters, now=now)
-                    keeper = self.keeper
+                    keeper = self._keeper
                     if answer.draining and (keeper is None or keeper.is_stuck(control.task)):
                         job.stop(f"{control.task} was asked to stop")
 
     def _attach_one(self, control: PsControl) -> PsAnswer | WindlassError:
-        keeper = self.keeper
+        keeper = self._keeper
         try:
             return control.attach(
                 self._who,
@@ -246,35 +178,6 @@ class ChiefLoop:
             )
         except WindlassError as error:
             return error
-
-    def _save(self, step: int, pushes: int, *, final: bool) -> bool:
-        if self._checkpointer is None:
-            return False
-        changed = pushes > self._checkpointer.saved_pushes
-        saves, began = self._locked_job.saves, self._locked_job.clock.now()
-        saves.under_way = True
-        try:
-            path = self._checkpointer.save(step, final=final, changed=changed)
-        except Exception as error:  # no caller sees what the saving thread raises
-            known = error if isinstance(error, WindlassError) else None
-            why = said_of(error)
-            log.error(
-                "could not save a checkpoint of step %d: %s", step, why, exc_info=known is None
-            )
-            self.failure = self.failure or known or WindlassError(why)
-            saves.failed += 1
-            return False
-        finally:
-            saves.under_way = False
-            self._saved_at = self._locked_job.clock.now()
-        saved = self._checkpointer.last
-        if path and saved is not None:
-            saves.done(time.time(), self._saved_at - began)
-            self._locked_job.last_checkpoint = path
-            with self._locked_job.open() as (job, _):
-                job.saved_step = saved.global_step
-            log.info("saved %s%s", path, " (final)" if final else "")
-        return True
 
     def hand_over(
         self, *, global_step: int, why_no_next: Callable[[], str], watch_s: float = _WATCH_S
@@ -293,16 +196,16 @@ class ChiefLoop:
         Returns:
             Whether it was left; False: the job stops, or is over.
         """
-        clock, self._ending = self._locked_job.clock, True
+        clock, saver = self._locked_job.clock, self._saver
+        saver.end_periods()
         until = clock.now() + watch_s
         with self._locked_job.open() as (job, _):
             at_work = job.workers_at_work
-        if self._save_under_way is not None:
-            self._save_under_way.result()
+        saver.wait()
         with self._locked_job.open() as (job, _):
             step, pushes = max(job.global_step, global_step), job.pushes
-        if step > 0 and self._has_changed(step, pushes):
-            self._saver.submit(self._save, step, pushes, final=False).result()
+        if step > 0 and saver.has_changed(step, pushes):
+            saver.save(step, pushes)
         while not self._stops_with_others(at_work):
             if clock.now() >= until:
                 break
@@ -315,9 +218,9 @@ class ChiefLoop:
             return False
         self._leaving.set()
         self._thread.join()
-        if self.keeper is not None:
-            self.keeper.stop()
-        self.record()
+        if self._keeper is not None:
+            self._keeper.stop()
+        saver.record()
         return True
 
     def _stops_with_others(self, at_work: Sequence[TaskId]) -> bool:
@@ -345,33 +248,29 @@ class ChiefLoop:
         Returns:
             The job's final phase.
         """
-        self._ending = True  # no periodic checkpoint from now on: the final one follows
-        if save_first and global_step > self._saved_step:
-            self._saver.submit(self._save, global_step, 0, final=False).result()
+        saver = self._saver
+        saver.end_periods()
+        if save_first and global_step > saver.saved_step:
+            saver.save(global_step, 0)
         self._wait_for_workers(on_wait)
-        if self._save_under_way is not None:
-            self._save_under_way.result()
+        saver.wait()
         self._attach(asks_lost=False)  # the pushes up to now
         with self._locked_job.open() as (job, _):
             phase, pushes = job.phase, job.pushes
             step = max(job.global_step, global_step)
             ps_lost = bool(job.in_state(State.LOST, State.FAILED))
-        if self.keeper is not None:
-            ps_lost = not self.keeper.has_all
+        if self._keeper is not None:
+            ps_lost = not self._keeper.has_all
         written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
         # One that fails before its first step has made variables, maybe another model's: its
         # checkpoint stays the newest.
-        no_step = phase is Phase.FAILED and 0 < step <= self._saved_step
+        no_step = phase is Phase.FAILED and 0 < step <= saver.saved_step
         is_saved = no_step or (save_first and phase is not Phase.RUNNING)
         if written and not ps_lost and not is_saved:
-            if phase is Phase.RUNNING:
-                self.failure = None  # of an earlier save
-            saved = self._saver.submit(
-                self._save, step, pushes, final=phase is Phase.RUNNING
-            ).result()
-            if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
+            saved = saver.save(step, pushes, final=phase is Phase.RUNNING)
+            if phase is Phase.RUNNING and not saved:
                 with self._locked_job.open() as (job, _):
-                    job.fail(f"the last checkpoint could not be written: {self.failure}")
+                    job.fail(f"the last checkpoint could not be written: {saver.failure}")
         self._leaving.set()
         self._thread.join()
         self._attach(asks_lost=False)  # the last counters, for the status
@@ -381,9 +280,9 @@ class ChiefLoop:
             phase, reason = job.phase, job.reason
             if job.has_lost_variables:  # the last word, whatever the program ended by
                 log.error("%s", reason)
-        self.record()
-        if self.keeper is not None:
-            self.keeper.stop()
+        saver.record()
+        if self._keeper is not None:
+            self._keeper.stop()
         self._dismiss(phase, reason)
         return phase
 
@@ -454,7 +353,7 @@ class ChiefLoop:
 
     def _comes_back(self, task: TaskId) -> bool:
         """Whether a ps that does not answer may be starting again, and would wait for a chief."""
-        if self.keeper is None or not self.keeper.has_all:
+        if self._keeper is None or not self._keeper.has_all:
             return False
         with self._locked_job.open() as (job, now):
             return now - job.members[task].heard <= job.lease_s
@@ -462,12 +361,12 @@ class ChiefLoop:
     def close(self) -> None:
         """Stop the loop at once."""
         self._leaving.set()
-        if self.keeper is not None:
-            self.keeper.close()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._thread.ident is not None:
             self._thread.join(_ATTACH_S * 2)
-        for pool in (self._pool, self._saver):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._saver.close()
         if self._status is not None:
             self._status.stop()
         if self._summaries is not None:

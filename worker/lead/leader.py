@@ -38,6 +38,7 @@ from .chief_loop import ChiefLoop
 from .cutter import Cutter
 from .enough_workers import wait_for_workers
 from .job_identity import KnownJob, find_job
+from .job_saver import JobSaver
 from .own_job import why_none_follows
 from .share_keeper import ShareKeeper
 from .status import write_status
@@ -78,6 +79,7 @@ class JobLeader:
         self._record: JobRecord | None = None
         self._known = KnownJob("")
         self._resumes = False
+        self._saver: JobSaver | None = None
         self._loop: ChiefLoop | None = None
         self._keeper: ShareKeeper | None = None
         self._cutter: Cutter | None = None
@@ -201,11 +203,12 @@ class JobLeader:
             self._checkpointer.prepare()
             self._checkpointer.choose(verify=False)  # what is lost is counted from it
             self._tell_saved()
-        self._loop = ChiefLoop(
-            self.locked_job, who, self.address, self._controls, self._checkpointer, self._settings
-        )
+        self._saver = saver = JobSaver(self.locked_job, self._checkpointer, self._settings)
         if self._settings.shares_move and self._controls:
-            self._keeper = self._loop.keeper = self._keep_shares(who, self._loop)
+            self._keeper = saver.keeper = self._keep_shares(who, saver)
+        self._loop = ChiefLoop(
+            self.locked_job, who, self.address, self._controls, saver, self._settings, self._keeper
+        )
         if self._controls:
             self._cutter = self._new_cutter(who)
         self._loop.start()
@@ -222,7 +225,7 @@ class JobLeader:
         cuts.take, cuts.release = cutter.take_for_reader, cutter.release_number
         return cutter
 
-    def _keep_shares(self, who: Incarnation, loop: ChiefLoop) -> ShareKeeper:
+    def _keep_shares(self, who: Incarnation, saver: JobSaver) -> ShareKeeper:
         replicas, servers = self._settings.ps_replicas, self._num_servers
         shares = self._settings.ps_shares or servers
         if shares < servers:
@@ -241,7 +244,7 @@ class JobLeader:
             self._controls,
             replicas,
             shares,
-            loop.write_record,
+            saver.write_record,
             self._record if self._goes_on else None,
             spreads=self._settings.ps_shares > 0,
             rebalances=self._settings.rebalance,
@@ -292,7 +295,7 @@ class JobLeader:
         """
         checkpointer = self._checkpointer
         self._resumes = held = self._known.shards > 0
-        if checkpointer is None or self._record is None or self._loop is None:
+        if checkpointer is None or self._record is None or self._saver is None:
             return ""
         if not held or self._keeper is None:  # a ps that is lost is no reason to end then
             checkpointer.try_servers()
@@ -307,7 +310,7 @@ class JobLeader:
         if self._plane.snapshots is not None:
             self._plane.snapshots.saves = True
             self._plane.snapshots.restore_from = chosen.path if chosen is not None else ""
-        self._loop.record()
+        self._saver.record()
         return chosen.name if chosen is not None else ""
 
     def _tell_saved(self) -> None:

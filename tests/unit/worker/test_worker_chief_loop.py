@@ -1,7 +1,7 @@
 """The end of a job: whom the chief waits for, and for how long."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -18,10 +18,25 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.server.chief.servicer import LockedJob
 from windlass.worker.lead.checkpointer import Checkpointer
 from windlass.worker.lead.chief_loop import ChiefLoop
+from windlass.worker.lead.job_saver import JobSaver
 from windlass.worker.lead.share_keeper import ShareKeeper
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)
+
+
+def make_loop(
+    locked_job: LockedJob,
+    who: Incarnation,
+    controls: Sequence[object],
+    checkpointer: object = None,
+    keeper: object = None,
+) -> ChiefLoop:
+    saver = JobSaver(locked_job, cast(Checkpointer, checkpointer), SETTINGS)
+    return ChiefLoop(
+        locked_job, who, "", cast(list[PsControl], controls), saver, SETTINGS,
+        cast(ShareKeeper, keeper),
+    )  # fmt: skip
 
 
 class Ending:
@@ -41,7 +56,7 @@ class Ending:
         """Ends it; how long that took."""
         began = self.clock.now()
         locked_job = LockedJob(self.job, self.clock)
-        loop = ChiefLoop(locked_job, self.who, "", [], None, SETTINGS)
+        loop = make_loop(locked_job, self.who, [])
         loop._wait_for_workers(self.on_wait)
         loop.close()
         return self.clock.now() - began
@@ -96,48 +111,12 @@ def test_whoever_may_not_lead_fails_its_job_at_once_and_says_why() -> None:
     clock = ManualClock()
     job = Job([(task, "") for task in (CHIEF, Refusing.task)], chief=CHIEF, lease_s=1000, now=0)
     locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
-    loop = ChiefLoop(locked_job, who, "", [cast(PsControl, Refusing())], None, SETTINGS)
+    loop = make_loop(locked_job, who, [Refusing()])
     loop._attach()
     loop.close()
     assert job.phase is Phase.FAILED
     assert "chief:0 leads this one" in job.reason
     assert isinstance(loop.failure, PermissionDeniedError)
-
-
-class Broken:
-    """A checkpointer whose object store raises errors of its own."""
-
-    last = None
-    saved_pushes = 0
-
-    def save(self, *_: object, **__: object) -> str:
-        raise KeyError("the store's own")
-
-    def record(self, _: object) -> None:
-        raise KeyError("the store's own")
-
-
-def test_a_save_that_fails_in_its_thread_is_heard_and_the_next_one_is_tried(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    ending = Ending(now=1)
-    locked_job = LockedJob(ending.job, ending.clock)
-    loop = ChiefLoop(
-        locked_job, ending.who, "", [], cast(Checkpointer, Broken()),
-        SETTINGS.model_copy(update={"save_every_steps": 1}),
-    )  # fmt: skip
-    report = TaskReport(steps=3, global_step=3)
-    ending.job.heartbeat(ending.who, report, now=ending.clock.now())
-    for failed in (1, 2):
-        loop._turn()
-        assert loop._save_under_way is not None
-        loop._save_under_way.result(10)
-        assert locked_job.saves.failed == failed
-    assert 'KeyError: "the store\'s own"' in str(loop.failure)
-    assert "could not save a checkpoint of step 3: KeyError" in caplog.text
-    loop.record()
-    assert "what a restart has to know is not written: KeyError" in caplog.text
-    loop.close()
 
 
 def test_nobody_is_waited_for_once_the_job_has_failed() -> None:
@@ -187,8 +166,7 @@ def test_a_ps_that_is_started_again_as_its_job_ends_is_told(
     clock, ps = ManualClock(), Starting(answers)
     job = Job([(task, "") for task in (CHIEF, ps.task)], chief=CHIEF, lease_s=1000, now=0)
     locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
-    loop = ChiefLoop(locked_job, who, "", [cast(PsControl, ps)], None, SETTINGS)
-    loop.keeper = cast(ShareKeeper, Keeper(has_all=has_all))
+    loop = make_loop(locked_job, who, [ps], keeper=Keeper(has_all=has_all))
     job.ps_answered(ps.task, 1, PsCounters(), now=0)
     clock.advance(silent_s)
     loop._dismiss(Phase.DONE, "")
@@ -242,9 +220,7 @@ def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
     ps, saved = Answering(clock, drains_s), Saved()
     job = Job([(t, "") for t in (CHIEF, W0, W1, ps.task)], chief=CHIEF, lease_s=1000, now=0)
     locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
-    loop = ChiefLoop(
-        locked_job, who, "", [cast(PsControl, ps)], cast(Checkpointer, saved), SETTINGS
-    )
+    loop = make_loop(locked_job, who, [ps], saved)
     worker = job.register(W0, now=0)
 
     def turn(now: float) -> None:
