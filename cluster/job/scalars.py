@@ -49,7 +49,7 @@ def sample_job(job: Job, now: float) -> JobSample:
     members = sorted(job.members.values(), key=lambda member: member.task)
     return JobSample(
         at=now,
-        global_step=job.global_step,
+        global_step=job.members.global_step,
         reports={
             member.task: member.report
             for member in members

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ...cluster.access.principal import READER
-from ...cluster.job.job import Job, Member
+from ...cluster.job.job import Job
+from ...cluster.job.members import Member
 from ...cluster.replication.moves import Move
 from ...cluster.replication.reports import ShareLeader
 from ...core.clock import Clock, SystemClock
@@ -202,8 +203,8 @@ class ChiefServicer:
                 phase=codec.phase_to_wire(job.phase),
                 reason=job.reason,
                 since_s=now - job.began,
-                global_step=job.global_step,
-                total_steps=job.total_steps,
+                global_step=job.members.global_step,
+                total_steps=job.members.total_steps,
                 last_checkpoint=self._locked_job.last_checkpoint,
                 last_checkpoint_step=job.saved_step,
                 versions=codec.versions_to_wire(own_versions()),

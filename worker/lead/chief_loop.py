@@ -124,7 +124,7 @@ class ChiefLoop:
         with self._locked_job.open() as (job, now):
             for task in job.expire(now=now):
                 log.warning("%s was lost: %s", task, job.members[task].detail)
-            self._warn_of_replicas(job.uneven_replicas())
+            self._warn_of_replicas(job.members.uneven_replicas())
         self._summarize()
         self._saver.begin_if_due()
 
@@ -148,7 +148,7 @@ class ChiefLoop:
 
     def _attach(self, *, asks_lost: bool = True) -> None:
         with self._locked_job.open() as (job, _):
-            lost = set() if asks_lost else job.in_state(State.LOST)
+            lost = set() if asks_lost else job.members.in_state(State.LOST)
         controls = [each for each in tuple(self._controls) if each.task not in lost]
         answers = list(self._pool.map(self._attach_one, controls))
         pairs = list(zip(controls, answers, strict=True))
@@ -200,10 +200,10 @@ class ChiefLoop:
         saver.end_periods()
         until = clock.now() + watch_s
         with self._locked_job.open() as (job, _):
-            at_work = job.workers_at_work
+            at_work = job.members.workers_at_work
         saver.wait()
         with self._locked_job.open() as (job, _):
-            step, pushes = max(job.global_step, global_step), job.pushes
+            step, pushes = max(job.members.global_step, global_step), job.members.pushes
         if step > 0 and saver.has_changed(step, pushes):
             saver.save(step, pushes)
         while not self._stops_with_others(at_work):
@@ -231,7 +231,7 @@ class ChiefLoop:
         with self._locked_job.open() as (job, _):
             if leaving:
                 job.stop(f"{leaving[0]} was asked to stop, too")
-            elif at_work and not job.workers_at_work:
+            elif at_work and not job.members.workers_at_work:
                 job.stop(f"{self._who.task} and all workers were asked to stop")
             return job.phase is not Phase.RUNNING
 
@@ -256,9 +256,9 @@ class ChiefLoop:
         saver.wait()
         self._attach(asks_lost=False)  # the pushes up to now
         with self._locked_job.open() as (job, _):
-            phase, pushes = job.phase, job.pushes
-            step = max(job.global_step, global_step)
-            ps_lost = bool(job.in_state(State.LOST, State.FAILED))
+            phase, pushes = job.phase, job.members.pushes
+            step = max(job.members.global_step, global_step)
+            ps_lost = bool(job.members.in_state(State.LOST, State.FAILED))
         if self._keeper is not None:
             ps_lost = not self._keeper.has_all
         written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
@@ -297,12 +297,12 @@ class ChiefLoop:
         )
         while True:
             with self._locked_job.open() as (job, now):
-                waiting, phase = job.waited_for(), job.phase
+                waiting, phase = job.members.waited_for(), job.phase
                 # A short program may end before the last worker has started: give it time to find
                 # its peers, but not after the join timeout.
                 just_begun = began - job.began < self._settings.join_timeout_s
                 if just_begun and now - began < self._settings.leave_grace_s:
-                    waiting += job.not_registered()
+                    waiting += job.members.not_registered()
             if not waiting or phase.is_over:
                 return
             if phase is Phase.STOPPING:

@@ -74,11 +74,11 @@ class JobSaver:
     def begin_if_due(self) -> None:
         """Begin to save the job, or to write its record, if it is time and neither is under way."""
         with self._locked_job.open() as (job, now):
-            step, pushes = job.global_step, job.pushes
+            step, pushes = job.members.global_step, job.members.pushes
             due = job.phase is Phase.RUNNING and self._is_due(step, pushes, now)
             record = step > self._recorded_step and now - self._recorded_at >= _RECORD_S
             if self._checkpointer is not None:  # else nothing is written down
-                record |= job.processes != self._recorded_processes
+                record |= job.members.processes != self._recorded_processes
         if not self._has_periods or not (self._under_way is None or self._under_way.done()):
             return
         if due:
@@ -163,10 +163,10 @@ class JobSaver:
                     job=job.name or "",
                     phase=job.phase,
                     last_generation=job.last_generation,
-                    global_step=job.global_step,
-                    processes={task.index: each for task, each in job.processes.items()},
+                    global_step=job.members.global_step,
+                    processes={task.index: each for task, each in job.members.processes.items()},
                 )
-                self._recorded_processes = job.processes
+                self._recorded_processes = job.members.processes
             if self.keeper is not None:
                 record = self.keeper.add_to(record)
             self._checkpointer.record(record)

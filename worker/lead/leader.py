@@ -186,7 +186,7 @@ class JobLeader:
         if self._keeper is not None:
             return 0
         with self.locked_job.open() as (job, _):
-            return job.processes.get(task, 0)
+            return job.members.processes.get(task, 0)
 
     def lead(self, who: Incarnation, chief: "ChiefClient | None" = None) -> None:
         """Lead, once the chief's task has registered.
@@ -353,7 +353,12 @@ class JobLeader:
         """Samples of the job, for Prometheus."""
         with self.locked_job.open() as (job, now):
             states = [(member.task.type, member.state.value) for member in job.members.values()]
-            phase, step, goal, age_s = job.phase, job.global_step, job.total_steps, now - job.began
+            phase, step, goal, age_s = (
+                job.phase,
+                job.members.global_step,
+                job.members.total_steps,
+                now - job.began,
+            )
             saved = job.saved_step
         yield from job_samples(phase, states, global_step=step, goal_steps=goal, age_s=age_s)
         leaders = self.locked_job.leaders

@@ -75,7 +75,7 @@ class _OutsideProgram:
             leader.stop(self._reason)
             self._wait_for_end(leader)
         with leader.locked_job.open() as (job, _):
-            step = job.global_step
+            step = job.members.global_step
         phase = leader.end(step)
         if phase is None or phase is Phase.FAILED:
             log.error("the job failed: %s", leader.reason)

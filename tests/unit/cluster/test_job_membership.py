@@ -38,11 +38,12 @@ def _beat(job: Job, *lives: Incarnation, now: float) -> None:
         job.heartbeat(who, REPORT, now=now)
 
 
-def test_everybody_is_missing_until_they_come_and_since_when_is_known() -> None:
+def test_everybody_is_missing_until_they_come() -> None:
     job, _ = _job(CHIEF, W0)
-    assert job.missing(now=12.0) == [(PS, 12.0), (W1, 12.0), (EVALUATOR, 12.0)]
+    missing = [task for task, member in job.members.items() if member.state is State.MISSING]
+    assert missing == [PS, W1, EVALUATOR]
     job.register(W1, now=13.0)
-    assert [task for task, _ in job.missing(now=14.0)] == [PS, EVALUATOR]
+    assert (job.members[W1].state, job.members[W1].since) == (State.ALIVE, 13.0)
 
 
 def test_each_registration_has_a_higher_generation_than_all_before() -> None:
@@ -90,7 +91,7 @@ def test_a_task_not_in_the_spec_may_join() -> None:
     job, _ = _job()
     who = job.register(TaskId("worker", 9), now=1, address="w9:1")
     assert job.heartbeat(who, REPORT, now=2) is Phase.RUNNING
-    assert who.task in job.waited_for()
+    assert who.task in job.members.waited_for()
 
 
 def test_a_task_is_lost_only_after_its_whole_lease() -> None:
@@ -103,9 +104,7 @@ def test_a_task_is_lost_only_after_its_whole_lease() -> None:
     assert job.expire(now=LEASE + 0.2) == []  # told once
     assert job.members[W0].state is State.LOST
     assert job.members[W0].detail == "no sign of life for 10 s"
-    ((missing, since),) = job.missing(now=LEASE + 3.1)
-    assert missing == W0
-    assert since == pytest.approx(3.0)
+    assert job.members[W0].since == pytest.approx(LEASE + 0.1)
 
 
 def test_a_lost_worker_does_not_fail_the_job_and_may_come_back() -> None:
@@ -151,8 +150,8 @@ def test_a_ps_that_restarted_stays_lost_however_often_it_answers() -> None:
     job, _ = _job(PS)
     for now in (1, 2):
         job.ps_answered(PS, 8, PsCounters(pushes=1), now=now)
-        assert job.in_state(State.LOST) == {PS}
-    assert job.processes == {PS: 7}
+        assert job.members.in_state(State.LOST) == {PS}
+    assert job.members.processes == {PS: 7}
 
 
 def test_a_job_that_loses_variables_says_how_many_steps_are_lost() -> None:
@@ -179,7 +178,7 @@ def test_a_restarted_chief_knows_that_a_ps_has_restarted_meanwhile() -> None:
     job, _ = _job(CHIEF)
     job.expect_processes({PS: 7})
     job.ps_answered(PS, 8, PsCounters(), now=1)
-    assert (job.phase, job.in_state(State.LOST)) == (Phase.FAILED, {PS})
+    assert (job.phase, job.members.in_state(State.LOST)) == (Phase.FAILED, {PS})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_a_restarted_chief_that_no_ps_had_answered_in_time_mixes_no_variables(
         for ps, process in zip(servers, now, strict=True):
             job.ps_answered(ps, process, PsCounters(), now=when)
     assert job.phase is (Phase.FAILED if lost else Phase.RUNNING)
-    assert job.in_state(State.LOST) == {servers[index] for index in lost}
+    assert job.members.in_state(State.LOST) == {servers[index] for index in lost}
 
 
 def test_a_ps_that_refuses_fails_the_job_with_its_reason() -> None:
@@ -265,33 +264,33 @@ def test_a_finish_that_is_repeated_changes_nothing() -> None:
 
 def test_the_last_checkpoint_waits_for_workers_that_still_work_and_nobody_else() -> None:
     job, lives = _job()
-    assert job.waited_for() == [W0, W1]  # not the chief, the ps, the evaluator
+    assert job.members.waited_for() == [W0, W1]  # not the chief, the ps, the evaluator
     job.finish(lives[W1], Outcome.DONE, "", REPORT, now=1)
-    assert job.waited_for() == [W0]
+    assert job.members.waited_for() == [W0]
     _beat(job, lives[W0], now=5)
     job.ps_answered(PS, 7, PsCounters(), now=5)
     job.expire(now=15.5)
-    assert job.waited_for() == []  # lost
+    assert job.members.waited_for() == []  # lost
     _beat(job, lives[W0], now=16)
-    assert job.waited_for() == [W0]
+    assert job.members.waited_for() == [W0]
     job.finish(lives[W0], Outcome.LEFT, "drained", REPORT, now=17)
-    assert job.waited_for() == []
+    assert job.members.waited_for() == []
 
 
 def test_workers_that_never_came_are_not_waited_for() -> None:
     job, _ = _job(CHIEF, W1)
-    assert job.waited_for() == [W1]
+    assert job.members.waited_for() == [W1]
 
 
 def test_workers_that_have_not_come_are_told_from_those_that_left() -> None:
     job, lives = _job(CHIEF, W1)
-    assert job.not_registered() == [W0]  # not the ps nor the evaluator
+    assert job.members.not_registered() == [W0]  # not the ps nor the evaluator
     job.expire(now=100)
-    assert job.not_registered() == [W0]
+    assert job.members.not_registered() == [W0]
     job.register(W0, now=101)
-    assert job.not_registered() == []
+    assert job.members.not_registered() == []
     job.finish(lives[W1], Outcome.DONE, "", REPORT, now=102)
-    assert job.not_registered() == []
+    assert job.members.not_registered() == []
 
 
 def test_a_job_that_runs_to_its_end_is_done() -> None:
@@ -341,11 +340,11 @@ def test_the_steps_of_a_job_are_the_furthest_reported() -> None:
     job, lives = _job(CHIEF, W0, W1)
     job.heartbeat(lives[W0], TaskReport(global_step=7, total_steps=100), now=1)
     job.heartbeat(lives[W1], TaskReport(global_step=9), now=1)
-    assert (job.global_step, job.total_steps) == (9, 100)
+    assert (job.members.global_step, job.members.total_steps) == (9, 100)
     job.ps_answered(PS, 7, PsCounters(global_step=8), now=2)  # who counts them knows best
-    assert job.global_step == 8
+    assert job.members.global_step == 8
     empty = Job([], chief=CHIEF, lease_s=LEASE, now=0)
-    assert (empty.global_step, empty.total_steps) == (0, 0)
+    assert (empty.members.global_step, empty.members.total_steps) == (0, 0)
 
 
 def test_a_restarted_chief_takes_back_a_task_that_was_there_before() -> None:
@@ -354,7 +353,7 @@ def test_a_restarted_chief_takes_back_a_task_that_was_there_before() -> None:
     assert job.heartbeat(who, TaskReport(steps=8), now=30) is Phase.RUNNING
     member = job.members[W0]
     assert (member.state, member.generation, member.report.steps) == (State.ALIVE, 1234, 8)
-    assert job.waited_for() == [W0]
+    assert job.members.waited_for() == [W0]
     # And the next generation is newer still.
     assert job.register(W0, now=31).generation > 1234
 
@@ -376,7 +375,7 @@ def test_a_restarted_chief_takes_back_a_dynamic_worker_that_no_spec_lists() -> N
     job, _ = _job(CHIEF)
     who = Incarnation(TaskId("worker", 9), 1234)
     assert job.heartbeat(who, REPORT, now=30) is Phase.RUNNING
-    assert who.task in job.waited_for()
+    assert who.task in job.members.waited_for()
 
 
 def test_a_chief_that_leaves_before_the_end_has_not_completed_the_job() -> None:

@@ -129,7 +129,7 @@ def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefS
     assert again == (Phase.RUNNING, ""), "the first outcome stays"
     client.finish(chief, Outcome.DONE, "", TaskReport(), timeout_s=T)
     with server.locked_job.open() as (job, _):
-        assert job.waited_for() == []
+        assert job.members.waited_for() == []
         job.complete()
     assert client.heartbeat(worker, TaskReport(), timeout_s=T) == (Phase.DONE, "")
     states = {item.task: item.state for item in client.status(timeout_s=T).tasks}

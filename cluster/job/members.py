@@ -1,0 +1,177 @@
+"""The tasks of a job, and what each has said last. Pure: the caller locks."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...core.errors import RefusedError, TooManyWorkersError
+from ...core.report import PsCounters, TaskReport
+from ...core.states import Phase, State
+from ...core.task import TaskId
+from ..roles import EVALUATOR, PS, WORKER
+from .takeover import Challenge, Process
+
+
+@dataclass(slots=True)
+class Member:
+    """One task of the job.
+
+    Attributes:
+        since: When ``state`` began.
+        heard: Time of the task's last message.
+        knows: The phase of the job that the task says it was told.
+    """
+
+    task: TaskId
+    since: float
+    state: State = State.MISSING
+    heard: float = 0.0
+    generation: int = 0
+    address: str = ""
+    detail: str = ""
+    host: str = ""
+    pid: int = 0
+    report: TaskReport = field(default_factory=TaskReport)
+    counters: PsCounters | None = None
+    knows: Phase = Phase.RUNNING
+    challenge: Challenge | None = None
+
+    @property
+    def process(self) -> Process:
+        """Where it runs."""
+        return Process(self.host, self.pid)
+
+    def enter(self, state: State, now: float, detail: str = "") -> None:
+        """Be in a state from now on, unless it is that already."""
+        if self.state is not state:
+            self.state, self.since = state, now
+        if detail or state is State.ALIVE:
+            self.detail = detail
+
+
+class Members(dict[TaskId, Member]):
+    """The members of a job by task: those of the spec, and others that have come.
+
+    Args:
+        expected: Tasks of the spec and their addresses.
+        chief: The chief, which may be worker 0.
+        now: The current time.
+        max_dynamic: Most tasks beside the expected ones.
+    """
+
+    def __init__(
+        self, expected: Iterable[tuple[TaskId, str]], chief: TaskId, now: float, max_dynamic: int
+    ) -> None:
+        super().__init__((task, Member(task, now, address=address)) for task, address in expected)
+        self._chief = chief
+        self._max_dynamic = max_dynamic
+        self._expected = frozenset(self)
+
+    def add_ps(self, task: TaskId, address: str, now: float) -> None:
+        """Expect a ps, too, that the spec does not have."""
+        self[task] = Member(task, now, address=address)
+        self._expected |= {task}
+
+    def of(self, task: TaskId, now: float) -> Member:
+        """The member of a task that registers; a new one for a dynamic worker.
+
+        Raises:
+            RefusedError: The task cannot be one of this job.
+            TooManyWorkersError: There are too many tasks already.
+        """
+        member = self.get(task)
+        if task.type == PS or (
+            member is None and task != self._chief and task.type not in (WORKER, EVALUATOR)
+        ):
+            raise RefusedError(
+                f"{task} does not register with {self._chief}: the chief itself, workers and the "
+                "evaluator do",
+                task=task,
+            )
+        if member is None:
+            self._make_room(task)
+            member = self[task] = Member(task, now)
+        return member
+
+    def _make_room(self, task: TaskId) -> None:
+        """Have room for one more dynamic task: the one that is gone for longest is forgotten."""
+        dynamic = [member for member in self.values() if member.task not in self._expected]
+        if len(dynamic) < self._max_dynamic:
+            return
+        gone = [member for member in dynamic if member.state is not State.ALIVE]
+        if not gone:
+            raise TooManyWorkersError(
+                f"{task} is refused: {len(dynamic)} tasks take part that are not in the cluster of "
+                f"{self._chief}, as many as may (max_sessions); raise WINDLASS_MAX_SESSIONS on the "
+                "chief and the ps, or run fewer workers",
+                task=task,
+                limit="max_sessions",
+                value=self._max_dynamic,
+            )
+        del self[min(gone, key=lambda member: member.since).task]
+
+    # -- workers -----------------------------------------------------------------------------
+
+    def waited_for(self) -> list[TaskId]:
+        """Tasks at work besides the chief; the last checkpoint waits for them.
+
+        Those that only serve others are not.
+        """
+        return self._with_programs(State.ALIVE)
+
+    def not_registered(self) -> list[TaskId]:
+        """Workers of the spec that have not registered yet."""
+        return self._with_programs(State.MISSING)
+
+    def _with_programs(self, state: State) -> list[TaskId]:
+        """Tasks in a state that run the program, the chief left out."""
+        return [
+            member.task
+            for member in self.values()
+            if member.state is state
+            and member.task.type not in (PS, EVALUATOR)
+            and member.task != self._chief
+            and not member.report.serves
+        ]
+
+    @property
+    def workers_at_work(self) -> list[TaskId]:
+        """Workers that are alive, also those that only serve others, but for a chief."""
+        alive = [member.task for member in self.values() if member.state is State.ALIVE]
+        return [task for task in alive if task.type == WORKER and task != self._chief]
+
+    def uneven_replicas(self) -> dict[TaskId, int]:
+        """Replicas of every task that has said so, if they differ; else nothing."""
+        counts = {m.task: m.report.replicas for m in self.values() if m.report.replicas}
+        return counts if len(set(counts.values())) > 1 else {}
+
+    # -- ps ----------------------------------------------------------------------------------
+
+    @property
+    def processes(self) -> dict[TaskId, int]:
+        """Which process each ps is that has answered."""
+        ps = (member for member in self.values() if member.task.type == PS)
+        return {member.task: member.generation for member in ps if member.generation}
+
+    def in_state(self, *states: State) -> set[TaskId]:
+        """The ps in one of these states."""
+        return {m.task for m in self.values() if m.task.type == PS and m.state in states}
+
+    # -- progress ----------------------------------------------------------------------------
+
+    @property
+    def pushes(self) -> int:
+        """Pushes that the ps have counted, first values too."""
+        counters = [member.counters for member in self.values()]
+        return sum(each.pushes for each in counters if each is not None)
+
+    @property
+    def global_step(self) -> int:
+        """As the ps count it; without ps, the highest one that a task reported."""
+        counted = [m.counters.global_step for m in self.values() if m.counters is not None]
+        reported = (member.report.global_step for member in self.values())
+        return max(counted or reported, default=0)
+
+    @property
+    def total_steps(self) -> int:
+        """The goal the programs reported; 0: none."""
+        return max((member.report.total_steps for member in self.values()), default=0)
