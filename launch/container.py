@@ -31,7 +31,6 @@ from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, launcher_variables, read_environment
 from ..core.task import TaskId
 from ..worker.process.error_report import ERROR_COPY, read_report
-from .job_end import end_job
 from .orphans import Reaper, end_children, inherit_orphans
 from .processes.executor import Executor, Work
 from .processes.interrupts import on_interrupts
@@ -87,6 +86,8 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         )
         write_termination_message(TERMINATION_LOG, code, error)
         if task.is_chief:
+            from .job_end import end_job
+
             end_job(settings.job_id, task.task.type, code)
         return code
 

@@ -7,13 +7,10 @@ program then: its modules are imported from there, and relative paths begin ther
 
 import logging
 import os
-from importlib import metadata
 from pathlib import Path
 
 from ..core.errors import ConfigurationError, PackageError, StorageError
 from ..core.settings import take_environment
-from ..shipping import unpack
-from ..shipping.requirements import DECLARED_IN, declared_requirements, missing_packages
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +35,8 @@ def enter_shipped_code() -> None:
     digest, parts = take_environment(CODE_DIGEST), take_environment(CODE_PARTS)
     if not digest:
         return
+    from ..shipping import unpack  # what packs and unpacks costs others 30 ms of their start
+
     folder = Path.cwd() / digest[:12]
     if not folder.exists():  # an earlier container of this pod has unpacked it, whole
         unpack(_read(Path(parts), digest), digest, folder)
@@ -60,6 +59,10 @@ def _read(parts: Path, digest: str) -> bytes:
 
 
 def _check_image(folder: Path) -> None:
+    from importlib import metadata
+
+    from ..shipping.requirements import DECLARED_IN, declared_requirements, missing_packages
+
     texts = {
         name: (folder / name).read_text(errors="replace")
         for name in DECLARED_IN
