@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _SERVICE = "ps"
 _DEFINE_TIMEOUT_S = 3600.0
+_FIRST_DIAL_S = 2.0
 _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
 
 
@@ -324,10 +325,10 @@ class RemotePs:
             except PeerLostError as error:
                 self._raise_if_aborted()
                 log.warning("%s; reconnecting", error)
-        for attempt in self._attempts():
+        for number, attempt in enumerate(self._attempts()):
             with attempt:
                 self._raise_if_aborted()
-                result = self._again(request, target)
+                result = self._again(request, target, self._dial_s(number))
         return result
 
     def _attempts(self) -> Iterator[AttemptManager]:
@@ -346,9 +347,16 @@ class RemotePs:
             before_sleep=lambda error: waits.tick(self._peer, error or ""),
         )
 
-    def _again(self, request: StepRequest, target: PullTarget) -> PushResult:
+    def _dial_s(self, number: int) -> float:
+        """How long an attempt to connect may take: one under way does not hear who leads now."""
+        longest_s = self._settings.reconnect_timeout_s
+        if self._locate(self._share) is None:
+            return longest_s
+        return min(longest_s, _FIRST_DIAL_S * 2 ** min(number, 10))
+
+    def _again(self, request: StepRequest, target: PullTarget, dial_s: float) -> PushResult:
         """Connect anew and repeat a step; the ps knows if it was applied."""
-        self.connect(self._settings.reconnect_timeout_s)
+        self.connect(dial_s)
         session = self._session
         if session is None:
             raise PeerLostError(f"step: the session with {self._peer} was closed", peer=self._peer)

@@ -1,10 +1,16 @@
 """A ps in another process, while it cannot be reached."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from helpers.ps_peers import PS, SETTINGS
+from helpers.waiting import scaled
 from windlass.client.ps.remote_ps import RemotePs
+from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.arrays.gather_buffer import GatherBuffer
+from windlass.core.errors import JobStoppedError, WindlassError
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import StepRequest
 
@@ -19,4 +25,30 @@ def test_a_step_that_waits_for_a_connection_keeps_values_that_the_program_change
     request = peer._request
     assert request is not None
     assert np.frombuffer(request.values[0].buffer(), np.float32).tolist() == [1.0] * 100_000
+    peer.close()
+
+
+def test_a_step_turns_to_the_next_leader_though_the_last_one_lets_it_wait() -> None:
+    """It accepts connections, as the kernel of one that stands still does, and greets nobody."""
+    silent, next_one = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (silent, next_one)]
+    leaders = [ShareLeader(0, n, TaskId("ps", n), at) for n, at in enumerate(addresses)]
+    leader = leaders[0]
+    settings = SETTINGS.model_copy(update={"reconnect_timeout_s": 1000.0})
+    who = Incarnation(TaskId("worker", 0), 1)
+    peer = RemotePs(PS, addresses[0], who, settings, locate=lambda share: leader, share=0)
+    with silent, next_one, ThreadPoolExecutor(1) as pool:
+        peer.prepare(StepRequest(1))
+        step = pool.submit(peer.receive)
+        kept, _ = silent.accept()
+        leader = leaders[1]
+        peer.moved()
+        next_one.settimeout(scaled(20))
+        try:
+            next_one.accept()[0].close()
+        finally:
+            peer.abort(JobStoppedError("the job is done"))
+            for each in (kept, silent, next_one):
+                each.close()
+        assert isinstance(step.exception(scaled(20)), WindlassError)
     peer.close()
