@@ -214,7 +214,7 @@ class _WorkerPlace:
     def table(self, definition: VariableDefinition) -> PsTable:
         name = definition.name
         if name not in self._tables:
-            self._tables[name] = self.strategy.extended.find_table(definition)
+            self._tables[name] = self.strategy.extended.tables.find_table(definition)
         return self._tables[name]
 
     def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:

@@ -78,19 +78,19 @@ class Embeddings:
     def _make(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
         table = self._made(config, optimizer)
         if (dtype := config.narrow_dtype) is not None:
-            self._strategy.extended.set_row_dtype(table.storage, dtype)
+            self._strategy.extended.tables.set_row_dtype(table.storage, dtype)
         return table
 
     def _made(self, config: TableConfig, optimizer: Optimizer | None) -> _Table:
         own = config.own_optimizer(optimizer)
         if config.vocabulary_size is None:
-            extended, definition = self._strategy.extended, config.definition(optimizer)
-            storage = extended.create_table(definition)
+            tables, definition = self._strategy.extended.tables, config.definition(optimizer)
+            storage = tables.create_table(definition)
             if config.staleness_writes:
-                extended.delay_rows(storage, config.staleness_writes, config.cache_bytes)
+                tables.delay_rows(storage, config.staleness_writes, config.cache_bytes)
             cache = cache_of(config, definition)
             if isinstance(cache, TrainedRows):
-                extended.watch_pushes(storage, cache)
+                tables.watch_pushes(storage, cache)
             return _Table(config, own, storage, cache)
         variable = Variable(
             initializer=config.first_values,
@@ -103,7 +103,7 @@ class Embeddings:
     def _show_caches(self) -> None:
         caches = {t.config.name: t.cache for t in self._tables.values() if t.cache is not None}
         if caches:
-            self._strategy.extended.show_samples(lambda: cache_samples(caches))
+            self._strategy.extended.tables.show_samples(lambda: cache_samples(caches))
 
     @property
     def strategy(self) -> Strategy:
@@ -133,7 +133,7 @@ class Embeddings:
 
     def flush(self) -> None:
         """Push the gradients that wait in this worker (``staleness_writes``)."""
-        self._strategy.extended.push_delayed()
+        self._strategy.extended.tables.push_delayed()
 
     def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> "Lookup":
         """The rows of some features, combined for each example.
@@ -210,8 +210,8 @@ class Embeddings:
                     "rows up out of turn; leave one of them out",
                     table=table.config.name,
                 )
-        extended = self._strategy.extended
-        extended.begin_look_ahead(count)
+        tables = self._strategy.extended.tables
+        tables.begin_look_ahead(count)
 
         def uses_of(batch: Batch) -> list[_Use]:
             told = ids(batch)
@@ -220,7 +220,7 @@ class Embeddings:
 
         def look_up(wanted: Sequence[tuple[_Table, Array]]) -> Callable[[], Found]:
             asked = [(table.storage, each) for table, each in wanted]
-            rows: Callable[[], Found] = extended.look_up_ahead(asked)
+            rows: Callable[[], Found] = tables.look_up_ahead(asked)
             return rows
 
         if self._ahead is not None:
@@ -238,7 +238,7 @@ class Embeddings:
             return []
         begun = [None if table.cache is None else table.cache.begin(i) for table, i in wanted]
         pairs = list(zip(wanted, begun, strict=True))
-        pulled, states = self._strategy.extended.lookup_states(
+        pulled, states = self._strategy.extended.tables.lookup_states(
             [(t.storage, ids if cached is None else cached.wanted) for (t, ids), cached in pairs],
             [
                 (t.storage, cached.wanted_states)
@@ -378,7 +378,7 @@ def _push(strategy: Strategy, growing: list[tuple[PsTable, IndexedSlices]]) -> N
         or context.strategy is not strategy
         or strategy.extended.num_replicas_in_sync == 1
     ):
-        strategy.extended.push_rows(growing)
+        strategy.extended.tables.push_rows(growing)
         return
     context.merge_call(_push_of_replicas, (_ReplicaGradients(growing),))
 
@@ -395,4 +395,6 @@ def _push_of_replicas(strategy: Strategy, replicas: Any) -> None:
     for part in on_every_replica(replicas, 1).values:
         for table, rows in part.growing:
             by_table.setdefault(table, []).append(rows)
-    strategy.extended.push_rows([(table, sum_rows(rows)) for table, rows in by_table.items()])
+    strategy.extended.tables.push_rows(
+        [(table, sum_rows(rows)) for table, rows in by_table.items()]
+    )

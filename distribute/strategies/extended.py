@@ -1,15 +1,9 @@
 """StrategyExtended: a strategy's algorithms, with defaults for strategies of one worker."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ...core.arrays.any_framework import to_host
-from ...core.arrays.dtypes import Array, DType
-from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import ConfigurationError
-from ...core.rules.definitions import VariableDefinition
-from ...telemetry.catalogue import Sample
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
     Frame,
@@ -35,7 +29,6 @@ from ..base.values import (
 from ..data.options import AutoShardPolicy
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable
-from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, mirror
@@ -43,9 +36,7 @@ from .local_updates import apply_locally
 from .reducer import Reducer
 from .replica_runner import ReplicaRunner
 from .step_interface import Arguments, Keywords, StepInterface
-
-FoundRows = tuple[Array, Array | None]
-"""(the distinct rows; which of them belongs to each id, None: one after the other)"""
+from .table_rows import TableRows
 
 
 class StrategyExtended(StepInterface):
@@ -61,6 +52,7 @@ class StrategyExtended(StepInterface):
     Attributes:
         task_name: This task, as it stands in front of a device.
         creations: The variables made in ``run``.
+        tables: Rows of embeddings' tables.
         experimental_require_static_shapes: False: that is TPUs' need.
         experimental_between_graph: Whether every worker runs the program for itself.
         experimental_should_init: Whether this task gives variables their first values.
@@ -92,6 +84,7 @@ class StrategyExtended(StepInterface):
         self._names: dict[str, int] = {}  # name → the last number tried for one like it
         self._colocated: list[Variable] = []
         self.creations = Creations()
+        self.tables = TableRows(type(strategy).__name__, len(self._devices))
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -157,111 +150,6 @@ class StrategyExtended(StepInterface):
     def create_variable(self, spec: VariableSpec) -> Variable:
         """Make a variable. Called by ``Variable(...)``."""
         return LocalVariable(spec, self._strategy, self._devices[0], self.unique_name(spec.name))
-
-    def create_table(self, definition: VariableDefinition) -> PsTable:
-        """Make a growing table.
-
-        Raises:
-            ConfigurationError: This strategy has no parameter servers, where tables grow.
-        """
-        raise self._has_no_servers(definition.name)
-
-    def _has_no_servers(self, table: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"table {table!r} grows, which tables do on parameter servers, and this is "
-            f"{type(self._strategy).__name__}: make it in the scope of a ParameterServerStrategy, "
-            "or give it a vocabulary_size",
-            table=table,
-        )
-
-    def lookup_rows(self, wanted: Sequence[tuple[Variable | PsTable, Array]]) -> list[FoundRows]:
-        """Rows of variables and tables as they are now; from parameter servers in one exchange.
-
-        Args:
-            wanted: Pairs of a variable and numbers of its rows, or a table and keys: int64, shape
-                ``(n,)``. May repeat.
-
-        Returns:
-            Per pair: (rows, shape ``(count, elements of a row)``; int64, shape ``(n,)``: which of
-            them belongs to each id, None: one after the other)
-
-        Raises:
-            ShapeMismatchError: The number of a row is out of range.
-        """
-        found = [v.sparse_read(ids) for v, ids in wanted if isinstance(v, Variable)]
-        return [(to_host(rows).reshape(len(rows), -1), None) for rows in found]
-
-    def lookup_states(
-        self,
-        wanted: Sequence[tuple[Variable | PsTable, Array]],
-        states: Sequence[tuple[PsTable, Array]],  # noqa: ARG002 - of growing tables, on servers
-    ) -> tuple[list[FoundRows], list[FoundRows]]:
-        """Rows as :meth:`lookup_rows` gives them, and rows of growing tables with slots and counts.
-
-        Args:
-            wanted: As for :meth:`lookup_rows`.
-            states: Pairs of a growing table and keys: int64, shape ``(n,)``.
-
-        Returns:
-            (what :meth:`lookup_rows` returns; the same for ``states``, whose rows are those of
-            ``engine/keyed/row_states.py``)
-        """
-        return self.lookup_rows(wanted), []
-
-    def look_up_ahead(
-        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
-    ) -> Callable[[], list[FoundRows]]:
-        """Look up rows for a later step: from another thread, while this one computes.
-
-        Args:
-            wanted: As for :meth:`lookup_rows`.
-
-        Returns:
-            Function that gives what :meth:`lookup_rows` would: rows that this task has changed
-            since as they are when it is called, and others as they were.
-        """
-        return lambda: self.lookup_rows(wanted)
-
-    def set_row_dtype(self, table: Variable | PsTable, dtype: DType) -> None:
-        """Have rows of a table travel in a narrower dtype, where they travel.
-
-        Args:
-            table: The table.
-            dtype: int8, bfloat16, float16 or float32.
-        """
-
-    def begin_look_ahead(self, count: int) -> None:  # noqa: ARG002 - for servers
-        """Prepare for lookups by :meth:`look_up_ahead`.
-
-        Args:
-            count: How many there will be before the gradients of the first come.
-
-        Raises:
-            ConfigurationError: This task has several devices.
-        """
-        if len(self._devices) > 1:
-            raise ConfigurationError(
-                f"look_ahead with {len(self._devices)} devices, each of which looks up its own "
-                "ids; have a worker for each device instead"
-            )
-
-    def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
-        """Apply gradients of rows of growing tables, with the push of the step.
-
-        Raises:
-            ConfigurationError: This strategy has no parameter servers.
-        """
-        raise self._has_no_servers(gradients[0][0].name)
-
-    def push_delayed(self) -> None:
-        """Push gradients of rows that wait for a later step; nothing where none do."""
-
-    def show_samples(self, collect: Callable[[], Iterable[Sample]]) -> None:
-        """Show samples among the task's metrics; nothing where no task shows any.
-
-        Args:
-            collect: Called at each request for metrics, from another thread.
-        """
 
     def has_name(self, name: str) -> bool:
         """Whether a variable of this strategy has the name."""

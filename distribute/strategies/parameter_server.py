@@ -8,10 +8,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any
 
-from ...client.ps.ahead import PushWatcher
 from ...client.ps.push_plans import Write
 from ...client.ps.snapshot import PsSnapshot
 from ...cluster.placement.balance import Placement, greedy_by_bytes
@@ -20,18 +18,15 @@ from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
 from ...core.arrays.any_framework import to_host
-from ...core.arrays.dtypes import Array, DType
+from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import WindlassError
-from ...core.rules.definitions import ShardDefinition, VariableDefinition
+from ...core.rules.definitions import ShardDefinition
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Operation
-from ...telemetry.catalogue import Sample
 from ..base.contexts import is_running
 from ..base.devices import HOST, compute_devices, task_name
 from ..base.moved_average import MovedAverage
 from ..base.reductions import clip_norm
-from ..base.worker_index import current_worker
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import (
@@ -40,14 +35,14 @@ from ..variables.parameter_server import (
     PsVariable,
     ps_device,
 )
-from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .created_variables import CreatedVariables
-from .extended import FoundRows, StrategyExtended
+from .extended import StrategyExtended
 from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
 from .server_step import Gradients, ServerStep
+from .server_tables import ServerTables
 from .step_interface import Arguments, Keywords
 from .steps_alone import StepsAlone, Updates
 from .strategy import Strategy
@@ -55,8 +50,6 @@ from .strategy import Strategy
 log = logging.getLogger(__name__)
 
 _AS_IT_IS = WireFormat()
-TINY_TABLE_BYTES = 16 * 1024
-"""Tables with a vocabulary_size up to this come whole with a step's variables. Unit: bytes."""
 
 
 class ParameterServerStrategy(Strategy):
@@ -165,7 +158,10 @@ class ParameterServerExtended(StrategyExtended):
 
     Attributes:
         created: The program's variables.
+        tables: Rows of embeddings' tables.
     """
+
+    tables: ServerTables
 
     def __init__(
         self,
@@ -199,7 +195,15 @@ class ParameterServerExtended(StrategyExtended):
             bind=self.created.bind,
         )
         self._refused = False  # the deltas of the step
-        self._delays = False  # gradients of some tables
+        self.tables = ServerTables(
+            runtime,
+            len(self._devices),
+            self._step,
+            self.created,
+            self._lock,
+            self.unique_name,
+            prefetch=prefetch,
+        )
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
     def shown(self) -> dict[str, Any]:
@@ -271,30 +275,6 @@ class ParameterServerExtended(StrategyExtended):
             variable = kind(spec, name, self._strategy, self)
             self.created.note(variable)
             return variable
-
-    def create_table(self, definition: VariableDefinition) -> PsTable:
-        """Note a growing table; the servers hear of it with its neighbours.
-
-        Raises:
-            ValueError: A closure creates it.
-        """
-        if current_worker.get() is not None:
-            raise ValueError(
-                f"a closure creates table {definition.name!r}; create it in the coordinator's "
-                "program, in `with strategy.scope():`, before the closure is scheduled"
-            )
-        with self._lock:
-            name = self.unique_name(definition.name)
-            table = PsTable(replace(definition, name=name))
-            self.created.note(table)
-            return table
-
-    def find_table(self, definition: VariableDefinition) -> PsTable:
-        """A growing table that another task created, as that task describes it."""
-        with self._lock:
-            table = PsTable(definition)
-            self.created.note(table)
-            return table
 
     def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:
         """(index of the ps, shard), in order."""
@@ -395,118 +375,7 @@ class ParameterServerExtended(StrategyExtended):
         with self._lock:
             self.created.define()
             self._step.settle(variable.name)
-            return self.runtime.session.lookup(variable.name, indices)
-
-    def lookup_rows(self, wanted: Sequence[tuple[Variable | PsTable, Array]]) -> list[FoundRows]:
-        """Rows of variables and tables as they are now, in one exchange."""
-        return self.lookup_states(wanted, ())[0]
-
-    def lookup_states(
-        self,
-        wanted: Sequence[tuple[Variable | PsTable, Array]],
-        states: Sequence[tuple[PsTable, Array]],
-    ) -> tuple[list[FoundRows], list[FoundRows]]:
-        """Rows as :meth:`lookup_rows`, and rows of tables with slots and counts, in one exchange.
-
-        In a step variables of up to ``TINY_TABLE_BYTES`` are read whole, as others that it reads,
-        unless the values that it reads were asked for before its last push (``prefetch``).
-        """
-        with self._lock:
-            self.created.define()
-            found: dict[str, FoundRows] = {}
-            if self._step.is_active and not self._prefetch:
-                found = {v.name: (self._whole(v), i) for v, i in wanted if _comes_whole(v, i)}
-            ids = {variable.name: own for variable, own in wanted if variable.name not in found}
-            for name in ids:
-                self._step.settle(name)
-            whole: dict[str, FoundRows] = {}
-            if ids:
-                keys = {table.name: own for table, own in states}
-                rows, whole = self.runtime.session.rows.lookup_states(ids, keys)
-                found |= rows
-            return (
-                [found[variable.name] for variable, _ in wanted],
-                [whole[table.name] for table, _ in states],
-            )
-
-    def _whole(self, variable: Variable | PsTable) -> Array:
-        value = self._step.read(variable.name, self.created.small)
-        return value.reshape(value.shape[0], -1)
-
-    def look_up_ahead(
-        self, wanted: Sequence[tuple[Variable | PsTable, Array]]
-    ) -> Callable[[], list[FoundRows]]:
-        """Look up rows for a later step, beside the one that is under way."""
-        with self._lock:
-            self.created.define()
-        session = self.runtime.session
-        ahead = session.rows.look_up_ahead({variable.name: ids for variable, ids in wanted})
-
-        def rows() -> list[FoundRows]:
-            with self._lock:
-                for variable, _ in wanted:
-                    self._step.settle(variable.name)
-                found = session.rows.catch_up(ahead)
-                return [found[variable.name] for variable, _ in wanted]
-
-        return rows
-
-    def set_row_dtype(self, table: Variable | PsTable, dtype: DType) -> None:
-        """Have rows of a table travel in a narrower dtype between this worker and the servers."""
-        if self.runtime.task.task.type != EVALUATOR:
-            self.runtime.session.set_row_dtype(table.name, dtype)
-
-    def begin_look_ahead(self, count: int) -> None:
-        """Prepare for lookups by :meth:`look_up_ahead`."""
-        super().begin_look_ahead(count)
-        self.runtime.session.rows.keep_lookups(count + 1)
-
-    def push_rows(self, gradients: Sequence[tuple[PsTable, IndexedSlices]]) -> None:
-        """Put gradients of rows into this step's push; outside ``run``, push them now."""
-        with self._lock:
-            self.created.define()
-            self._step.add_writes(
-                [Write(table.name, Operation.APPLY, rows) for table, rows in gradients]
-            )
-
-    def watch_pushes(self, table: PsTable, watcher: PushWatcher) -> None:
-        """Show gradients that this worker pushes to a growing table to a watcher."""
-        if self.runtime.task.task.type != EVALUATOR:
-            self.runtime.session.rows.watch_pushes(table.name, watcher)
-
-    def delay_rows(self, table: PsTable, steps: int, max_bytes: int) -> None:
-        """Have gradients of a growing table wait for some steps, and travel summed.
-
-        Args:
-            table: Its gradients are then pushed by every so many steps of this worker, when more
-                waits than ``max_bytes``, in :meth:`barrier`, and at the end of the program.
-            steps: At least 1.
-            max_bytes: Unit: bytes.
-        """
-        with self._lock:
-            if not self._delays:
-                self.runtime.at_end.append(self._push_delayed_at_end)
-            self._delays = True
-            self._step.delayed.delay(table.name, steps, max_bytes)
-
-    def push_delayed(self) -> None:
-        """Push gradients of rows that wait for a later step."""
-        with self._lock:
-            self._step.push_delayed()
-
-    def _push_delayed_at_end(self) -> None:
-        try:
-            self.push_delayed()
-        except WindlassError as error:
-            log.warning(
-                "%s ends, and gradients of rows that waited (staleness_writes) are lost: %s",
-                self.runtime.task.task,
-                error,
-            )
-
-    def show_samples(self, collect: Callable[[], Iterable[Sample]]) -> None:
-        """Show samples among this task's metrics."""
-        self.runtime.measures.append(collect)
+            return self.runtime.session.rows.lookup(variable.name, indices)
 
     def write(
         self, variable: PsVariable, operation: Operation, value: Array | IndexedSlices
@@ -595,16 +464,6 @@ class ParameterServerExtended(StrategyExtended):
     def iterations(self, variables: Sequence[Variable]) -> int:  # noqa: ARG002
         """The global step, as far as this worker knows."""
         return self.runtime.session.global_step
-
-
-def _comes_whole(variable: Variable | PsTable, ids: Array) -> bool:
-    """Whether a step reads the whole variable for these rows.
-
-    Not if it has not all of them: the session says which.
-    """
-    if not isinstance(variable, PsVariable) or variable.definition.num_bytes > TINY_TABLE_BYTES:
-        return False
-    return not ids.size or bool(ids.min() >= 0 and ids.max() < variable.definition.shape[0])
 
 
 def _writes(method: str, values: Iterable[tuple[Variable, Any]]) -> Iterator[Write]:
