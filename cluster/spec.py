@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Union
+from typing import Any, Union
 
+from ..core.showing import Shown
 from ..core.task import TaskId
 
 JobTasks = Sequence[str] | Mapping[int, str] | Mapping[str, str]
 
 
-class ClusterSpec:
+class ClusterSpec(Shown):
     """Jobs and their tasks' addresses, as ``tf.train.ClusterSpec``.
 
     A job is a list of addresses, or a mapping from index to address ("sparse": not every task
@@ -83,6 +84,9 @@ class ClusterSpec:
         if job_name not in self._jobs:
             raise ValueError(f"No such job in cluster: {job_name!r}")
         return self._jobs[job_name]
+
+    def _shown(self) -> Mapping[str, Any]:
+        return self.as_dict()
 
     def __bool__(self) -> bool:
         return bool(self._jobs)

@@ -85,6 +85,10 @@ def test_what_is_long_is_cut_and_a_notebook_has_a_table() -> None:
     assert "&lt;b&gt;" in html
     assert re.search(r"<table><caption>RemoteValue</caption><tr><th[^>]*>status</th>", html)
     assert repr(strategy) in repr(ClusterCoordinator(strategy))
+    html = wl.ClusterSpec({"ps": ["a:1"], "worker": {1: "b:2"}})._repr_html_()
+    assert "<caption>ClusterSpec</caption>" in html
+    assert re.search(r"<th[^>]*>ps</th><td[^>]*>\[&#x27;a:1&#x27;\]</td>", html)
+    assert re.search(r"<th[^>]*>worker</th><td[^>]*>{1: &#x27;b:2&#x27;}</td>", html)
 
 
 def test_an_object_whose_constructor_has_raised_can_be_shown() -> None:
