@@ -77,6 +77,7 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
     defaults={
         "model_dir": "a new folder in runs/",
         "save_every_s": f"{_SAVE_EVERY_S:g}, or 0 with --save-every-steps",
+        "wait_for_workers": "-1",
     },
     hidden=[
         "host",

@@ -495,6 +495,7 @@ def test_the_help_of_local_tells_its_own_defaults() -> None:
     text = help_of("local")
     assert "[default: 2, or 0 with --save-every-steps]" in text
     assert "[default: a new folder in runs/]" in text
+    assert "which is well where the others do their work. [default: -1]" in text
     assert "--log-format" not in text  # the launcher decides
 
 
