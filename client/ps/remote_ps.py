@@ -352,7 +352,7 @@ class RemotePs:
         longest_s = self._settings.reconnect_timeout_s
         if self._locate(self._share) is None:
             return longest_s
-        return min(longest_s, _FIRST_DIAL_S * 2 ** min(number, 10))
+        return min(longest_s, _FIRST_DIAL_S * 2.0 ** min(number, 10))
 
     def _again(self, request: StepRequest, target: PullTarget, dial_s: float) -> PushResult:
         """Connect anew and repeat a step; the ps knows if it was applied."""

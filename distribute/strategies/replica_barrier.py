@@ -6,7 +6,6 @@ Replicas that disagree (one ends, or calls something else, while another waits) 
 shows where each of them is, not a deadlock.
 """
 
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ...core.process.frames import thread_frames
 from ..base.contexts import Frame, Merging, code_of, entered
 from ..base.interface import StrategyInterface
 from ..base.values import is_variable, regroup, select_replica
@@ -188,7 +188,7 @@ class ReplicaBarrier:
             if self.ended
             else "they wait in different merge calls (or operations that aggregate)"
         )
-        stacks = sys._current_frames()
+        stacks = thread_frames()
         shown = "\n".join(
             f"replica {i} {'is at' if call is not None else 'has ended'}"
             + (f":\n{_stack_of(stacks.get(slot.thread))}" if call is not None else "")

@@ -9,12 +9,12 @@ wrapped; and the program's outermost frame stops at the instruction with which i
 import ctypes
 import dis
 import sys
-import threading
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from ...core.errors import WindlassError
 from ...core.exit_codes import ExitCode
+from ...core.process.frames import main_thread_frame
 from ...core.process.tracebacks import shows_uncaught
 from ...core.states import Outcome
 from .program import Ending, ending_of, exit_ending
@@ -67,7 +67,7 @@ class ProgramEnd:
 
 def _main_frame() -> FrameType:
     """The outermost frame of the program."""
-    frame: FrameType | None = sys._current_frames()[threading.main_thread().ident or 0]
+    frame = main_thread_frame()
     frames: list[FrameType] = []
     while frame is not None:
         frames.append(frame)

@@ -8,7 +8,6 @@ moved for longer than any wait is silent, it ends the task, which a launcher may
 
 import logging
 import os
-import sys
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
+from ...core.process.frames import main_thread_frame
 from ...core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class MainPosition:
 
 def main_position() -> MainPosition:
     """The position of this process's main thread now."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = main_thread_frame()
     calls = traceback.extract_stack(frame) if frame is not None else []
     stack = tuple((call.filename, call.lineno or 0, call.name) for call in calls)
     return MainPosition(stack, time.process_time())
