@@ -73,7 +73,7 @@ class ClusterStatus:
     Attributes:
         name: Name of the job.
         phase: ``Absent``, ``Pending``, ``Running``, ``Suspended``, ``Done`` or ``Failed``.
-        reason: Why it failed, or is suspended.
+        reason: Why it failed, is suspended, or does not go on.
         exit_code: With which a command that waited for it ends: 0 when done, the failed task's
             when failed; None while it goes on.
         tasks: By role and index.
@@ -196,7 +196,16 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
         return SUSPENDED, "a queue has not admitted it yet, or a person has suspended it", None
     running = {line.task for line in tasks if line.state == "Running"}
     leader = f"{_leader(owners)}:0"
-    return ("Running" if leader in running else "Pending"), "", None
+    return ("Running" if leader in running else "Pending"), _why_stuck(tasks), None
+
+
+def _why_stuck(tasks: Sequence[TaskLine]) -> str:
+    """What the job waits for in vain: a StatefulSet starts a ps again that has failed for good."""
+    for line in tasks:
+        failed = line.state == FAILED and line.exit_code and not is_retryable(line.exit_code)
+        if line.role == PS and failed:
+            return f"{line.task}: {line.reason}"
+    return ""
 
 
 def is_left_over(seen: Observed) -> bool:

@@ -98,6 +98,8 @@ def pod_state(
     state = "Starting" if phase == RUNNING else phase
     if state == "Starting" and not reason:
         reason = _why_not_ready(pod, status)
+        if code:
+            reason += f"; was restarted: {_end_words(code, ended, status)}"
     return said(state, reason, remedy)
 
 

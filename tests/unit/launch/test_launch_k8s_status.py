@@ -119,6 +119,9 @@ CASES: list[Any] = [
      "nothing: it is tried again"),
     ("starting", {"phase": "Running", "containerStatuses": [{"name": "windlass", "state":
      {"running": {}}}]}, [], "Starting", "its port does not answer yet", ""),
+    ("starting again", {"phase": "Running", "containerStatuses": [{"name": "windlass", "state":
+     {"running": {}}, "lastState": {"terminated": {"exitCode": 8, "message": "ACCESS (8): no"}}}]},
+     [], "Starting", "does not answer yet; was restarted: exit code 8: ACCESS (8): no", ""),
     ("waiting for replicas", {"phase": "Running", "containerStatuses": [{"name": "windlass",
      "started": True, "state": {"running": {}}}], "asks": "replicated"}, [], "Starting",
      "ready once each share has its replicas again", ""),
@@ -367,6 +370,19 @@ def test_the_chief_is_not_blamed_for_what_another_task_did(
     found = status([task_pod("chief", 0, ended(138)), *others], chief="Failed")
     assert found.reason.startswith(blamed)
     assert found.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(7, "Running: ps:1: exit code 7: model_dir"), (137, "Running")],
+    ids=["for good", "started again"],
+)
+def test_the_first_line_names_a_ps_for_which_the_job_waits_in_vain(code: int, said: str) -> None:
+    ends = waiting("CrashLoopBackOff", "back-off 5m0s", {"exitCode": code})
+    found = status([task_pod("chief", 0, ready()), task_pod("ps", 1, ends)])
+    assert (found.phase, found.is_over) == ("Running", False)
+    assert headline(found).startswith(f"digits: {said}")
+    assert bool(found.reason) == (code == 7)
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["there", "gone"])
