@@ -44,6 +44,7 @@ def manifests(
         *account_objects(job, form),
         *([_claim(job)] if has_claim else []),
         *pod_groups(job),
+        *_budget(job, form),
     ]
     match form:
         case Form.JOBSET:
@@ -51,7 +52,7 @@ def manifests(
         case Form.TRAINJOB:
             return [*shared, *train_job(job, templates)]
     controllers = [_controller(job, *each) for each in templates.items()]
-    return [*shared, *_budget(job), _service(job), *controllers]
+    return [*shared, _service(job), *controllers]
 
 
 def _template(job: JobFile, role: str, form: Form, code: ShippedCode | None) -> Json:
@@ -85,12 +86,16 @@ def _claim(job: JobFile) -> Json:
     }
 
 
-def _budget(job: JobFile) -> list[Json]:
-    """One ps leaves after the other where nodes are drained: each hands over what it has."""
+def _budget(job: JobFile, form: Form) -> list[Json]:
+    """One ps leaves after the other where nodes are drained: each hands over what it has.
+
+    Of pods of a Job, which has no scale, Kubernetes takes only how many are to stay.
+    """
     if not (job.settings.shares_move and job.count(PS)):
         return []
+    bound = {"minAvailable": job.count(PS) - 1} if form.is_one_object else {"maxUnavailable": 1}
     spec: Json = {
-        "maxUnavailable": 1,
+        **bound,
         # One that does not run is in nobody's way.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": matched(job.name, PS)},

@@ -28,6 +28,7 @@ from windlass.core.settings import Settings
 from windlass.launch.job.model import JobFile
 from windlass.launch.job.reading import parse_job
 from windlass.launch.job.yaml_output import dump_documents, dump_yaml
+from windlass.launch.k8s.form import Form
 from windlass.launch.k8s.manifests import manifests
 from windlass.launch.k8s.scaling import departure, documents_to_apply
 from windlass.launch.launchers.compose import compose_document
@@ -401,12 +402,28 @@ def test_ps_stay_as_many_as_scale_has_made_them_until_the_file_says_another_numb
         assert _template_texts(objects) == _template_texts(first), "no pod is started again"
 
 
-def test_one_ps_after_the_other_is_evicted_where_they_hand_over_what_they_have() -> None:
-    [budget] = [each for each in manifests(shared_job()) if each["kind"] == "PodDisruptionBudget"]
-    assert budget["spec"]["maxUnavailable"] == 1
+@pytest.mark.parametrize(
+    ("form", "bound"),
+    [
+        (Form.OBJECTS, {"maxUnavailable": 1}),
+        # Pods of Jobs have no scale, of which that would be a part.
+        (Form.JOBSET, {"minAvailable": 2}),
+        (Form.TRAINJOB, {"minAvailable": 2}),
+    ],
+    ids=["objects", "jobset", "trainjob"],
+)
+def test_one_ps_after_the_other_is_evicted_where_they_hand_over_what_they_have(
+    form: Form, bound: Json
+) -> None:
+    def budgets(job: JobFile) -> list[Json]:
+        return [each for each in manifests(job, form) if each["kind"] == "PodDisruptionBudget"]
+
+    [budget] = budgets(shared_job(3))
+    given = {name: value for name, value in budget["spec"].items() if name.startswith("m")}
+    assert given == bound
     labels = _set(manifests(shared_job()))["spec"]["template"]["metadata"]["labels"]
     assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert not [each for each in manifests(digits()) if each["kind"] == "PodDisruptionBudget"]
+    assert budgets(digits()) == []
 
 
 def test_a_ps_whose_job_has_replicas_is_ready_when_the_next_one_may_be_stopped() -> None:
