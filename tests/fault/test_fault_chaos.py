@@ -1,25 +1,27 @@
 """Random faults on a job with replicas: no count is ever lost, doubled or read as it was before.
 
 What happens is drawn from a seed: :mod:`helpers.chaos`. ``make chaos`` makes 70 faults (or
-``CHAOS_FAULTS``) in each of five jobs; ``CHAOS_SEED`` repeats a run as far as the machine's timing
+``CHAOS_FAULTS``) in each of six jobs; ``CHAOS_SEED`` repeats a run as far as the machine's timing
 does.
 """
 
 import os
 import random
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.chaos import Chaos
-from helpers.counting_job import CountingJob
+from helpers.counting_job import CountingJob, host_of
+from helpers.network import Network
 from helpers.small_disk import SmallDisk
 from helpers.waiting import scaled
 
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "12"))
+WORKERS = 4
 SEED = int(os.environ.get("CHAOS_SEED", random.randrange(1 << 32)))
 
 
@@ -28,40 +30,58 @@ def chaos(
     folder: Path,
     seed: int,
     *,
-    linked: bool,
+    linked: bool = False,
+    on_hosts: bool = False,
     ps: int | None = None,
     disk: SmallDisk | None = None,
     over: str = "",
 ) -> Iterator[Chaos]:
-    """Faults of a job that is checked at the end; its number of ``ps`` is drawn, too, if None."""
+    """Faults of a job that is checked at the end.
+
+    Args:
+        folder: Where it runs.
+        seed: Says what happens.
+        linked: Its tasks reach each other by proxies.
+        on_hosts: Each of them runs in a network namespace.
+        ps: Number of its ps; None: it is drawn, too.
+        disk: Holds the model directory.
+        over: What the tasks send goes over this; see :class:`CountingJob`.
+    """
     draw = random.Random(seed)
     # A chief that a busy machine starts late is not lost.
     environment: dict[str, Any] = {"WINDLASS_RECONNECT_TIMEOUT_S": str(scaled(15))}
     if disk is not None:
         environment |= {"WINDLASS_MODEL_DIR": str(disk.folder), "WINDLASS_SAVE_EVERY_S": "1"}
         environment["WINDLASS_KEEP_CHECKPOINTS"] = "2"
-    job = CountingJob(
-        folder,
-        ps or draw.randint(2, 4),
-        workers=4,
-        readers=1,
-        chief_counts=False,
-        rows=6000,
-        pause_s=0.005,
-        rebalances=draw.random() < 0.5,
-        linked=linked,
-        over=over,
-        **environment,
-    )
-    made = Chaos(job, seed, disk)
-    try:
+    ps = ps or draw.randint(2, 4)
+    with ExitStack() as stack:
+        network = None
+        if on_hosts:
+            counts = {"chief": 1, "worker": WORKERS, "ps": ps}
+            tasks = [f"{role}:{index}" for role, n in counts.items() for index in range(n)]
+            network = Network({host_of(task): host_of(task) for task in tasks}, folder)
+            stack.callback(network.close)
+        job = CountingJob(
+            folder,
+            ps,
+            workers=WORKERS,
+            readers=1,
+            chief_counts=False,
+            rows=6000,
+            pause_s=0.005,
+            rebalances=draw.random() < 0.5,
+            linked=linked,
+            over=over,
+            network=network,
+            **environment,
+        )
+        stack.callback(job.stop)
+        made = Chaos(job, seed, disk)
+        stack.callback(lambda: print(f"CHAOS_SEED={seed}:", ", ".join(made.done)))  # if it fails
         yield made
         job.stop_counting()
         job.check_digests()
         job.end()
-    finally:
-        print(f"CHAOS_SEED={seed}:", ", ".join(made.done))  # shown if the test fails
-        job.stop()
 
 
 @pytest.mark.scenario
@@ -72,6 +92,16 @@ def test_no_count_is_lost_or_doubled_or_old_in_a_few_faults(tmp_path: Path) -> N
         made.happen_together(made.delay, lambda: made.part_chief(3.5))
         made.happen_together(made.kill_worker, made.split)
         made.happen_together(made.freeze_worker, made.cut_connections, made.kill_chief_and_ps)
+
+
+@pytest.mark.scenario
+@pytest.mark.needs("a bridged network")
+@pytest.mark.real_start
+@pytest.mark.usefixtures("no_process_left")
+def test_no_count_is_lost_or_doubled_on_hosts_of_their_own(tmp_path: Path) -> None:
+    with chaos(tmp_path, 5, on_hosts=True, ps=2) as made:
+        made.happen_together(made.part_worker, made.part_from_ps)
+        made.happen_together(made.cut_connections, made.strike_joiner)
 
 
 @pytest.mark.scenario
@@ -99,6 +129,18 @@ def test_no_count_is_lost_or_doubled_whatever_happens_to_one_task_at_a_time(
     tmp_path: Path, linked: bool
 ) -> None:
     with chaos(tmp_path, SEED, linked=linked) as made:
+        made.happen(FAULTS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120 + 15 * FAULTS)
+@pytest.mark.needs("a bridged network")
+@pytest.mark.real_start
+@pytest.mark.usefixtures("no_process_left")
+def test_no_count_is_lost_or_doubled_whatever_happens_on_hosts_of_their_own(
+    tmp_path: Path,
+) -> None:
+    with chaos(tmp_path, SEED, on_hosts=True) as made:
         made.happen(FAULTS)
 
 

@@ -66,7 +66,7 @@ class Chaos:
 
     def _losses(self) -> list[Callable[[], None]]:
         losses = [self.kill, self.kill, self.leave, self.freeze, self.move, self.move_and_kill]
-        losses += [self.kill_chief, self.kill_chief_and_ps, self.freeze_chief]
+        losses += [self.kill_chief, self.kill_chief_and_ps, self.freeze_chief, self.strike_joiner]
         if self._job.links is not None:
             losses += [
                 self.cut_off,
@@ -80,7 +80,8 @@ class Chaos:
     def _disturbances(self) -> list[Callable[[], None]]:
         found = [self.kill_worker, self.freeze_worker, self.begin_move]
         if self._job.links is not None:
-            found += [self.delay, self.part_worker, self.cut_worker]
+            found += [self.part_worker, self.cut_worker]
+            found += [self.delay] if self._job.links.can_delay else []
         return found + ([self.fill_disk, self.fill_disk] if self._disk is not None else [])
 
     # -- who -----------------------------------------------------------------------------------
@@ -138,6 +139,21 @@ class Chaos:
         task = self._ps()
         self._say("kill", task)
         self._end(task)
+
+    def strike_joiner(self) -> None:
+        """The same; the new one is struck, too, while it is copied to, or the chief is killed."""
+        task, how = self._ps(), self._draw.choice(["kill", "freeze", "kill the chief"])
+        self._say(f"kill {task}, and {how} as it is copied to")
+        self._end(task)
+        _pause(self._draw.uniform(0, 1.5))
+        if how == "freeze":
+            self._signal(task, signal.SIGSTOP)
+            _pause(self._draw.uniform(0.1, 4))
+            self._signal(task, signal.SIGCONT)
+        else:
+            struck = _CHIEF if how == "kill the chief" else task
+            self._job.running[struck].kill()
+            self._job.start_again(struck)
 
     def kill_chief(self) -> None:
         """The same of the chief."""

@@ -54,19 +54,28 @@ class HandStarted:
         folder: Path,
         **environment: str,
     ) -> None:
-        self._files = {task: folder / f"{task.replace(':', '-')}.txt" for task in configs}
+        self._words, self._place, self._variables = command, folder, environment
+        self._files: dict[str, Path] = {}
         self.running: dict[str, subprocess.Popen[Any]] = {}
         for task, config in configs.items():
-            own = {"TF_CONFIG": config} if isinstance(config, str) else config
-            with self._files[task].open("wb") as output:
-                self.running[task] = processes.start(
-                    as_command(command),
-                    cwd=folder,
-                    env={**os.environ, **own, **environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
+            self.begin(task, config)
+
+    def begin(self, task: str, config: str | Mapping[str, str]) -> None:
+        """Start a task, which may have run before: what it said then is gone."""
+        own = {"TF_CONFIG": config} if isinstance(config, str) else config
+        self._files[task] = self._place / f"{task.replace(':', '-')}.txt"
+        with self._files[task].open("wb") as output:
+            self.running[task] = processes.start(
+                self._command_of(task),
+                cwd=self._place,
+                env={**os.environ, **own, **self._variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _command_of(self, task: str) -> list[str]:
+        return as_command(self._words)
 
     def said(self, task: str) -> str:
         """What a task has written so far."""

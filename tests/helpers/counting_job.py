@@ -20,7 +20,9 @@ from windlass.net.free_ports import free_ports
 from .certificates import LOCAL, issued, write
 from .clusters import HandStarted, tf_configs
 from .histories import check_histories, read_history
+from .host_links import HostLinks
 from .links import Links
+from .network import Door, Network
 from .waiting import scaled, wait_until
 
 _HELPERS = Path(__file__).resolve().parent
@@ -49,10 +51,12 @@ class CountingJob(HandStarted):
             had not heard of may be in one of the two.
         over: What they send goes over ``tls``, or a ``tunnel`` through gRPC; if that is empty, over
             what they choose.
+        network: Has a host for each task, by :func:`host_of`, on which that runs; None: all run on
+            this machine. They have :attr:`links` then, too.
         environment: Variables of all processes.
 
     Attributes:
-        links: The network between the tasks; None: they are not ``linked``.
+        links: The network between the tasks; None: nothing happens to it.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class CountingJob(HandStarted):
         linked: bool = False,
         keyed: bool = False,
         over: str = "",
+        network: Network | None = None,
         **environment: str,
     ) -> None:
         self.folder = folder
@@ -91,9 +96,13 @@ class CountingJob(HandStarted):
         self._keyed = keyed
         self._moves = replicas > 1 or shares > 0
         self._shares = shares or ps
-        self.links: Links | None = None
+        self.links: Links | HostLinks | None = None
+        self._network = network
+        self._door: Door | None = None
         if linked:
             self._put_proxies()
+        if network is not None:
+            self._put_on(network)
         words = ["--rows", str(rows), "--pause-s", str(pause_s), "--counts", str(self._shares)]
         words += ["--workers", str(workers), "--readers", str(readers)]
         words += ["--chief-counts"] if chief_counts else []
@@ -104,6 +113,10 @@ class CountingJob(HandStarted):
         self._counting = range(0 if chief_counts else 1, workers - readers + 1)
         self._client: ChiefClient | None = None
         super().__init__(self.command, self.configs, folder, **self.environment)
+
+    def _command_of(self, task: str) -> list[str]:
+        words = super()._command_of(task)
+        return words if self._network is None else self._network.command(host_of(task), words)
 
     def _issue_certificates(self) -> None:
         """Certificates of all tasks, each of which finds its own, and of the test."""
@@ -124,6 +137,23 @@ class CountingJob(HandStarted):
             self.configs[task] = config.replace(host, _OUTER)
         self.environment |= {"WINDLASS_HOST": host, "WINDLASS_SHARED_MEMORY": "false"}
         self.links = Links(addresses, lambda: {t: p.pid for t, p in self.running.items()})
+
+    def _put_on(self, network: Network) -> None:
+        """Let each task run on a host of its own, and know the others by their addresses."""
+        text = {task: json.loads(config) for task, config in self.configs.items()}
+        cluster = text["chief:0"]["cluster"]
+        for role, addresses in cluster.items():
+            for index, address in enumerate(addresses):
+                host = network.addresses[host_of(f"{role}:{index}")]
+                addresses[index] = f"{host}:{address.rpartition(':')[2]}"
+        for task, config in text.items():
+            self.configs[task] = json.dumps({**config, "cluster": cluster})
+        # The hosts share the memory of one machine, which those of a cluster do not.
+        everywhere = {"WINDLASS_HOST": "0.0.0.0", "WINDLASS_INSECURE": "1"}  # noqa: S104
+        self.environment |= {**everywhere, **_NO_MEMORY}
+        self._settings = Settings(insecure=True)
+        self.links = HostLinks(network, {task: host_of(task) for task in self.configs})
+        self._door = network.door(host_of("chief:0"), int(self.address.rpartition(":")[2]))
 
     @property
     def ps(self) -> list[str]:
@@ -177,7 +207,8 @@ class CountingJob(HandStarted):
     def chief(self) -> Iterator[ChiefClient]:
         """Calls to the chief; after a failure they go over another connection."""
         if self._client is None:
-            self._client = ChiefClient(self.address, self._settings, Principal("driver"))
+            address = self.address if self._door is None else self._door.address
+            self._client = ChiefClient(address, self._settings, Principal("driver"))
         try:
             yield self._client
         except WindlassError:
@@ -238,14 +269,10 @@ class CountingJob(HandStarted):
     def start_again(self, task: str) -> None:
         """Start a task again, as a cluster manager does."""
         self.running[task].wait(scaled(10))
-        said = self.said(task)
-        again = HandStarted(
-            self.command, {task: self.configs[task]}, self.folder, **self.environment
-        )
         before = self.folder / f"before-{task.replace(':', '-')}.txt"
         with before.open("a") as file:
-            file.write(said)
-        self.running[task] = again.running[task]
+            file.write(self.said(task))
+        self.begin(task, self.configs[task])
 
     def start_more(self, *indices: int) -> None:
         """Start ps that the cluster did not have; each finds the chief by its own TF_CONFIG."""
@@ -254,10 +281,8 @@ class CountingJob(HandStarted):
             config["cluster"]["ps"].append(f"127.0.0.1:{port}")
             config["task"]["index"] = index
             self.configs[f"ps:{index}"] = json.dumps(config)
-        added = {f"ps:{index}": self.configs[f"ps:{index}"] for index in indices}
-        more = HandStarted(self.command, added, self.folder, **self.environment)
-        self.running |= more.running
-        self._files |= more._files
+        for index in indices:
+            self.begin(f"ps:{index}", self.configs[f"ps:{index}"])
 
     def leave(self, *tasks: str) -> None:
         """Ask ps to leave, all at once, and wait until they have ended in order."""
@@ -330,6 +355,13 @@ class CountingJob(HandStarted):
             process.wait(10)
         if self.links is not None:
             self.links.close()
+        if self._door is not None:
+            self._door.close()
+
+
+def host_of(task: str) -> str:
+    """Name of the host on which a task runs in a network."""
+    return task.replace(":", "-")
 
 
 @contextmanager

@@ -56,6 +56,8 @@ class Links:
         pids: The processes of tasks as they run now.
     """
 
+    can_delay = True
+
     def __init__(
         self,
         tasks: Mapping[str, tuple[tuple[str, int], tuple[str, int]]],

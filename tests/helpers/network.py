@@ -4,12 +4,20 @@ Nothing of it reaches the network of the machine. Links can be cut, lose packets
 names are found in an ``/etc/hosts`` that is mounted for these hosts alone and may be filled late.
 """
 
+import contextlib
+import ctypes
 import os
+import socket
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
+_CLONE_NEWNET = 0x40000000
+_PIECE_BYTES = 64 * 1024
+_CONNECT_S = 5.0
+_OWN = "10.77.0.254/24"  # of the test itself
 _BEGIN = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
 
 
@@ -48,7 +56,11 @@ class Network:
             _do("ip", "-n", space, "addr", "add", f"{self.addresses[host]}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 _do("ip", "-n", space, "link", "set", device, "up")
+            # After rules of our own, which the kernel's first one would come before.
+            _do("ip", "-n", space, "rule", "add", "pref", "100", "lookup", "local")
+            _do("ip", "-n", space, "rule", "del", "pref", "0")
             _do("ip", "-n", self._bridge, "link", "set", port, "master", "bridge", "up")
+        _do("ip", "-n", self._bridge, "addr", "add", _OWN, "dev", "bridge")
         _do(*self.command(next(iter(self._spaces)), ["true"]))
 
     def command(self, host: str, words: Sequence[str]) -> list[str]:
@@ -65,6 +77,21 @@ class Network:
     def set_link(self, host: str, state: str) -> None:
         """Cut a host off (``down``) or connect it again (``up``)."""
         _do("ip", "-n", self._bridge, "link", "set", self._ports[host], state)
+
+    def drop(self, source: str, target: str, *, drops: bool = True) -> None:
+        """Let nothing that a host sends reach another one, or (``drops`` false) let it again."""
+        which = ["pref", "1", "iif", "eth0", "from", self.addresses[source], "blackhole"]
+        verb = "add" if drops else "del"
+        _do("ip", "-n", self._spaces[target], "rule", verb, *which)
+
+    def break_connections(self, one: str, other: str) -> None:
+        """Break all TCP connections between two hosts, on both."""
+        for host, peer in ((one, other), (other, one)):
+            self._on(host, ["ss", "--kill", "--tcp", "dst", self.addresses[peer]])
+
+    def door(self, host: str, port: int) -> "Door":
+        """A port of this machine by which the test reaches one of a host."""
+        return Door(self._bridge, (self.addresses[host], port))
 
     def lose_packets(self, host: str, part: float) -> None:
         """Drop this part of what comes to a host; needs ``packets lost by iptables``."""
@@ -86,6 +113,63 @@ class Network:
                 ["ip", "netns", "delete", space],  # noqa: S607
                 capture_output=True, check=False, timeout=60,
             )  # fmt: skip
+
+
+class Door:
+    """A port of this machine: what comes to it goes on from within a namespace.
+
+    Args:
+        space: The namespace.
+        to: Host and port there.
+
+    Attributes:
+        address: host:port.
+    """
+
+    def __init__(self, space: str, to: tuple[str, int]) -> None:
+        self._space, self._to = space, to
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open(f"/run/netns/{self._space}") as space:  # sockets of this thread are there
+            if libc.setns(space.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"setns to {self._space}")
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(self._to, _CONNECT_S)
+                except OSError:
+                    client.close()
+                    continue
+                server.settimeout(None)
+                threading.Thread(target=_pass_on, args=(client, server), daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def _pass_on(client: socket.socket, server: socket.socket) -> None:
+    with client, server:
+        back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+        back.start()
+        _copy(client, server)
+        back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(_PIECE_BYTES):
+            target.sendall(data)
+    for each in (source, target):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 def _do(*words: str) -> None:

@@ -117,8 +117,8 @@ NEEDS = {
     "a bridged network": _isolated(
         "--net", "--mount",
         script="mount -t tmpfs none /run && ip netns add test && ip link add bridge type bridge"
-        " && ip link add one type veth peer name two",
-        programs=("ip", "nsenter"), hint=_AS_ROOT,
+        " && ip link add one type veth peer name two && ip rule add pref 1 iif one blackhole",
+        programs=("ip", "nsenter", "ss"), hint=_AS_ROOT,
     ),
     "packets lost by iptables": _isolated(
         "--net",
