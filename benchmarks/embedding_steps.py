@@ -121,7 +121,7 @@ def of_many_rows(table: Table, num_rows: int) -> None:
             for session, count in ((usual, ROWS), (large, num_rows)):
                 ids = draw(rng, 1, grows=False, num_rows=count)
                 began = time.perf_counter()
-                session.lookup_rows(ids)
+                session.rows.lookup_rows(ids)
                 push(session, ids, gradient)
                 took[-1].append(time.perf_counter() - began)
     of_usual, of_large = np.median(took[_WARM_UP:], axis=0).tolist()
@@ -161,7 +161,7 @@ def _steps(
         for place, (tables, session) in enumerate(sessions.items()):
             ids = draw(rng, tables, grows=grows)
             began = time.perf_counter()
-            session.lookup_rows(ids)
+            session.rows.lookup_rows(ids)
             between = time.perf_counter()
             push(session, ids, gradient)
             took[step, place] = between - began, time.perf_counter() - between
@@ -197,7 +197,7 @@ def check(steps: int = 3) -> int:
         with opened(FEATURES, "shm", grows=grows) as session:
             for _ in range(steps):
                 ids = draw(rng, FEATURES, grows=grows)
-                found = session.lookup_rows(ids)
+                found = session.rows.lookup_rows(ids)
                 for table, (unique, inverse) in found.items():
                     own = values.setdefault(table, {})
                     start = np.ones(WIDTH, np.float32), np.full(WIDTH, np.float32(0.1))

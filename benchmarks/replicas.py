@@ -86,7 +86,7 @@ def sparse_step(session: ParameterSession) -> Callable[[], object]:
 
     def step() -> None:
         ids = rng.integers(0, case.rows, case.ids)
-        session.lookup(sparse.TABLE, ids)
+        session.rows.lookup(sparse.TABLE, ids)
         sparse.push(session, ids, gradient)
 
     return step

@@ -66,12 +66,12 @@ def times(case: SparseCase, transport: str, budget_s: float) -> dict[str, Figure
     with opened(case, transport) as session:
 
         def both(ids: Array) -> None:
-            session.lookup(TABLE, ids)
+            session.rows.lookup(TABLE, ids)
             push(session, ids, gradient)
 
         parts: dict[str, Callable[[Array], object]] = {
             case.id: both,
-            f"{case.id}-pull": lambda ids: session.lookup(TABLE, ids),
+            f"{case.id}-pull": lambda ids: session.rows.lookup(TABLE, ids),
             f"{case.id}-push": lambda ids: push(session, ids, gradient),
         }
         _timed(case, rng, both, _WARM_UP_S)
@@ -105,7 +105,7 @@ def check(case: SparseCase, transport: str, steps: int = 5) -> int:
             # The same rows are looked up again after the push that changed them.
             ids = rng.integers(0, case.rows >> (3 * (step % 2)), case.ids)
             gradient = rng.standard_normal((case.ids, case.width), np.float32)
-            before = session.lookup(TABLE, ids)
+            before = session.rows.lookup(TABLE, ids)
             np.testing.assert_allclose(before, table[ids], rtol=0, atol=1e-5)
             push(session, ids, gradient)
             touched, inverse = np.unique(ids, return_inverse=True)
@@ -114,7 +114,9 @@ def check(case: SparseCase, transport: str, steps: int = 5) -> int:
             accumulator[touched] += total**2
             scale = np.sqrt(accumulator[touched] + RULE.epsilon)
             table[touched] -= LEARNING_RATE["adagrad"] * total / scale
-            np.testing.assert_allclose(session.lookup(TABLE, ids), table[ids], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(
+                session.rows.lookup(TABLE, ids), table[ids], rtol=0, atol=1e-5
+            )
         whole = session.step(None, [TABLE]).values[TABLE]
         np.testing.assert_allclose(whole, table, rtol=0, atol=1e-5)
     return 2 * steps + 1

@@ -18,9 +18,10 @@ from ...core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation
-from ...core.wire.steps import HeldShard
+from ...core.wire.steps import HeldShard, Operation
 from .peer import PsPeer
 from .placed_variable import PlacedVariable
+from .push_plans import PushPayload
 
 _POLL_S = 0.05
 _ASK_S = 1.0  # between two questions to the chief
@@ -35,7 +36,7 @@ class Definer:
         peers: One per ps, by index.
         who: This task.
         settings: For the join timeout.
-        assign: Assigns values to variables that were placed.
+        step: Makes a step that assigns values to variables that were placed.
         closed: Set when the session ends.
     """
 
@@ -44,13 +45,13 @@ class Definer:
         peers: Sequence[PsPeer],
         who: Incarnation,
         settings: Settings,
-        assign: Callable[[Mapping[str, Array]], object],
+        step: Callable[[PushPayload], object],
         closed: threading.Event,
     ) -> None:
         self._peers = peers
         self._who = who
         self._settings = settings
-        self._assign = assign
+        self._step = step
         self._closed = closed
         self.placed: dict[str, PlacedVariable] = {}
 
@@ -69,6 +70,31 @@ class Definer:
                 variable=name,
             )
         return placed
+
+    def definition(self, variable: str) -> VariableDefinition:
+        """A variable's definition.
+
+        Raises:
+            UnknownVariableError: It was not defined.
+        """
+        return self.place(variable).definition
+
+    def shards(self, variable: str) -> list[tuple[int, ShardDefinition]]:
+        """(index of the ps, shard) of a variable, in order.
+
+        Raises:
+            UnknownVariableError: It was not defined.
+        """
+        return list(self.place(variable).shards)
+
+    def placement(self) -> dict[str, list[tuple[str, str, int]]]:
+        """Per ps: (shard, shape, bytes), for people."""
+        table: dict[str, list[tuple[str, str, int]]] = {}
+        for placed in self.placed.values():
+            for ps, shard in placed.shards:
+                row = (shard.label, "×".join(map(str, shard.shape)) or "scalar", shard.num_bytes)
+                table.setdefault(self._peers[ps].task.short, []).append(row)
+        return table
 
     def create(
         self,
@@ -104,7 +130,7 @@ class Definer:
                 self._note(definition, parts)
                 values[definition.name] = initial[definition.name]
         if values:
-            self._assign(values)
+            self._step(PushPayload(values, Operation.ASSIGN))
         return sorted(restored)
 
     def wait_for(

@@ -15,23 +15,22 @@ from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction
 from ...core.arrays.dtypes import Array, DType
 from ...core.errors import WindlassError
-from ...core.rules.definitions import ShardDefinition, VariableDefinition
+from ...core.rules.definitions import VariableDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.compression import WireFormat
-from ...core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
-from .definer import Definer, Held
+from ...core.wire.steps import NO_TARGET, PullTarget, StepRequest
+from .definer import Definer
 from .error_feedback import ErrorFeedback
-from .fan_out import FanOut, SessionCounters
+from .fan_out import FanOut
 from .joining import connect_all
 from .peer import PsPeer
 from .pending_step import PendingStep, StepResult
 from .plan_cache import NO_PULL, PlanCache
 from .push_plans import PushPayload
 from .row_lookups import RowLookups
-from .row_pulls import Rows
 
 log = logging.getLogger(__name__)
 
@@ -45,22 +44,28 @@ class ParameterSession:
         settings: Deadlines and bounds.
 
     Attributes:
+        who: The task.
+        peers: The ps, by index.
+        counters: Payload moved.
+        variables: What is defined, and where its shards are.
         rows: Looks up rows.
         global_step: The last one that this task has seen.
     """
 
     def __init__(self, peers: Sequence[PsPeer], who: Incarnation, settings: Settings) -> None:
-        self._who = who
+        self.who = who
+        self.peers = tuple(peers)
         self._settings = settings
         self.lock = threading.RLock()
         self._closed = threading.Event()
         self._fan_out = FanOut(peers, who)
-        self._definer = Definer(peers, who, settings, self._assign, self._closed)
-        self._plans = PlanCache(self._fan_out.peers, self._definer.place)
+        self.counters = self._fan_out.counters
+        self.variables = Definer(peers, who, settings, self.step, self._closed)
+        self._plans = PlanCache(self.peers, self.variables.place)
         self._feedback: ErrorFeedback | None = None
         self._under_way: PendingStep | None = None
         self._unreported: WindlassError | None = None
-        self.rows = RowLookups(self, who, self._definer.place, self._plans)
+        self.rows = RowLookups(self, who, self.variables.place, self._plans)
         self.global_step = 0
 
     # -- life --------------------------------------------------------------------------------
@@ -81,8 +86,8 @@ class ParameterSession:
             JoinTimeoutError: Names the ps that did not answer, and the last reason.
         """
         connect_all(
-            self._fan_out.peers,
-            self._who,
+            self.peers,
+            self.who,
             self._settings.join_timeout_s,
             self._closed,
             still_wanted=still_wanted,
@@ -99,19 +104,9 @@ class ParameterSession:
         self._fan_out.abort(error)
 
     @property
-    def peers(self) -> tuple[PsPeer, ...]:
-        """The ps, by index."""
-        return tuple(self._fan_out.peers)
-
-    @property
     def transports(self) -> tuple[str, ...]:
         """What the session with each ps goes over, for the status."""
-        return tuple(f"{p.task.short} {p.description}" for p in self._fan_out.peers)
-
-    @property
-    def counters(self) -> SessionCounters:
-        """Payload moved."""
-        return self._fan_out.counters
+        return tuple(f"{p.task.short} {p.description}" for p in self.peers)
 
     @property
     def is_plain(self) -> bool:
@@ -186,16 +181,13 @@ class ParameterSession:
             self._after_last_step()
             restored: list[str] = []
             if create:
-                restored = self._definer.create(
+                restored = self.variables.create(
                     definitions, initial, partitioner, placement, restore_from
                 )
-            self._definer.wait_for(definitions, check, chief_has_ended)
+            self.variables.wait_for(definitions, check, chief_has_ended)
             # A program may ask for the global step before its first step.
             self.exchange({0: StepRequest()}, {})
             return restored
-
-    def _assign(self, values: Mapping[str, Array]) -> None:
-        self.step(PushPayload(values, Operation.ASSIGN))
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
         """Bind an update rule to variables, on every ps that holds a part. Idempotent.
@@ -205,12 +197,7 @@ class ParameterSession:
         """
         with self.lock:
             self._after_last_step()
-            self._definer.bind(variables, rule)
-
-    def adopt(self, held: Held) -> list[str]:
-        """Use variables that other tasks have created; see :meth:`Definer.adopt`."""
-        with self.lock:
-            return self._definer.adopt(held)
+            self.variables.bind(variables, rule)
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
@@ -218,36 +205,6 @@ class ParameterSession:
         with self.lock:
             self._after_last_step()
             yield
-
-    @property
-    def who(self) -> Incarnation:
-        """The task whose session this is."""
-        return self._who
-
-    def definition(self, variable: str) -> VariableDefinition:
-        """A variable's definition.
-
-        Raises:
-            UnknownVariableError: It was not defined.
-        """
-        return self._definer.place(variable).definition
-
-    def shards(self, variable: str) -> list[tuple[int, ShardDefinition]]:
-        """(index of the ps, shard) of a variable, in order.
-
-        Raises:
-            UnknownVariableError: It was not defined.
-        """
-        return list(self._definer.place(variable).shards)
-
-    def placement(self) -> dict[str, list[tuple[str, str, int]]]:
-        """Per ps: (shard, shape, bytes), for people."""
-        table: dict[str, list[tuple[str, str, int]]] = {}
-        for placed in self._definer.placed.values():
-            for ps, shard in placed.shards:
-                row = (shard.label, "×".join(map(str, shard.shape)) or "scalar", shard.num_bytes)
-                table.setdefault(self._fan_out.peers[ps].task.short, []).append(row)
-        return table
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -307,7 +264,7 @@ class ParameterSession:
                 self._feedback.forget()  # the choice of a push that was not even sent
             payloads = (
                 push_plan.fill(
-                    push, self._who, self._feedback, self.rows.distinct, self._fan_out.pushes
+                    push, self.who, self._feedback, self.rows.distinct, self._fan_out.pushes
                 )
                 if push is not None and push_plan is not None
                 else {}
@@ -450,14 +407,6 @@ class ParameterSession:
         finally:
             self.lock.release()
         return True
-
-    def lookup(self, variable: str, indices: Array) -> Array:
-        """Rows of a variable; see :meth:`RowLookups.lookup`."""
-        return self.rows.lookup(variable, indices)
-
-    def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
-        """Rows of several variables and tables; see :meth:`RowLookups.lookup_rows`."""
-        return self.rows.lookup_states(wanted, {})[0]
 
     def set_row_dtype(self, variable: str, dtype: DType) -> None:
         """Have rows of a variable or table, and gradients of them, travel in a narrower dtype.

@@ -148,7 +148,8 @@ class ReaderSession:
             for ps, peer in enumerate(self._peers):
                 for item in peer.named(sorted(missing)):
                     held.setdefault(item.shard.variable.name, []).append((ps, item))
-            missing.difference_update(self._session.adopt(held))
+            with self._session.between_steps():
+                missing.difference_update(self._session.variables.adopt(held))
             if missing and time.monotonic() >= deadline:
                 raise JoinTimeoutError(
                     f"{self._who.task}: the job has no {min(missing)!r} after "
@@ -158,15 +159,12 @@ class ReaderSession:
                 )
             if missing:
                 self._closing.wait(_POLL_S)
-        self._placed = {
-            name: PlacedVariable(self._session.definition(name), tuple(self._session.shards(name)))
-            for name in wanted
-        }
+        self._placed = {name: self._session.variables.place(name) for name in wanted}
         return {name: placed.definition for name, placed in self._placed.items()}
 
     def shards(self, name: str) -> list[tuple[int, ShardDefinition]]:
         """(number of the share, shard) of a variable or table, in order."""
-        return self._session.shards(name)
+        return self._session.variables.shards(name)
 
     def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
         """Rows as they are now; see :meth:`RowLookups.lookup_rows`.
@@ -175,7 +173,7 @@ class ReaderSession:
             ShapeMismatchError: The number of a row is out of range.
             PeerLostError: A ps does not answer.
         """
-        return self._session.lookup_rows(wanted)
+        return self._session.rows.lookup_rows(wanted)
 
     def changed(self, ps: int, request: FollowRequest) -> tuple[FollowAnswer, Array]:
         """Some rows of a shard that changed, and their keys, int64; in one attempt.

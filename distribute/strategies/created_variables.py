@@ -122,5 +122,9 @@ class CreatedVariables:
 
     def _beside(self, near: Variable) -> Placement:
         """Places everything on the ps that holds the variable or its first shard."""
-        ps = near.ps if isinstance(near, PsShard) else self._runtime.session.shards(near.name)[0][0]
+        ps = (
+            near.ps
+            if isinstance(near, PsShard)
+            else self._runtime.session.variables.shards(near.name)[0][0]
+        )
         return lambda sizes, loads, placed: [ps] * len(sizes)  # noqa: ARG005

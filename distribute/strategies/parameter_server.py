@@ -280,7 +280,7 @@ class ParameterServerExtended(StrategyExtended):
         """(index of the ps, shard), in order."""
         with self._lock:
             self.created.define()
-            return self.runtime.session.shards(variable.name)
+            return self.runtime.session.variables.shards(variable.name)
 
     def scope_left(self) -> None:
         """Define what was created: errors show where the model is built."""

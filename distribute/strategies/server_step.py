@@ -236,7 +236,7 @@ class ServerStep:
             value = value.copy()  # the caller may change its own
         assigned = self._assigned.pop(name, None)
         if assigned is not None:
-            before = unpacked(assigned, self._session.definition(name))
+            before = unpacked(assigned, self._session.variables.definition(name))
             self._writes.append(Write(name, Operation.ASSIGN, before))
         self._writes.append(Write(name, operation, value))
         self._written.add(name)
@@ -345,7 +345,7 @@ class ServerStep:
     def _known(self, name: str) -> Array | None:
         assigned = self._assigned.get(name)
         if assigned is not None:
-            return unpacked(assigned, self._session.definition(name))
+            return unpacked(assigned, self._session.variables.definition(name))
         value = self._fresh.get(name)
         if value is not None or name in self._unsettled:
             return value
@@ -432,7 +432,7 @@ class ServerStep:
         # The thread that runs the step may go on assigning while another has it pushed.
         taken = dict(self._assigned.popitem() for _ in range(len(self._assigned)))
         for name, value in taken.items():
-            self._fresh[name] = unpacked(value, self._session.definition(name))
+            self._fresh[name] = unpacked(value, self._session.variables.definition(name))
         return taken, writes
 
     def _arrived(self) -> StepResult | None:

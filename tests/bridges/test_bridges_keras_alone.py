@@ -68,7 +68,7 @@ def test_the_store_has_weights_and_the_state_of_the_optimizer_when_it_is_asked(k
     for _ in range(3):
         model.train_on_batch(X, Y)
     session = strategy.extended.runtime.session
-    names = [name for shards in session.placement().values() for name, _, _ in shards]
+    names = [name for shards in session.variables.placement().values() for name, _, _ in shards]
     values = session.step(None, names).values
     shared_weights = [each for each in model.weights if each.path in values]
     assert len(shared_weights) == 8

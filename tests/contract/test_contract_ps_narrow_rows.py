@@ -52,13 +52,13 @@ def test_rows_are_narrow_on_the_way_alone(kind: str, wire: DType) -> None:
     near = narrow_rows.peers[0].shares_memory
     for name, ids in (("t", EXTREMES), ("d", rows)):
         for _ in range(2):
-            exact = plain.lookup(name, ids)
+            exact = plain.rows.lookup(name, ids)
             wanted = exact if near else expected(exact, wire)
-            np.testing.assert_array_equal(narrow_rows.lookup(name, ids), wanted)
+            np.testing.assert_array_equal(narrow_rows.rows.lookup(name, ids), wanted)
             gradient = np.random.default_rng(0).standard_normal((ids.size, DIM), np.float32)
             sums = IndexedSlices(gradient, ids)
             narrow_rows.step(PushPayload({name: sums}, Operation.APPLY))
-            moved = exact - plain.lookup(name, ids)
+            moved = exact - plain.rows.lookup(name, ids)
             off = np.abs(moved - gradient)
             step = np.abs(gradient).max(axis=1, keepdims=True) / (127 if wire == INT8 else 100)
             assert (off <= (1e-6 if near else step)).all()
@@ -78,14 +78,14 @@ def test_rows_become_narrow_when_memory_is_shared_no_more(wire: DType) -> None:
     session = open_session(ps, faults=faults)
     session.define([table()], {}, create=True)
     session.set_row_dtype("t", wire)
-    exact = session.lookup("t", EXTREMES)
+    exact = session.rows.lookup("t", EXTREMES)
     faults.files = "refuse"
     session.peers[0].connect(5)
     assert not session.peers[0].shares_memory
-    np.testing.assert_array_equal(session.lookup("t", EXTREMES), expected(exact, wire))
+    np.testing.assert_array_equal(session.rows.lookup("t", EXTREMES), expected(exact, wire))
     faults.files = "pass"
     session.peers[0].connect(5)
-    np.testing.assert_array_equal(session.lookup("t", EXTREMES), exact)
+    np.testing.assert_array_equal(session.rows.lookup("t", EXTREMES), exact)
     session.close()
     ps.close()
 
@@ -104,7 +104,7 @@ def test_a_push_that_is_repeated_is_the_same_and_applied_once(wire: DType) -> No
             values = rng.standard_normal((EXTREMES.size, DIM), np.float32)
             session.step(gradients(t=(EXTREMES, values)))
         assert ps.store.counters().pushes == 8
-        found = session.lookup("t", EXTREMES)
+        found = session.rows.lookup("t", EXTREMES)
         session.close()
         ps.close()
         return found
@@ -121,7 +121,7 @@ def test_gradients_arrive_in_the_mean(ps: Ps) -> None:
     for _ in range(400):
         session.step(PushPayload({"d": IndexedSlices(gradient, np.array([3]))}, Operation.APPLY))
     session.set_row_dtype("d", F32)
-    moved = -session.lookup("d", np.array([3]))[0] / 400
+    moved = -session.rows.lookup("d", np.array([3]))[0] / 400
     np.testing.assert_allclose(moved, gradient[0], atol=4 * 0.5 / 127 / 20)
     assert (moved[1:3] != 0).all()  # by rounding to nearest nothing would have arrived
     session.close()

@@ -57,7 +57,7 @@ def test_a_read_after_begin_sees_its_push(cluster: list[Ps], size: int) -> None:
         session.begin(add(1, w=size), step_increment=1)
         assert (session.step(None, ["w"]).values["w"] == expected).all()
         session.begin(add(0, w=size))
-        np.testing.assert_array_equal(session.lookup("w", np.array([size - 1])), [expected])
+        np.testing.assert_array_equal(session.rows.lookup("w", np.array([size - 1])), [expected])
         assert session.global_step == expected
 
 
@@ -70,7 +70,7 @@ def test_a_step_is_finished_by_whatever_comes_next(cluster: list[Ps], size: int)
         session.wait,
         session.finish,
         lambda: session.bind(["w"], SGD(learning_rate=1.0)),
-        lambda: session.lookup("w", np.array([0])),
+        lambda: session.rows.lookup("w", np.array([0])),
         lambda: create(session, w=size),
         lambda: setattr(session, "wire_format", WireFormat()),
     ]
@@ -220,7 +220,7 @@ def test_an_abort_is_heard_by_the_step_under_way_and_by_those_after(cluster: lis
         pending.result,
         lambda: session.begin(add(1, w=SMALL)),
         lambda: session.step(None, ["w"]),
-        lambda: session.lookup("w", np.array([0])),
+        lambda: session.rows.lookup("w", np.array([0])),
         lambda: session.bind(["w"], SGD()),
         lambda: create(session, another=SMALL),
     ]

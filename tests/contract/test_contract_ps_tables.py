@@ -33,7 +33,7 @@ def test_steps_on_two_ps_are_those_of_numpy(servers: list[Ps]) -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         keys = {name: rng.choice(EXTREMES, 40) for name in ("t", "u")}
-        found = session.lookup_rows(keys)
+        found = session.rows.lookup_rows(keys)
         for name, (rows, inverse) in found.items():
             assert inverse is not None
             np.testing.assert_allclose(rows[inverse], references[name].read(keys[name]), rtol=2e-6)
@@ -73,8 +73,8 @@ def test_rows_come_with_their_slots_and_counts_beside_plain_ones(servers: list[P
     found = found[inverse]
     for name, ids in wanted.items():
         own, order = rows[name]
-        np.testing.assert_array_equal(own[order], session.lookup(name, ids))
-    np.testing.assert_array_equal(found[:, :DIM], session.lookup("t", keys))
+        np.testing.assert_array_equal(own[order], session.rows.lookup(name, ids))
+    np.testing.assert_array_equal(found[:, :DIM], session.rows.lookup("t", keys))
     assert counts_of(found).tolist() == [2] * 10 + [1] * 10 + [0] * 20
     for accumulators, sum_of_squares in ((found[:10], 2.1), (found[10:20], 1.1)):
         np.testing.assert_allclose(accumulators[:, DIM:-1], sum_of_squares, rtol=1e-6)
@@ -95,7 +95,7 @@ def test_a_step_cut_at_any_byte_is_repeated_and_applied_once(kind: str) -> None:
         values = rng.standard_normal((20, DIM), np.float32)
         session.step(gradients(t=(keys, values)))
         reference.push(keys, values)
-        found = session.lookup("t", EXTREMES)
+        found = session.rows.lookup("t", EXTREMES)
         np.testing.assert_allclose(found, reference.read(EXTREMES), rtol=2e-6)
 
     step()
@@ -119,13 +119,15 @@ def test_workers_share_rows_and_a_read_makes_none(kind: str) -> None:
     chief, other = (open_session(*servers, index=index) for index in range(2))
     chief.define([table()], {}, create=True)
     other.define([table()], {}, create=False)
-    start = other.lookup("t", EXTREMES)
+    start = other.rows.lookup("t", EXTREMES)
     ones = np.ones((EXTREMES.size, DIM), np.float32)
     assert sum(each.rows for ps in servers for each in ps.store.counters().tables) == 0
     for session in (chief, other):
         session.step(gradients(t=(EXTREMES, ones)))
-    assert (chief.lookup("t", EXTREMES) < start).all()
-    np.testing.assert_array_equal(chief.lookup("t", EXTREMES), other.lookup("t", EXTREMES))
+    assert (chief.rows.lookup("t", EXTREMES) < start).all()
+    np.testing.assert_array_equal(
+        chief.rows.lookup("t", EXTREMES), other.rows.lookup("t", EXTREMES)
+    )
     chief.close()
     other.close()
     for ps in servers:
@@ -142,7 +144,7 @@ def test_any_number_of_ps_has_the_same_rows(num_ps: int) -> None:
         for _ in range(4):
             keys = rng.integers(-50, 50, 100)
             session.step(gradients(t=(keys, rng.standard_normal((100, DIM), np.float32))))
-        return session.lookup("t", np.arange(-60, 60))
+        return session.rows.lookup("t", np.arange(-60, 60))
 
     np.testing.assert_array_equal(train(num_ps), train(2))
 
@@ -160,7 +162,7 @@ def test_rows_of_a_table_come_in_the_worker_s_segment() -> None:
     values = rng.standard_normal((keys.size, DIM), np.float32)
     session.step(gradients(t=(keys, values)))
     before = faults.stream.received
-    found = session.lookup_rows({"t": keys, "w": np.arange(4000)})
+    found = session.rows.lookup_rows({"t": keys, "w": np.arange(4000)})
     assert faults.stream.received - before < 200
     reference = Reference(table(max_rows=40_000))
     reference.push(keys, values)
@@ -181,8 +183,8 @@ def test_rows_that_no_segment_has_room_for_follow_the_answer() -> None:
     session = open_session(ps)
     session.define([table()], {}, create=True)
     keys = np.arange(46_500)  # with 16 bytes for each row they have 1,116,000 bytes
-    rows, _ = session.lookup_rows({"t": keys})["t"]
-    np.testing.assert_array_equal(rows[:5], session.lookup("t", keys[:5]))
+    rows, _ = session.rows.lookup_rows({"t": keys})["t"]
+    np.testing.assert_array_equal(rows[:5], session.rows.lookup("t", keys[:5]))
     assert session.peers[0].shares_memory
     session.close()
     ps.close()

@@ -102,11 +102,13 @@ def test_a_reader_combines_rows_as_training_does_and_makes_none(job: Job) -> Non
             {"id": emb.Ragged(EXTREMES, row_lengths=[3, 0, 4]), "more": [5], "day": [0, 6]},
             {"id": emb.Ragged(np.arange(7.0), row_lengths=[3, 0, 4])},
         )
-        each = job.worker.lookup("t", EXTREMES) * np.arange(7, dtype=F32)[:, None]
+        each = job.worker.rows.lookup("t", EXTREMES) * np.arange(7, dtype=F32)[:, None]
         expected = [each[:3].sum(axis=0), np.zeros(DIM), each[3:].sum(axis=0)]
         np.testing.assert_allclose(rows["id"], expected, rtol=1e-5)
-        np.testing.assert_array_equal(rows["more"], job.worker.lookup("t", np.array([5])))
-        np.testing.assert_array_equal(rows["day"], job.worker.lookup("weekdays", np.array([0, 6])))
+        np.testing.assert_array_equal(rows["more"], job.worker.rows.lookup("t", np.array([5])))
+        np.testing.assert_array_equal(
+            rows["day"], job.worker.rows.lookup("weekdays", np.array([0, 6]))
+        )
         assert reader.lag_s == 0
     counters = [each for ps in job.servers for each in ps.store.counters().tables]
     assert sum(each.rows for each in counters) == EXTREMES.size
@@ -129,8 +131,8 @@ def test_rows_that_are_kept_have_every_change_after_a_round(keys: Any) -> None:
             job.add_to_weekdays(np.unique(rng.integers(0, 7, 3)))
             reader._follow_all()
             rows = reader.lookup({"id": ids, "day": np.arange(7)})
-            np.testing.assert_array_equal(rows["id"], job.worker.lookup("t", ids))
-            expected = job.worker.lookup("weekdays", np.arange(7))
+            np.testing.assert_array_equal(rows["id"], job.worker.rows.lookup("t", ids))
+            expected = job.worker.rows.lookup("weekdays", np.arange(7))
             np.testing.assert_array_equal(rows["day"], expected)
         assert reader.kept_rows["t"] >= 90
     assert sum(t.evicted for ps in job.servers for t in ps.store.counters().tables) > 20
@@ -155,7 +157,7 @@ def test_a_reader_shows_a_certificate_of_its_role(role: str) -> None:
     if role == "reader":
         with emb.Reader(job.address, FEATURES, keys={"t": [(0, 9)]}, settings=settings) as reader:
             rows = reader.lookup({"id": np.arange(9)})["id"]
-            np.testing.assert_array_equal(rows, job.worker.lookup("t", np.arange(9)))
+            np.testing.assert_array_equal(rows, job.worker.rows.lookup("t", np.arange(9)))
     else:
         with pytest.raises(wl.errors.PermissionDeniedError, match="credentials of"):
             emb.Reader(job.address, FEATURES, settings=settings)
@@ -173,14 +175,14 @@ def test_a_reader_follows_over_every_connection(kind: str) -> None:
         job.push(np.arange(5))
         reader._follow_all()
         rows = reader.lookup({"id": np.arange(12)})["id"]
-        np.testing.assert_array_equal(rows, job.worker.lookup("t", np.arange(12)))
+        np.testing.assert_array_equal(rows, job.worker.rows.lookup("t", np.arange(12)))
     job.close()
 
 
 def test_rows_follow_by_themselves_within_the_lag(job: Job) -> None:
     with job.reader(keys={"t": np.arange(5)}, max_lag_s=0.2) as reader:
         job.push(np.arange(5))
-        expected = job.worker.lookup("t", np.arange(5))
+        expected = job.worker.rows.lookup("t", np.arange(5))
         ids = {"id": np.arange(5)}
         wait_until(lambda: np.array_equal(reader.lookup(ids)["id"], expected), 10)
         assert reader.lag_s < 60
@@ -214,7 +216,7 @@ def test_rows_that_are_kept_stay_within_their_bytes(job: Job) -> None:
         assert reader.kept_rows == {"t": 50}
         job.push(np.arange(500))
         reader._follow_all()
-        expected = job.worker.lookup("t", np.arange(500))
+        expected = job.worker.rows.lookup("t", np.arange(500))
         np.testing.assert_array_equal(reader.lookup({"id": np.arange(500)})["id"], expected)
         assert reader.kept_rows == {"t": 50}
 
@@ -406,7 +408,7 @@ def test_lookups_while_rows_change_are_never_of_before_the_last_round(job: Job) 
         for _ in range(10):
             job.push(keys)
             reader._follow_all()
-            expected = job.worker.lookup("t", keys)
+            expected = job.worker.rows.lookup("t", keys)
             np.testing.assert_array_equal(reader.lookup(ids)["id"], expected)
         stop.set()
         looking.join()
@@ -484,7 +486,7 @@ def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
         push(keys[20:])
         wait_until(lambda: _follows(reader), 10)
         rows = reader.lookup({"id": keys})["id"]
-        np.testing.assert_array_equal(rows, worker.lookup("t", keys))
+        np.testing.assert_array_equal(rows, worker.rows.lookup("t", keys))
     worker.close()
     chief.stop()
     for control in controls:
@@ -537,6 +539,6 @@ def test_a_reader_finds_more_shares_than_ps() -> None:
     with emb.Reader(address, FEATURES[:1], keys=kept, settings=SHORT) as reader:
         wait_until(lambda: _follows(reader), 10)
         rows = reader.lookup({"id": keys})["id"]
-        np.testing.assert_array_equal(rows, worker.lookup("t", keys))
-        assert worker.shards("t")[-1][0] == 1, "the table lies on both shares"
+        np.testing.assert_array_equal(rows, worker.rows.lookup("t", keys))
+        assert worker.variables.shards("t")[-1][0] == 1, "the table lies on both shares"
     worker.close()

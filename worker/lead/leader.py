@@ -176,7 +176,7 @@ class JobLeader:
 
     def _source(self) -> CheckpointSource:
         plane = self._plane
-        in_use = plane.session is not None and bool(plane.session.placement())
+        in_use = plane.session is not None and bool(plane.session.variables.placement())
         leaders = self._keeper.leaders if self._keeper else None
         servers = PsShards(self._controls, leaders, self._cutter, self._process_of)
         return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)

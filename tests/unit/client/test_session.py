@@ -142,7 +142,7 @@ def test_placement_is_shown_per_ps_with_shape_and_bytes() -> None:
     session = Cluster(2).session()
     create(session, variable("table", 5, 2), parts=2)
     create(session, variable("scalar"))
-    assert session.placement() == {
+    assert session.variables.placement() == {
         "ps:0": [("table/part_0", "3×2", 24)],
         "ps:1": [("table/part_1", "2×2", 16), ("scalar", "scalar", 4)],
     }
@@ -237,11 +237,11 @@ def test_rows_come_in_the_order_asked_for_and_repeated_ones_are_fetched_once(par
     table = create(session, variable("table", 10, 2), parts=parts)["table"]
     for ids in ([9, 0, 5, 5, 0], [[1, 2], [9, 1]], 7, []):
         index = np.asarray(ids, np.int64)
-        got = session.lookup("table", index)
+        got = session.rows.lookup("table", index)
         np.testing.assert_array_equal(got, table[index])
         assert got.shape == (*index.shape, 2)
     before = session.counters.pulled
-    session.lookup("table", np.array([4, 4, 4, 4]))
+    session.rows.lookup("table", np.array([4, 4, 4, 4]))
     assert session.counters.pulled - before == 8
 
 
@@ -250,10 +250,10 @@ def test_only_ps_that_hold_wanted_rows_are_asked() -> None:
     session = cluster.session()
     create(session, variable("table", 9, 2), parts=3)
     cluster.log.clear()
-    session.lookup("table", np.array([4]))
+    session.rows.lookup("table", np.array([4]))
     assert cluster.log == ["send 1", "receive 1"]
     cluster.log.clear()
-    session.lookup("table", np.array([], np.int64))
+    session.rows.lookup("table", np.array([], np.int64))
     assert cluster.log == []
 
 
@@ -263,7 +263,7 @@ def test_rows_out_of_range_are_named_with_the_variable(row: int) -> None:
     create(session, variable("table", 10, 2))
     message = rf"/job:worker/task:0: row {row} of 'table' is out of range: it has 10 rows"
     with pytest.raises(ShapeMismatchError, match=message):
-        session.lookup("table", np.array([0, row]))
+        session.rows.lookup("table", np.array([0, row]))
 
 
 def test_pushed_rows_go_to_the_shards_that_hold_them() -> None:
@@ -326,7 +326,7 @@ def test_a_variable_nobody_defined_is_named() -> None:
     for call in (
         lambda: session.step(None, ["w"]),
         lambda: session.step(PushPayload({"w": floats(1)}, ADD)),
-        lambda: session.lookup("w", np.array([0])),
+        lambda: session.rows.lookup("w", np.array([0])),
         lambda: session.bind(["w"], SGD()),
     ):
         with pytest.raises(UnknownVariableError, match=message):
@@ -343,7 +343,7 @@ def test_a_worker_finds_what_the_chief_created_wherever_it_is() -> None:
     worker.define([variable("b", 2), variable("table", 7, 2)], {}, create=False)
     for name, expected in values.items():
         np.testing.assert_array_equal(worker.step(None, [name]).values[name], expected)
-    theirs, mine = chief.placement(), worker.placement()
+    theirs, mine = chief.variables.placement(), worker.variables.placement()
     assert {ps: set(rows) for ps, rows in mine.items()} == {
         ps: set(rows) for ps, rows in theirs.items()
     }
@@ -418,7 +418,7 @@ def test_what_a_chief_creates_last_is_found_though_it_has_ended() -> None:
         return True
 
     worker.define([variable("w", 2)], {}, create=False, chief_has_ended=creates_and_ends)
-    assert worker.definition("w").shape == (2,)
+    assert worker.variables.definition("w").shape == (2,)
 
 
 def test_a_chief_that_restarts_finds_its_variables_and_their_values() -> None:
@@ -455,7 +455,7 @@ def test_the_first_ps_owns_the_global_step_and_hears_of_every_step() -> None:
     create(session, variable("a", 100), variable("b", 2), variable("c", 2))
     other.define([variable("b", 2)], {}, create=False)
     item = PushPayload({"b": floats(1, 1)}, ADD)
-    assert session.shards("b")[0][0] == 1
+    assert session.variables.shards("b")[0][0] == 1
     assert session.step(item, step_increment=1).global_step == 1
     assert other.step(item, step_increment=1).global_step == 2
     result = session.step(item, step_increment=1, seen_step=1)

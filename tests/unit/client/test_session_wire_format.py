@@ -206,7 +206,7 @@ def test_what_some_ps_took_of_a_push_that_others_refused_is_not_sent_again(refus
         session.step(PushPayload({"w": first}, APPLY))
     far(session, refusing).fails = None
     session.step(PushPayload({"w": second}, APPLY))
-    [shard] = [shard for ps, shard in session.shards("w") if ps == refusing]
+    [shard] = [shard for ps, shard in session.variables.shards("w") if ps == refusing]
     wanted = first + second
     mine = slice(shard.row_offset, shard.row_offset + shard.rows)
     wanted[mine] = second[mine]

@@ -180,7 +180,7 @@ def test_a_bound_that_is_none_is_named(wrong: dict[str, Any]) -> None:
 def values_of(strategy: Any, key: int = 1) -> float:
     """The first element of a key's row as it is on the ps."""
     session = strategy.extended.runtime.session
-    rows, _ = session.lookup_rows({"t": np.array([key])})["t"]
+    rows, _ = session.rows.lookup_rows({"t": np.array([key])})["t"]
     return float(rows[0, 0])
 
 

@@ -101,7 +101,7 @@ def test_rows_come_while_the_step_before_computes_and_only_changed_ones_again() 
             assert looked_up.wait(10)
         rows.apply_gradients({"b": np.ones_like(rows["b"])})
 
-    session.lookup_rows({"g": np.array([1])})  # all is defined
+    session.rows.lookup_rows({"g": np.array([1])})  # all is defined
     session.exchange = note
     strategy.run(step, args=(next(given),), kwargs={"waits": True})
     assert asked == [10, 10, 10]

@@ -60,7 +60,7 @@ class Workers:
                 session.bind([each.name for each in definitions], rule)
 
     def add(self, worker: int, name: str, amount: float = 1) -> None:
-        shape = self.sessions[worker].definition(name).shape
+        shape = self.sessions[worker].variables.definition(name).shape
         value = np.full(shape, amount, np.float32)
         self.sessions[worker].step(PushPayload({name: value}, Operation.ASSIGN_ADD))
 
@@ -268,7 +268,7 @@ def test_values_and_slots_are_those_of_the_cut_whatever_comes_after(
 ) -> None:
     job = workers(SMALL, LARGE, rule=Adam(learning_rate=0.5))
     random = np.random.default_rng(0)  # every element is another one
-    shapes = {name: job.sessions[0].definition(name).shape for name in ("small", "large")}
+    shapes = {name: job.sessions[0].variables.definition(name).shape for name in ("small", "large")}
     push = PushPayload({name: random.standard_normal(shape, np.float32)
                         for name, shape in shapes.items()})  # fmt: skip
     job.sessions[0].step(push, step_increment=1)

@@ -154,7 +154,9 @@ def test_a_delta_restores_what_was_there_on_any_number_of_ps(tmp_path: Path, num
     assert manifest_of(delta).base is not None
     CheckpointReader(str(delta)).verify()
     after = Cluster(num_ps, definition, restore_from=delta)
-    np.testing.assert_array_equal(after.session.lookup("t", KEYS), before.session.lookup("t", KEYS))
+    np.testing.assert_array_equal(
+        after.session.rows.lookup("t", KEYS), before.session.rows.lookup("t", KEYS)
+    )
     if num_ps == 2:
         assert after.digests() == before.digests()
 
@@ -226,14 +228,14 @@ def test_a_large_array_with_few_changed_rows_has_only_these(tmp_path: Path) -> N
     assert size_of(delta) < 0.03 * size_of(whole)
     reader, all_rows = CheckpointReader(str(delta)), np.arange(ROWS)
     reader.verify()
-    expected = before.session.lookup("d", all_rows)
+    expected = before.session.rows.lookup("d", all_rows)
     np.testing.assert_array_equal(reader.read("d"), expected)
     assert b"".join(reader.parts("d")) == expected.tobytes()
     assert reader.slots("d") == ["accumulator"]
     after = Cluster(3, D, restore_from=delta)
     for cluster in (before, after):
         cluster.push(rows, 3, "d")
-    one, other = (cluster.session.lookup("d", all_rows) for cluster in (before, after))
+    one, other = (cluster.session.rows.lookup("d", all_rows) for cluster in (before, after))
     np.testing.assert_array_equal(one, other)
 
 
@@ -242,11 +244,11 @@ def test_changed_rows_of_an_array_are_those_of_a_cut(tmp_path: Path) -> None:
     before, all_rows = Cluster(1, D), np.arange(ROWS)
     before.save(tmp_path, "whole", cut=True)
     before.push(np.arange(0, ROWS, 89), 2, "d")
-    expected = before.session.lookup("d", all_rows)
+    expected = before.session.rows.lookup("d", all_rows)
     delta = before.save(tmp_path, "delta", cut=True)
     assert manifest_of(delta).base is not None
     np.testing.assert_array_equal(CheckpointReader(str(delta)).read("d"), expected)
-    assert (before.session.lookup("d", all_rows) != expected).any()
+    assert (before.session.rows.lookup("d", all_rows) != expected).any()
 
 
 def test_of_an_array_one_ps_may_have_written_all_and_another_what_changed(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_of_an_array_one_ps_may_have_written_all_and_another_what_changed(tmp_pa
     before.stores[0].bases.clear()
     before.push(np.arange(0, ROWS, 89), 2, "d")
     reader = CheckpointReader(str(before.save(tmp_path, "delta")))
-    base, expected = reader.manifest.base, before.session.lookup("d", np.arange(ROWS))
+    base, expected = reader.manifest.base, before.session.rows.lookup("d", np.arange(ROWS))
     assert base is not None
     assert base.rows == {"d": ((ROWS // 2, ROWS),)}
     np.testing.assert_array_equal(reader.read("d"), expected)
@@ -273,7 +275,9 @@ def test_an_array_that_gets_a_dense_push_is_whole_again(tmp_path: Path) -> None:
     delta = before.save(tmp_path, "delta")
     assert manifest_of(delta).base is None
     reader = CheckpointReader(str(delta))
-    np.testing.assert_array_equal(reader.read("d"), before.session.lookup("d", np.arange(ROWS)))
+    np.testing.assert_array_equal(
+        reader.read("d"), before.session.rows.lookup("d", np.arange(ROWS))
+    )
 
 
 def test_what_was_changed_by_another_way_is_not_missed(tmp_path: Path) -> None:
@@ -387,7 +391,9 @@ def test_rows_are_exported_from_a_delta(tmp_path: Path) -> None:
     rows = export_table(str(delta), "t", tmp_path / "t.npy")
     exported = np.load(tmp_path / "t.npy")
     assert rows == len(before.tables()[0].table) == np.unique(exported["key"]).size
-    np.testing.assert_array_equal(exported["value"], before.session.lookup("t", exported["key"]))
+    np.testing.assert_array_equal(
+        exported["value"], before.session.rows.lookup("t", exported["key"])
+    )
     assert export_checkpoint(str(delta), tmp_path / "model.safetensors") == []
 
 

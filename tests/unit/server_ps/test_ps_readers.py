@@ -122,9 +122,9 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
     with store.readers.session(READER) as wanted:
         store.readers.want(wanted, compile_layout(store.table, entries), rows)
         store.cuts.begin(1, set(), 1.0, with_slots=False, rows_of=READER)  # with no workers: now
-        before = session.lookup("t", np.array([-7]))
+        before = session.rows.lookup("t", np.array([-7]))
         session.step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32))))
-        assert (session.lookup("t", np.array([-7])) < before).all()
+        assert (session.rows.lookup("t", np.array([-7])) < before).all()
         image = store.cuts.kept(1)
         values = image.take_rows()
         assert [each.tolist() for each in values] == [[0, 0], before[0].tolist()]
@@ -132,7 +132,7 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
         with pytest.raises(CutVoidError, match="no rows that were named"):
             image.take_rows()
         store.cuts.begin(2, set(), 1.0, with_slots=False, rows_of=READER)  # the first one was void
-        now = session.lookup("t", np.array([-7]))
+        now = session.rows.lookup("t", np.array([-7]))
         assert store.cuts.kept(2).take_rows()[1].tolist() == now[0].tolist()
 
 

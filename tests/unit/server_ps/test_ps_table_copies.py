@@ -92,14 +92,16 @@ def test_a_restored_table_goes_on_as_the_saved_one(
     after = Cluster(num_ps, definition, restore_from=directory)
     for what in ("rows", "admitted", "refused", "evicted"):
         assert after.counted(what) == before.counted(what)
-    np.testing.assert_array_equal(after.session.lookup("t", KEYS), before.session.lookup("t", KEYS))
+    np.testing.assert_array_equal(
+        after.session.rows.lookup("t", KEYS), before.session.rows.lookup("t", KEYS)
+    )
     if num_ps == 2:
         for block, saved in zip(after.blocks(), before.blocks(), strict=True):
             assert block.table.digest() == saved.table.digest()
     if num_ps == 2 or not isinstance(admission, SketchedSightings):
         for cluster in (before, after):
             cluster.push(KEYS, 9)
-        one, other = (cluster.session.lookup("t", KEYS) for cluster in (before, after))
+        one, other = (cluster.session.rows.lookup("t", KEYS) for cluster in (before, after))
         np.testing.assert_array_equal(one, other)
 
 
@@ -119,11 +121,13 @@ def test_another_rule_begins_with_new_slots(tmp_path: Path) -> None:
     before = trained(1, table(rule=ADAM))
     directory = before.save(tmp_path)
     after = Cluster(1, table(rule=SGD(learning_rate=0.5, momentum=0.9)), restore_from=directory)
-    np.testing.assert_array_equal(after.session.lookup("t", KEYS), before.session.lookup("t", KEYS))
-    start = after.session.lookup("t", KEYS)
+    np.testing.assert_array_equal(
+        after.session.rows.lookup("t", KEYS), before.session.rows.lookup("t", KEYS)
+    )
+    start = after.session.rows.lookup("t", KEYS)
     ones = np.ones((KEYS.size, DIM), np.float32)
     after.session.step(gradients(t=(KEYS, ones)))
-    np.testing.assert_allclose(after.session.lookup("t", KEYS), start - 0.5, rtol=1e-5)
+    np.testing.assert_allclose(after.session.rows.lookup("t", KEYS), start - 0.5, rtol=1e-5)
 
 
 def test_a_smaller_table_keeps_the_rows_used_last_or_says_what_to_raise(tmp_path: Path) -> None:

@@ -230,10 +230,10 @@ def test_refused_and_evicted_rows_are_counted() -> None:
 def test_a_steps_clipping_and_hyperparameters_are_those_of_arrays() -> None:
     """A table clips by what it says, and its optimizer is another one than the program's."""
     _, session = training(table(rule=SGD1))
-    before = session.lookup("t", EXTREMES)
+    before = session.rows.lookup("t", EXTREMES)
     push = gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32)))
     session.begin(push, gradient_scale=0.5, hyperparameters={"beta_1": 0.5}).result()
-    np.testing.assert_allclose(session.lookup("t", EXTREMES), before - 1, rtol=1e-6)
+    np.testing.assert_allclose(session.rows.lookup("t", EXTREMES), before - 1, rtol=1e-6)
 
 
 def test_a_step_beyond_what_a_row_can_note_counts_as_the_last_one() -> None:
@@ -317,9 +317,9 @@ def test_a_push_that_is_repeated_is_applied_once() -> None:
     store, session = training(table(rule=SGD1))
     push = gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32)))
     session.step(push)
-    after = session.lookup("t", EXTREMES)
+    after = session.rows.lookup("t", EXTREMES)
     again = session_of(store)  # the same life of the task, whose answer was lost
     again.define([table(rule=SGD1)], {}, create=False)
     again.step(push)
-    np.testing.assert_array_equal(again.lookup("t", EXTREMES), after)
+    np.testing.assert_array_equal(again.rows.lookup("t", EXTREMES), after)
     assert store.counters().duplicates == 1

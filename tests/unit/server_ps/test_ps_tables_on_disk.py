@@ -82,7 +82,7 @@ def test_a_table_of_four_times_its_memory_is_exact_and_stays_near_its_budget(
     squares = np.full_like(rows, RULE.initial_accumulator_value)
     for part in np.split(rng.permutation(ROWS), 16) * 2:
         values = rng.standard_normal((part.size, WIDTH), np.float32)
-        np.testing.assert_allclose(session.lookup("t", part), rows[part], rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(session.rows.lookup("t", part), rows[part], rtol=2e-5, atol=1e-6)
         session.step(gradients(t=(part, values)), step_increment=1)
         squares[part] += values**2
         rows[part] -= np.float32(0.1) * values / np.sqrt(squares[part] + np.float32(RULE.epsilon))
@@ -92,7 +92,9 @@ def test_a_table_of_four_times_its_memory_is_exact_and_stays_near_its_budget(
     counted = block.counters
     assert counted.disk_bytes > 2 * MEMORY
     assert counted.num_bytes + counted.disk_bytes == block.table.num_bytes
-    np.testing.assert_allclose(session.lookup("t", np.arange(ROWS)), rows, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        session.rows.lookup("t", np.arange(ROWS)), rows, rtol=2e-5, atol=1e-6
+    )
 
 
 def test_rows_that_steps_use_stay_and_others_are_asked_for_before_the_lock(
@@ -113,10 +115,10 @@ def test_rows_that_steps_use_stay_and_others_are_asked_for_before_the_lock(
         asked.append(count)
 
     monkeypatch.setattr(block._pages._memory, "fetch", ask)
-    session.lookup("t", often)
+    session.rows.lookup("t", often)
     assert asked == []
     cold = np.arange(300, 400)
-    session.lookup("t", cold)
+    session.rows.lookup("t", cold)
     assert sum(asked) >= 2 * 100 * WIDTH * 4 // 4096  # values and slots
     asked.clear()
     session.step(gradients(t=(cold + 200, np.ones((100, WIDTH), np.float32))))
@@ -149,10 +151,10 @@ def test_it_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
         values = rng.standard_normal((keys.size, WIDTH), np.float32)
         found = []
         for session in sessions:
-            found.append(session.lookup("t", keys))
+            found.append(session.rows.lookup("t", keys))
             session.step(gradients(t=(keys, values)), step_increment=1)
         np.testing.assert_array_equal(found[0], found[1])
-    sessions[0].lookup("t", keys[:5])  # after the rows of a whole step
+    sessions[0].rows.lookup("t", keys[:5])  # after the rows of a whole step
     assert block_of(stores[0]).disk_bytes > 0
     assert digest_of(stores[0]) == digest_of(stores[1])
 
@@ -303,7 +305,7 @@ def test_what_is_copied_leaves_memory_again(tmp_path: Path, use: Callable[[Store
         session.step(gradients(t=(keys, np.ones((keys.size, WIDTH), np.float32))))
     use(store)
     for keys in np.split(np.arange(ROWS), 256)[:4]:
-        session.lookup("t", keys)
+        session.rows.lookup("t", keys)
     assert resident_bytes(block.table.columns["values"]) <= 1.5 * MEMORY
 
 

@@ -88,7 +88,7 @@ class Job:
         return self.saver.save(self.step, final=final)
 
     def rows(self) -> list[float]:
-        return self.session.lookup("t", np.arange(-1000, 1000)).ravel().tolist()
+        return self.session.rows.lookup("t", np.arange(-1000, 1000)).ravel().tolist()
 
 
 def bases(model_dir: Path) -> list[str]:
