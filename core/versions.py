@@ -38,30 +38,48 @@ def own_versions() -> Versions:
     )
 
 
-def check_protocol(ours: Versions, theirs: Versions, *, peer: str, own: str = "here") -> None:
-    """Refuse a peer with another protocol version.
+def check_protocol(ours: Versions, theirs: Versions, *, peer: str) -> None:
+    """Refuse a peer with another protocol version, by an error that is read here.
 
     Args:
         ours: Versions here.
         theirs: Versions of the peer.
         peer: The peer's name.
-        own: This side's name, where the peer is to read the error, too.
 
     Raises:
         ProtocolMismatchError: With a table of both sides' versions.
     """
-    if ours.protocol == theirs.protocol:
-        return
-    there = "there" if own == "here" else peer
-    width = max(12, len(own), len(there))
-    rows = [
-        f"  {field.name:9} {mine!s:>{width}} {other!s:>{width}}"
-        for field, mine, other in zip(fields(Versions), astuple(ours), astuple(theirs), strict=True)
-    ]
-    table = "\n".join([f"  {'':9} {own:>{width}} {there:>{width}}", *rows])
-    raise ProtocolMismatchError(
-        f"{peer} speaks another protocol{'' if own == 'here' else f' than {own}'}; install the "
-        f"same windlass on both sides\n{table}",
+    if ours.protocol != theirs.protocol:
+        what = f"{peer} speaks another protocol"
+        raise _mismatch(what, ours, theirs, peer, ("here", "there"))
+
+
+def check_caller(ours: Versions, theirs: Versions, *, caller: str, task: str) -> None:
+    """Refuse a caller with another protocol version, by an error that both sides read.
+
+    Args:
+        ours: Versions here.
+        theirs: Versions of the caller.
+        caller: The caller's name.
+        task: The name of this side.
+
+    Raises:
+        ProtocolMismatchError: With a table of both sides' versions.
+    """
+    if ours.protocol != theirs.protocol:
+        what = f"{caller} speaks another protocol than {task}"
+        raise _mismatch(what, ours, theirs, caller, (task, caller))
+
+
+def _mismatch(
+    what: str, ours: Versions, theirs: Versions, peer: str, columns: tuple[str, str]
+) -> ProtocolMismatchError:
+    width = max(12, *map(len, columns))
+    pairs = zip(fields(Versions), astuple(ours), astuple(theirs), strict=True)
+    rows = [("", *columns), *((field.name, mine, other) for field, mine, other in pairs)]
+    table = "\n".join(f"  {name:9} {one!s:>{width}} {two!s:>{width}}" for name, one, two in rows)
+    return ProtocolMismatchError(
+        f"{what}; install the same windlass on both sides\n{table}",
         peer=peer,
         here=ours.protocol,
         there=theirs.protocol,

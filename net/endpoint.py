@@ -28,7 +28,7 @@ from ..core.files.trusted_folder import UnsafeFolderError, check_shared
 from ..core.process.rare_log import RareLog
 from ..core.settings import Settings
 from ..core.task import TaskId
-from ..core.versions import check_protocol, own_versions
+from ..core.versions import check_caller, own_versions
 from ..core.wire import codec, error_table
 from ..core.wire.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
 from ..proto.v1 import session_pb2
@@ -217,7 +217,7 @@ class Endpoint:
             )
         who = codec.incarnation_from_wire(getattr(hello, "from"))
         theirs = codec.versions_from_wire(hello.versions)
-        check_protocol(own_versions(), theirs, peer=str(who.task), own=str(self._task))
+        check_caller(own_versions(), theirs, caller=str(who.task), task=str(self._task))
         operation = f"session {hello.service}"
         stream = connection.stream
         visitor = self._guard.admit(

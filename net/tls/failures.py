@@ -24,7 +24,6 @@ class CertificateFacts:
         uris: Its URIs, one of which may name a principal.
         not_before: Valid from this time, UTC.
         not_after: Valid until this time, UTC.
-        is_authority: Whether it may sign others.
     """
 
     subject: str
@@ -33,7 +32,6 @@ class CertificateFacts:
     uris: tuple[str, ...]
     not_before: datetime
     not_after: datetime
-    is_authority: bool = False
 
 
 # X509_V_ERR_*: why OpenSSL does not trust a certificate.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from windlass.core.errors import ProtocolMismatchError
-from windlass.core.versions import PROTOCOL, Versions, check_protocol, own_versions
+from windlass.core.versions import PROTOCOL, Versions, check_caller, check_protocol, own_versions
 
 OURS = Versions(protocol=1, windlass="0.1.0", python="3.11.7", numpy="2.1.0")
 
@@ -32,7 +32,7 @@ def test_a_peer_of_another_protocol_is_refused_with_both_sides_versions() -> Non
 def test_what_a_peer_is_told_names_both_sides() -> None:
     theirs = replace(OURS, protocol=2)
     with pytest.raises(ProtocolMismatchError) as caught:
-        check_protocol(OURS, theirs, peer="/job:ps/task:0", own="/job:ps/task:1")
+        check_caller(OURS, theirs, caller="/job:ps/task:0", task="/job:ps/task:1")
     first, head, *_ = caught.value.message.splitlines()
     assert first.startswith("/job:ps/task:0 speaks another protocol than /job:ps/task:1; ")
     assert head.split() == ["/job:ps/task:1", "/job:ps/task:0"]
