@@ -55,9 +55,6 @@ def read_facts(data: bytes) -> CertificateFacts | None:
                 names += kept.value.get_values_for_type(x509.DNSName)
                 names += map(str, kept.value.get_values_for_type(x509.IPAddress))
                 uris += kept.value.get_values_for_type(x509.UniformResourceIdentifier)
-        constraints = [
-            kept.value for kept in found.extensions if isinstance(kept.value, x509.BasicConstraints)
-        ]
     except ValueError:
         return None
     return CertificateFacts(
@@ -67,5 +64,4 @@ def read_facts(data: bytes) -> CertificateFacts | None:
         tuple(uris),
         found.not_valid_before_utc,
         found.not_valid_after_utc,
-        any(each.ca for each in constraints),
     )
