@@ -7,7 +7,7 @@ everything its optimizers were given, and the same round trip brings the values 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...client.ps.push_plans import Write
@@ -318,14 +318,9 @@ class ParameterServerExtended(StrategyExtended):
             self.created.define()
             return list(self._step.read_applied([variable.name for variable in variables]))
 
-    @contextmanager
-    def same_step(self) -> Iterator[None]:
+    def same_step(self) -> AbstractContextManager[None]:
         """The servers count its pushes no more."""
-        self._step.joins = True
-        try:
-            yield
-        finally:
-            self._step.joins = False
+        return self._step.count.joined()
 
     def will_read(self, variables: Sequence[Variable]) -> None:
         """Have the push at the end of this step bring these values."""
@@ -422,7 +417,7 @@ class ParameterServerExtended(StrategyExtended):
 
     def as_one_step(self) -> AbstractContextManager[None]:
         """See :meth:`StrategyExtended.as_one_step`."""
-        return self._step.as_one()
+        return self._step.count.as_one()
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
         """Whether they hold NaN or infinity."""

@@ -7,9 +7,9 @@ added to, large assignments, a second update of one variable.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
 from .delayed_rows import DelayedRows
 from .finite_updates import FiniteUpdates
+from .step_count import StepCount
 
 Gradients = dict[str, Array | IndexedSlices]
 """By name of the variable."""
@@ -44,6 +45,7 @@ class ServerStep:
             there.
 
     Attributes:
+        count: Whether the servers have counted the step.
         delayed: Gradients of rows that wait for a later step's push.
     """
 
@@ -59,9 +61,7 @@ class ServerStep:
         # What it pushes.
         self._pushes: Gradients = {}
         self._clip: float | None = None
-        self._hyperparameters: Mapping[str, Any] | None = (
-            None  # of the gradients' rules, if changed
-        )
+        self._hyperparameters: Mapping[str, Any] | None = None  # of the gradients' rules
         # After the gradients: values of whole variables, as they travel. And other writes in order;
         # of one variable all writes are here or there.
         self._assigned: dict[str, bytes] = {}
@@ -71,9 +71,7 @@ class ServerStep:
         self._beside: list[Write] = []
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
-        self._counted = False  # whether the servers have counted this step
-        self._is_part = False  # of a step that holds others: see as_one
-        self.joins = False  # it belongs to the step before, which they have counted
+        self.count = StepCount()
         self._finite = FiniteUpdates(runtime)
         self.delayed = DelayedRows()
         self._prefetch = prefetch
@@ -98,7 +96,7 @@ class ServerStep:
         if not self._pulled and self._reads:
             self._pulled = self._pull(list(self._reads)).values
         self._reads = {}
-        self._count_anew()
+        self.count.begin()
         self._active = True
         self._thread = threading.get_ident() if only_replica else 0
 
@@ -111,20 +109,8 @@ class ServerStep:
             self._flush(list(self._reads), read)
         self._pushes, self._clip, self._hyperparameters = {}, None, None
         self._beside = []
-        self._count_anew()
+        self.count.begin()
         self._take_writes()
-
-    @contextmanager
-    def as_one(self) -> Iterator[None]:
-        """Count all that is pushed meanwhile, by steps and between them, as one step."""
-        self._counted, self._is_part = False, True
-        try:
-            yield
-        finally:
-            self._counted = self._is_part = False
-
-    def _count_anew(self) -> None:
-        self._counted = self.joins or (self._counted and self._is_part)
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
         """A variable's value: this step's, or outside of steps the current one.
@@ -279,7 +265,7 @@ class ServerStep:
             hyperparameters: Hyperparameters of their update rules that differ from those bound.
         """
         if not self._active:
-            self._count_anew()
+            self.count.begin()
         for batch in batches:
             # A norm is taken over the gradients of one call, as in Keras; and a second update of
             # one variable cannot travel with the first.
@@ -301,8 +287,8 @@ class ServerStep:
 
     def increment_alone(self) -> int:
         """What a step beside the session adds to the global step."""
-        self._count_anew()
-        return 0 if self._counted else 1
+        self.count.begin()
+        return self.count.increment
 
     def made_alone(self, global_step: int, increment: int) -> None:
         """Count a step of finite updates that was made without the session.
@@ -311,8 +297,8 @@ class ServerStep:
             global_step: The global step after it.
             increment: Result of :meth:`increment_alone`.
         """
-        self._counted = True
-        self._count_anew()
+        self.count.is_counted = True
+        self.count.begin()
         self._forget()
         self._finite.note_finite()
         self._session.rows.note_changed()
@@ -335,7 +321,7 @@ class ServerStep:
         """
         self._beside += writes
         if not self._active:
-            self._counted = False
+            self.count.is_counted = False
             self._flush([])
 
     def add_last(self, writes: Sequence[Write]) -> None:
@@ -369,7 +355,7 @@ class ServerStep:
         pushes, beside = self._pushes, self._beside
         assigned, writes = self._take_writes()
         # Once per step of this worker, however many pushes it takes.
-        clip, increment = self._clip, 0 if self._counted else 1
+        clip, increment = self._clip, self.count.increment
         hyperparameters, self._hyperparameters = self._hyperparameters, None
         self._pushes, self._clip, self._beside = {}, None, []
         progress = self._runtime.progress
@@ -380,7 +366,7 @@ class ServerStep:
             if not (assigned or writes):
                 return
             pushes, beside = {}, []
-        self._counted = True
+        self.count.is_counted = True
         progress.steps += increment
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()

@@ -1,0 +1,38 @@
+"""Which pushes of a worker count as a step."""
+
+from windlass.distribute.strategies.step_count import StepCount
+
+
+def push(count: StepCount) -> int:
+    """What a push adds to the global step."""
+    increment = count.increment
+    count.is_counted = True
+    return increment
+
+
+def test_a_step_counts_once_however_many_pushes_it_takes() -> None:
+    count = StepCount()
+    for _ in range(2):
+        count.begin()
+        assert [push(count), push(count)] == [1, 0]
+
+
+def test_steps_that_are_parts_of_one_count_once_and_the_next_one_for_itself() -> None:
+    count = StepCount()
+    with count.as_one():
+        counted = []
+        for _ in range(3):
+            count.begin()
+            counted.append(push(count))
+    assert counted == [1, 0, 0]
+    count.begin()
+    assert push(count) == 1
+
+
+def test_what_belongs_to_the_step_before_counts_nothing() -> None:
+    count = StepCount()
+    with count.joined():
+        count.begin()
+        assert push(count) == 0
+    count.begin()
+    assert push(count) == 1
