@@ -54,16 +54,12 @@ class Accuracy(MeanMetricWrapper):
 
 
 class BinaryAccuracy(MeanMetricWrapper):
-    """How often a probability lies on its label's side of ``threshold``; labels are 0 or 1.
+    """How often a score lies on its label's side of ``threshold``; labels are 0 or 1.
 
-    Raises:
-        ValueError: ``threshold`` is not between 0 and 1.
+    Of logits the threshold is 0, as of ``keras.metrics.BinaryAccuracy``.
     """
 
     def __init__(self, name: str = "binary_accuracy", threshold: float = 0.5) -> None:
-        if not 0 < threshold < 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
-
         def matches(true: Array, pred: Array) -> Array:
             true, pred = same_rank(true, pred)
             return np.equal(true, pred > threshold)

@@ -46,10 +46,16 @@ class _HitRate(Metric):
         name: Name of the metric.
 
     Raises:
+        TypeError: ``thresholds`` are several.
         ValueError: The threshold is not between 0 and 1.
     """
 
     def __init__(self, thresholds: float | None, name: str) -> None:
+        if np.ndim(0.5 if thresholds is None else thresholds):
+            raise TypeError(
+                f"thresholds of {type(self).__name__} is one number, got {thresholds}: make a "
+                "metric for each threshold"
+            )
         threshold = 0.5 if thresholds is None else float(thresholds)
         if not 0 <= threshold <= 1:
             raise ValueError(f"thresholds must be between 0 and 1, got {thresholds}")

@@ -39,6 +39,7 @@ def save(
 
     Raises:
         ValueError: ``path`` is a URL.
+        FileNotFoundError: When ``write`` returned, nothing was at the path that it was given.
         OSError: It cannot be written.
     """
     if "://" in str(path):
@@ -47,6 +48,12 @@ def save(
         return False
     with new_path(Path(path), overwrite=True) as temporary:
         write(temporary)
+        if not temporary.exists():
+            raise FileNotFoundError(
+                f"the function that was to write {path} returned, and nothing is at the path that "
+                "it was given; it has to write to that path, and to wait for a writer that goes on "
+                "in the background (an Orbax checkpointer's wait_until_finished(), or `with`)"
+            )
     return True
 
 

@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
     "binary": ("BinaryAccuracy", {}, ([1, 1, 0, 0], [0.9, 0.4, 0.6, 0.2])),
     "binary at the threshold": ("BinaryAccuracy", {}, ([1, 0], [0.5, 0.5])),
     "binary with a threshold": ("BinaryAccuracy", {"threshold": 0.3}, ([1, 0], [0.4, 0.2])),
+    "binary of logits": ("BinaryAccuracy", {"threshold": 0.0}, ([1, 0, 1], [0.4, -0.2, -3.0])),
     "binary of columns": ("BinaryAccuracy", {}, ([[1, 0], [1, 1]], [[0.9, 0.1], [0.4, 0.8]])),
     "categorical": ("CategoricalAccuracy", {}, (ONE_HOT, SCORES)),
     "sparse": ("SparseCategoricalAccuracy", {}, (LABELS, SCORES)),

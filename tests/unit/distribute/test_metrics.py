@@ -22,6 +22,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     "Sum": ({}, (LOGITS,)),
     "Accuracy": ({}, (LABELS, LOGITS.argmax(1))),
     "BinaryAccuracy": ({"threshold": 0.4}, (BINARY, PROBABILITIES)),
+    "BinaryAccuracy of logits": ({"threshold": 0.0}, (BINARY, PROBABILITIES - 0.5)),
     "CategoricalAccuracy": ({}, (ONE_HOT, LOGITS)),
     "SparseCategoricalAccuracy": ({}, (LABELS[:, None], LOGITS)),
     "TopKCategoricalAccuracy": ({"k": 2}, (ONE_HOT, LOGITS)),
@@ -131,7 +132,7 @@ def test_a_function_becomes_a_metric() -> None:
         (lambda: wl.metrics.AUC(summation_method="mean"), "summation_method must be"),
         (lambda: wl.metrics.AUC(num_thresholds=1), "at least 2"),
         (lambda: wl.metrics.AUC(thresholds=[2.0]), r"in \[0, 1\]"),
-        (lambda: wl.metrics.BinaryAccuracy(threshold=1.0), "between 0 and 1"),
+        (lambda: wl.metrics.Precision(thresholds=1.5), "between 0 and 1"),
         (lambda: wl.metrics.AUC().update_state([1], [1.5]), "from_logits=True"),
         (lambda: wl.metrics.Accuracy().update_state(np.ones(2), np.ones(3)), r"\(2,\).*\(3,\)"),
         (
@@ -144,6 +145,11 @@ def test_a_function_becomes_a_metric() -> None:
 def test_wrong_arguments_are_value_errors(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_several_thresholds_are_several_metrics() -> None:
+    with pytest.raises(TypeError, match=r"Recall is one number.*a metric for each"):
+        wl.metrics.Recall(thresholds=[0.2, 0.5])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("case", ["Sum", "SparseCategoricalAccuracy", "AUC"])

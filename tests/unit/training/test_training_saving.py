@@ -50,6 +50,16 @@ def test_what_is_there_stays_until_the_new_file_is_whole(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["w.npy"]
 
 
+def test_a_writer_that_has_not_written_yet_is_to_be_waited_for(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+
+    def write_later(path: Path) -> None:
+        (path.parent / "later").mkdir()  # as a checkpointer that writes in the background
+
+    with pytest.raises(FileNotFoundError, match=r"model returned.*has to.*wait for a writer"):
+        wl.training.save(target, write_later)
+
+
 def test_a_folder_takes_the_place_of_one(tmp_path: Path) -> None:
     target = tmp_path / "model"
 
