@@ -198,9 +198,8 @@ def dialer_of(peer: tuple[str, int], pids: Mapping[str, int]) -> str:
     """The task that has the socket of an address; empty: none of them."""
     host, port = peer
     where = f"{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{port:04X}"
-    tables = Path("/proc/net/tcp"), Path("/proc/net/tcp6")  # gRPC has IPv6 sockets for both
-    rows = (line.split() for table in tables for line in table.read_text().splitlines())
-    inode = next((row[9] for row in rows if row[1].endswith(where) and row[9] != "0"), None)
+    # A row may be passed over while others come and go.
+    inode = next(filter(None, (_inode(where) for _ in range(5))), None)
     for task, pid in pids.items() if inode is not None else ():
         with contextlib.suppress(OSError):
             for each in os.listdir(f"/proc/{pid}/fd"):
@@ -208,6 +207,15 @@ def dialer_of(peer: tuple[str, int], pids: Mapping[str, int]) -> str:
                     if os.readlink(f"/proc/{pid}/fd/{each}") == f"socket:[{inode}]":
                         return task
     return ""
+
+
+def _inode(where: str) -> str | None:
+    """The socket of an address as the kernel writes it."""
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):  # gRPC has IPv6 sockets for both
+        for row in map(str.split, table.read_text().splitlines()):
+            if row[1].endswith(where) and row[9] != "0":
+                return row[9]
+    return None
 
 
 def _start(function: Callable[..., object], *arguments: object) -> threading.Thread:
