@@ -62,7 +62,8 @@ def refused(error: Exception) -> Exception:
         body = getattr(error, "body", "") or ""
         text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
         headers: Mapping[str, str] = getattr(error, "headers", None) or {}
-        return RefusedRequestError(read_refusal(status, text or str(error), headers))
+        reason = str(getattr(error, "reason", "") or "")  # of an answer without a body
+        return RefusedRequestError(read_refusal(status, text or reason, headers))
     # urllib3 is the client's own business: its errors are known by where they are made.
     is_lost = isinstance(error, OSError | ValueError) or status == 0
     if is_lost or type(error).__module__.startswith("urllib3."):

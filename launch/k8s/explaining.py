@@ -36,6 +36,11 @@ def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
                 f"the Kubernetes API server{server} cannot be reached: {refusal.message}; check "
                 "that the cluster runs, and the context (`kubectl config current-context`)"
             )
+        case status if refusal.is_foreign and status != 401 and not refusal.is_retried:
+            return ConfigurationError(
+                f"{said}. This is no answer of a Kubernetes API: check the server of the context "
+                f"({where.server}), and the proxy (HTTPS_PROXY, NO_PROXY)"
+            )
         case 401:
             return AccessError(f"{said}. Log in again, or choose another context (--context)")
         case 403 if _DELETES_NAMESPACE in refusal.message:

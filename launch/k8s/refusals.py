@@ -42,6 +42,8 @@ class Refusal:
         causes: The fields that it names.
         is_final: Another try cannot succeed, although there was no answer: its certificate is not
             trusted.
+        is_foreign: It is no answer of the Kubernetes API: something else is at that address, or a
+            proxy in between.
     """
 
     status: int
@@ -49,6 +51,7 @@ class Refusal:
     retry_after_s: float = 0.0
     causes: tuple[FieldProblem, ...] = ()
     is_final: bool = False
+    is_foreign: bool = False
 
     @property
     def is_retried(self) -> bool:
@@ -134,9 +137,11 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
         said = json.loads(body)
         message = str(said["message"])
         causes = _causes(said)
+        is_foreign = False
     except (ValueError, KeyError, TypeError, AttributeError):
-        message, causes = " ".join(body.split())[:200], ()
-    return Refusal(status, message, _seconds(headers.get("Retry-After", "")), causes)
+        message, causes, is_foreign = " ".join(body.split())[:200], (), True
+    after_s = _seconds(headers.get("Retry-After", ""))
+    return Refusal(status, message, after_s, causes, is_foreign=is_foreign)
 
 
 def _causes(said: Mapping[str, Any]) -> tuple[FieldProblem, ...]:

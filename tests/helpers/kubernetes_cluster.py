@@ -51,7 +51,7 @@ class Asked:
 
 @dataclass
 class Refused:
-    """The next answer instead of a real one; ``cut`` closes the connection.
+    """The next answer instead of a real one; ``cut`` closes the connection, ``empty`` has no body.
 
     With a method or the end of a path it is the answer to the next request that fits.
     """
@@ -60,6 +60,7 @@ class Refused:
     message: str = ""
     retry_after: str = ""
     cut: bool = False
+    empty: bool = False
     method: str = ""
     path: str = ""
 
@@ -394,6 +395,11 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
                     cluster.refusals.remove(refused)
             if refused is not None and refused.cut:
                 self.close_connection = True
+                return
+            if refused is not None and refused.empty:
+                self.send_response(refused.code)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
                 return
             if refused is not None:
                 body = status(refused.code, refused.message)

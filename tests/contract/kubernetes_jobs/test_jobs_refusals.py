@@ -98,6 +98,18 @@ def test_a_count_of_a_quota_that_two_change_at_once_is_tried_again(
     assert {each.what for each in apply_job(api, digits())} == {"applied"}
 
 
+def test_what_is_no_api_server_is_named_in_one_sentence(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    cluster.refusals = [Refused(404, empty=True)]
+    with pytest.raises(ConfigurationError) as refused:
+        api.list_all("Pod")
+    assert refused.value.message == (
+        "list Pods in namespace train: 404 Not Found. This is no answer of a Kubernetes API: check "
+        f"the server of the context ({cluster.url}), and the proxy (HTTPS_PROXY, NO_PROXY)"
+    )
+
+
 def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: KubernetesApi) -> None:
     cluster.refusals = [Refused(503, "etcd is down")] * 20
     with pytest.raises(PeerLostError, match=r"HTTP 503.*list Pods in namespace train.*etcd"):

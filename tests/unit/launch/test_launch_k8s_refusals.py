@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from helpers.kubernetes_rules import conflict, invalid, missing
-from windlass.core.errors import IncompatibleError, NotFoundError, PeerLostError, WindlassError
+from windlass.core.errors import (
+    ConfigurationError,
+    IncompatibleError,
+    NotFoundError,
+    PeerLostError,
+    WindlassError,
+)
 from windlass.launch.k8s.explaining import error_of
 from windlass.launch.k8s.refusals import Refusal, no_answer, read_refusal
 from windlass.launch.k8s.retrying import is_tried_again
@@ -50,8 +56,11 @@ def test_long_words_and_a_proxys_page_are_cut() -> None:
          '.spec.replicas: conflict with "hpa" using v1. --force takes these fields over'),
         (Refusal(0, "connection refused"), PeerLostError,
          "API server at https://10.0.0.1:6443 cannot be reached: connection refused"),
+        (read_refusal(404, "Not Found", {}), ConfigurationError,
+         "apply Job digits-chief in namespace train: 404 Not Found. This is no answer of a "
+         "Kubernetes API: check the server of the context (https://10.0.0.1:6443), and the proxy"),
     ],
-    ids=["namespace", "conflict", "nobody there"],
+    ids=["namespace", "conflict", "nobody there", "somebody else"],
 )  # fmt: skip
 def test_an_error_says_what_to_do(refusal: Refusal, kind: type[WindlassError], said: str) -> None:
     error = error_of(refusal, "apply Job digits-chief", WHERE)
