@@ -13,7 +13,7 @@ from ...core.states import Phase
 from ...core.task import TaskId
 from .names import COMPONENT, ROLES
 from .names import FIELD_MANAGER as OURS
-from .pod_state import DONE, FAILED, MISSING, PodState, pod_state
+from .pod_state import DONE, FAILED, MISSING, OOM_KILLED, PodState, pod_state
 from .progress import Progress, read_progress
 from .retries import condition, has_failed, indices, next_try, ran_out, retry_limit
 
@@ -196,14 +196,17 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
         return SUSPENDED, "a queue has not admitted it yet, or a person has suspended it", None
     running = {line.task for line in tasks if line.state == "Running"}
     leader = f"{_leader(owners)}:0"
-    return ("Running" if leader in running else "Pending"), _why_stuck(tasks), None
+    return ("Running" if leader in running else "Pending"), _why_stuck(leader, tasks), None
 
 
-def _why_stuck(tasks: Sequence[TaskLine]) -> str:
-    """What the job waits for in vain: a StatefulSet starts a ps again that has failed for good."""
+def _why_stuck(leader: str, tasks: Sequence[TaskLine]) -> str:
+    """Why the job does not go on: its chief has failed and is tried again, or a ps has failed for
+    good, which a StatefulSet starts again all the same.
+    """
     for line in tasks:
-        failed = line.state == FAILED and line.exit_code and not is_retryable(line.exit_code)
-        if line.role == PS and failed:
+        permanent = line.role == PS and line.exit_code and not is_retryable(line.exit_code)
+        failed = line.state in (FAILED, OOM_KILLED) and line.exit_code not in (0, ExitCode.DRAINED)
+        if failed and (permanent or line.task == leader):
             return f"{line.task}: {line.reason}"
     return ""
 
@@ -235,7 +238,7 @@ def _failure(
     """Reason and exit code of a job, of which the Job of a role has failed."""
     why = f"{failed.get('reason', '')}: {failed.get('message', '')}".strip(": ")
     coded = [line for line in tasks if line.exit_code]
-    ended = [line for line in coded if line.state in (FAILED, "OOMKilled")]
+    ended = [line for line in coded if line.state in (FAILED, OOM_KILLED)]
     own = [line for line in ended if line.role == role]
     own = own or [line for line in coded if line.role == role]
     if not own:

@@ -16,6 +16,7 @@ Json = dict[str, Any]
 RUNNING = "Running"
 PREEMPTED = "Preempted"
 FAILED = "Failed"
+OOM_KILLED = "OOMKilled"
 DONE = "Done"
 MISSING = "Missing"
 
@@ -63,7 +64,7 @@ def pod_state(
     ended = _last_end(containers)
     code = None if ended is None else int(ended.get("exitCode", 0))
     phase = str(status.get("phase", "Unknown"))
-    killed = ended is not None and ended.get("reason") == "OOMKilled"
+    killed = ended is not None and ended.get("reason") == OOM_KILLED
     disrupted = _condition(status, "DisruptionTarget")
 
     def said(state: str, reason: str = "", remedy: str = "") -> PodState:
@@ -74,7 +75,7 @@ def pod_state(
         return said(PREEMPTED, why, f"nothing: {retry}")
     if killed and phase != "Succeeded" and not _is_ready(status):
         more = f"; {retry}" if phase == FAILED else ""
-        return said("OOMKilled", _memory_words(pod), f"{_MEMORY_REMEDY}{more}")
+        return said(OOM_KILLED, _memory_words(pod), f"{_MEMORY_REMEDY}{more}")
     if until := pod.get("metadata", {}).get("deletionTimestamp"):
         if phase == FAILED:  # its Job keeps it until the next one is made
             return said("Leaving", "was asked to stop, and has left", retry)

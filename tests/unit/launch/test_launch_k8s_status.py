@@ -373,16 +373,24 @@ def test_the_chief_is_not_blamed_for_what_another_task_did(
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
-    [(7, "Running: ps:1: exit code 7: model_dir"), (137, "Running")],
-    ids=["for good", "started again"],
+    ("role", "pod", "said"),
+    [
+        ("ps", waiting("CrashLoopBackOff", "", {"exitCode": 7}), "Running: ps:1: exit code 7: mod"),
+        ("ps", waiting("CrashLoopBackOff", "", {"exitCode": 137}), "Running"),
+        ("chief", ended(140), "Pending: chief:0: exit code 140: peers did not answer"),
+        ("chief", ended(137, "OOMKilled"), "Pending: chief:0: it used more memory than its limit"),
+        ("chief", ended(143), "Pending"),
+    ],
+    ids=["a ps for good", "a ps for now", "peers did not come", "memory", "evicted"],
 )
-def test_the_first_line_names_a_ps_for_which_the_job_waits_in_vain(code: int, said: str) -> None:
-    ends = waiting("CrashLoopBackOff", "back-off 5m0s", {"exitCode": code})
-    found = status([task_pod("chief", 0, ready()), task_pod("ps", 1, ends)])
-    assert (found.phase, found.is_over) == ("Running", False)
+def test_the_first_line_of_a_job_that_does_not_go_on_says_why(
+    role: str, pod: Listed, said: str
+) -> None:
+    pods = [task_pod("chief", 0, pod if role == "chief" else ready())]
+    found = status([*pods, *([task_pod("ps", 1, pod)] if role == "ps" else [])])
     assert headline(found).startswith(f"digits: {said}")
-    assert bool(found.reason) == (code == 7)
+    assert bool(found.reason) == (": " in said)
+    assert not found.is_over
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["there", "gone"])
