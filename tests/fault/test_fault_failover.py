@@ -141,6 +141,42 @@ def test_a_ps_that_stands_still_is_replaced_and_follows_when_it_comes_back(tmp_p
         job.go_on()
 
 
+def test_a_ps_that_stands_still_while_it_is_copied_to_is_left_to_itself(tmp_path: Path) -> None:
+    with counting_job(tmp_path, rows=200_000) as job:
+        job.go_on()
+        job.running["ps:1"].kill()
+        job.start_again("ps:1")
+        joiner = job.running["ps:1"].pid
+        wait_until(lambda: maps_tiles(joiner), 60, "the first tile")
+        os.kill(joiner, signal.SIGSTOP)
+        job.go_on()
+        os.kill(joiner, signal.SIGCONT)
+        job.until_whole()
+        job.go_on()
+
+
+def maps_tiles(pid: int) -> bool:
+    """Whether a process has read shared memory: what its leader copies to it comes in that."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return any(line.startswith("RssShmem:") and int(line.split()[1]) > 0 for line in lines)
+
+
+def test_a_ps_that_has_no_memory_for_a_copy_holds_up_nobody(tmp_path: Path) -> None:
+    with counting_job(tmp_path) as job:
+        job.go_on()
+        job.running["ps:1"].kill()
+        job.running["ps:1"].wait(scaled(10))
+        config = {"TF_CONFIG": job.configs["ps:1"], "WINDLASS_MAX_PS_BYTES": "100000"}
+        job.begin("ps:1", config)
+        refused = "/job:ps/task:1 would hold 25"
+        wait_until(lambda: refused in job.said("ps:0"), 60, "a copy that is refused")
+        job.go_on()
+        job.running["ps:1"].kill()
+        job.start_again("ps:1")
+        job.until_whole()
+        job.go_on()
+
+
 def test_workers_go_on_while_there_is_no_chief(tmp_path: Path) -> None:
     with counting_job(tmp_path, chief_counts=False) as job:
         job.go_on()
