@@ -10,21 +10,21 @@ In ``strategy.run`` these are parts of the step, as reads and updates of variabl
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.arrays.any_framework import as_array
 from ..core.arrays.indexed_slices import IndexedSlices
-from ..core.errors import ConfigurationError
 from ..distribute.base.contexts import get_replica_context, is_running, require_own
-from ..distribute.base.devices import HOST
 from ..distribute.base.moved_average import MovedAverage
 from ..distribute.base.reductions import ReduceOp
-from ..distribute.base.values import on_every_replica
 from ..distribute.optimizer import Optimizer
 from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
 from .named_arrays import NamedArrays
-from .worker_sums import first_of, scaled, sum_over_workers
+from .rules_by_name import RulesByName
+from .worker_sums import reduce_replicas, sum_over_workers
+
+_Value = TypeVar("_Value")
 
 Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 """What a worker's own optimizer does: gradients by name in, what to add to the values by name
@@ -90,10 +90,7 @@ class ArrayStore(NamedArrays):
         super().__init__(arrays, strategy, name, tables)
         self.mean = mean
         self._of_worker = of_worker
-        every = list(self.variables)
-        self._places = {each: place for place, each in enumerate(every)}
-        by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(every, optimizer)
-        self._optimizers = {each: by_name[each] for each in every if by_name.get(each) is not None}
+        self._rules = RulesByName(self.variables, optimizer)
 
     # -- updates -----------------------------------------------------------------------------
 
@@ -127,52 +124,7 @@ class ArrayStore(NamedArrays):
             UnknownVariableError: The store has no array of such a name.
             ConfigurationError: One has no optimizer.
         """
-        found: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
-        variables, optimizers = self.variables, self._optimizers
-        named = self._by_name(gradients)
-        # In the order of the store, in which the servers have them too: neighbours are updated by
-        # one call of a kernel.
-        names = (
-            variables
-            if len(named) == len(variables)
-            else sorted(named, key=self._places.__getitem__)
-        )
-        for name in names:
-            gradient = named[name]
-            if gradient is None:
-                continue
-            optimizer = optimizers.get(name)
-            if optimizer is None:
-                raise ConfigurationError(
-                    f"{self._found(name).name!r} has no optimizer in this store, so gradients "
-                    "cannot be pushed; give one to ArrayStore, or push deltas",
-                    variable=name,
-                )
-            pushed = gradient if scale is None else scaled(gradient, scale)
-            entry = found.get(id(optimizer))
-            if entry is None:
-                entry = found[id(optimizer)] = (optimizer, [])
-            entry[1].append((pushed, variables[name]))
-        return list(found.values())
-
-    def push_delta(self, deltas: Any) -> None:
-        """Add to values. Deltas of several workers add up, in whatever order they arrive.
-
-        Args:
-            deltas: The tree, or a mapping of names: arrays, IndexedSlices, or None for none.
-
-        Raises:
-            UnknownVariableError: The store has no array of such a name.
-            ShapeMismatchError: A delta is not of its array's shape.
-        """
-        for name, delta in self._by_name(deltas).items():
-            if delta is None:
-                continue
-            variable = self._found(name)
-            if isinstance(delta, IndexedSlices):
-                variable.scatter_add(delta)
-            else:
-                variable.assign_add(delta)
+        return self._rules.updates(self._by_name(gradients), scale)
 
     def push_by(self, update: Update, gradients: Any, *, kept: Kept | None = None) -> None:
         """Let an optimizer of this worker make deltas of gradients, and push those.
@@ -198,15 +150,10 @@ class ArrayStore(NamedArrays):
         context = get_replica_context()
         if context is None or not is_running(self.strategy):
             raise _no_replica(self.strategy, "push_by")
-        names = list(named)
 
         def merged(strategy: Strategy, *columns: Any) -> None:
-            extended = strategy.extended
-            replicas = len(extended.replica_devices)
-            pairs = [(on_every_replica(column, replicas), HOST) for column in columns]
             op = ReduceOp.MEAN if self.mean else ReduceOp.SUM
-            reduced = extended.batch_reduce_to(op, pairs)
-            self._push_made(update(dict(zip(names, map(first_of, reduced), strict=True))), kept)
+            self._push_made(update(reduce_replicas(strategy, op, named, columns)), kept)
 
         context.merge_call(merged, tuple(named.values()))
 
@@ -247,29 +194,20 @@ class ArrayStore(NamedArrays):
             RuntimeError: Outside of ``run``, with several replicas in this process.
         """
         if self.strategy.extended.num_replicas_in_sync == 1:
-            self.strategy.extended.move_averages(self._moves(moved))
+            self.strategy.extended.move_averages(self._pairs(moved))
             return
         context = get_replica_context()
         if context is None or not is_running(self.strategy):
             raise _no_replica(self.strategy, "push_averages")
-        names = list(moved)
 
         def merged(strategy: Strategy, *columns: Any) -> None:
-            extended = strategy.extended
-            replicas = len(extended.replica_devices)
-            pairs = [(on_every_replica(column, replicas), HOST) for column in columns]
-            means = map(first_of, extended.batch_reduce_to(ReduceOp.MEAN, pairs))
-            reduced = dict(zip(names, means, strict=True))
-            extended.move_averages(
-                self._moves({n: moved[n]._replace(after=reduced[n]) for n in names})
-            )
+            means = reduce_replicas(strategy, ReduceOp.MEAN, moved, columns)
+            reduced = {name: each._replace(after=means[name]) for name, each in moved.items()}
+            strategy.extended.move_averages(self._pairs(reduced))
 
         context.merge_call(merged, tuple(each.after for each in moved.values()))
 
-    def _moves(self, moved: Mapping[str, MovedAverage]) -> list[tuple[Variable, MovedAverage]]:
-        return [(self._found(name), each) for name, each in moved.items()]
-
-    def _pairs(self, values: Mapping[str, Any]) -> list[tuple[Variable, Any]]:
+    def _pairs(self, values: Mapping[str, _Value]) -> list[tuple[Variable, _Value]]:
         return [(self._found(name), each) for name, each in values.items()]
 
     def exchange(
@@ -318,7 +256,7 @@ class ArrayStore(NamedArrays):
                 beside,
             )  # fmt: skip
             return self._tree(extended.read_all(self._all, arrived=True))
-        moves = self._moves(averages or {})
+        moves = self._pairs(averages or {})
         given = self._by_name({} if gradients is None else gradients)
         here = (update is None and assigned is None) or extended.num_replicas_in_sync == 1
         if here and not rows and beside is None:
@@ -420,11 +358,8 @@ class ArrayStore(NamedArrays):
         def merged(strategy: Strategy, *columns: Any) -> list[Any]:
             extended = strategy.extended
             reduced = dict(zip(named, columns, strict=True))
-            if strategy.extended.num_replicas_in_sync > 1:
-                count = len(extended.replica_devices)
-                pairs = [(on_every_replica(column, count), HOST) for column in columns]
-                sums = extended.batch_reduce_to(ReduceOp.SUM, pairs)
-                reduced = dict(zip(named, map(first_of, sums), strict=True))
+            if extended.num_replicas_in_sync > 1:
+                reduced = reduce_replicas(strategy, ReduceOp.SUM, named, columns)
             if update is not None:
                 self._push_made(update(reduced), kept)
                 reduced = {}
@@ -474,7 +409,7 @@ class ArrayStore(NamedArrays):
             moved = {
                 n: each._replace(after=means.get(n, each.after)) for n, each in averages.items()
             }
-            strategy.extended.move_averages(self._moves(moved))
+            strategy.extended.move_averages(self._pairs(moved))
             if assigned:
                 self.assign(assigned)
 

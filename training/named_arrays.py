@@ -1,4 +1,4 @@
-"""A tree of arrays as variables by name: reading, overwriting, and what of a tree goes where."""
+"""A tree of arrays as variables by name: reading, changing, and what of a tree goes where."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import optree
 
 from ..core.arrays.any_framework import as_array, to_host
+from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.errors import UnknownVariableError
 from ..core.showing import Shown
 from ..distribute.base.reductions import VariableAggregation
@@ -124,6 +125,25 @@ class NamedArrays(Shown):
         """Overwrite values: a tree, or a mapping of some names."""
         for name, value in self._by_name(values).items():
             self._found(name).assign(value)
+
+    def push_delta(self, deltas: Any) -> None:
+        """Add to values. Deltas of several workers add up, in whatever order they arrive.
+
+        Args:
+            deltas: The tree, or a mapping of names: arrays, IndexedSlices, or None for none.
+
+        Raises:
+            UnknownVariableError: The store has no array of such a name.
+            ShapeMismatchError: A delta is not of its array's shape.
+        """
+        for name, delta in self._by_name(deltas).items():
+            if delta is None:
+                continue
+            variable = self._found(name)
+            if isinstance(delta, IndexedSlices):
+                variable.scatter_add(delta)
+            else:
+                variable.assign_add(delta)
 
     def _tree(self, values: Sequence[Any]) -> Any:
         return optree.tree_unflatten(self._structure, map(to_host, values))

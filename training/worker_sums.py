@@ -1,6 +1,6 @@
 """What the workers in sync have one of each, added up or averaged over them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from ..core.arrays.any_framework import as_array
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..distribute.base.devices import HOST
 from ..distribute.base.reductions import ReduceOp
-from ..distribute.base.values import DistributedValues, PerReplica
+from ..distribute.base.values import DistributedValues, PerReplica, on_every_replica
 from ..distribute.strategies.strategy import Strategy
 
 
@@ -46,6 +46,24 @@ def sum_over_workers(
     return (
         dict(zip(named, reduced[:count], strict=True)),
         dict(zip(means, reduced[count:], strict=True)),
+    )
+
+
+def reduce_replicas(
+    strategy: Strategy, op: ReduceOp, names: Iterable[str], columns: Sequence[Any]
+) -> dict[str, Any]:
+    """Reduce what each replica in sync has one of, in a merge of the replicas.
+
+    Args:
+        strategy: The replicas' strategy.
+        op: How they are reduced.
+        names: What they are called.
+        columns: In the order of names: the values of all replicas of this process.
+    """
+    replicas = len(strategy.extended.replica_devices)
+    pairs = [(on_every_replica(column, replicas), HOST) for column in columns]
+    return dict(
+        zip(names, map(first_of, strategy.extended.batch_reduce_to(op, pairs)), strict=True)
     )
 
 
