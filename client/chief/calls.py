@@ -119,7 +119,7 @@ class ChiefClient:
         return (
             Incarnation(task, response.generation, response.job),
             response.heartbeat_s,
-            codec.phase_from_wire(response.phase),
+            codec.PHASES.from_wire(response.phase),
             response.reason,
         )
 
@@ -146,7 +146,7 @@ class ChiefClient:
             PeerLostError: No answer.
         """
         request = chief_pb2.HeartbeatRequest(
-            report=codec.report_to_wire(report), knows=codec.phase_to_wire(knows)
+            report=codec.report_to_wire(report), knows=codec.PHASES.to_wire(knows)
         )
         getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
         response = invoke(
@@ -154,7 +154,7 @@ class ChiefClient:
         )
         if response.cut:
             on_cut(response.cut)
-        return codec.phase_from_wire(response.phase), response.reason
+        return codec.PHASES.from_wire(response.phase), response.reason
 
     def finish(
         self,
@@ -173,7 +173,7 @@ class ChiefClient:
             PeerLostError: No answer.
         """
         request = chief_pb2.FinishRequest(
-            outcome=codec.outcome_to_wire(outcome),
+            outcome=codec.OUTCOMES.to_wire(outcome),
             message=message,
             report=codec.report_to_wire(report),
             exit_code=exit_code,
@@ -182,7 +182,7 @@ class ChiefClient:
         response = invoke(
             self._stub.Finish, request, peer=self._peer, doing="finish", timeout_s=timeout_s
         )
-        return codec.phase_from_wire(response.phase), response.reason
+        return codec.PHASES.from_wire(response.phase), response.reason
 
     def arrive(
         self, who: Incarnation, call: int, *, timeout_s: float
@@ -319,7 +319,7 @@ class ChiefClient:
         response = invoke(
             self._stub.StopJob, request, peer=self._peer, doing="stop the job", timeout_s=timeout_s
         )
-        return codec.phase_from_wire(response.phase)
+        return codec.PHASES.from_wire(response.phase)
 
     def move_share(self, share: int, to: TaskId, *, timeout_s: float) -> Move:
         """Have another ps lead a share; returns before it does (:meth:`status` says when).
@@ -352,7 +352,7 @@ class ChiefClient:
             wait_for_ready=wait_for_ready,
         )
         return JobStatus(
-            phase=codec.phase_from_wire(message.phase),
+            phase=codec.PHASES.from_wire(message.phase),
             reason=message.reason,
             age_s=message.since_s,
             global_step=message.global_step,
@@ -411,7 +411,7 @@ def _task_status(message: chief_pb2.TaskStatus) -> TaskStatus:
     has_counters = message.HasField("counters")
     return TaskStatus(
         task=codec.task_from_wire(message.task),
-        state=codec.state_from_wire(message.state),
+        state=codec.STATES.from_wire(message.state),
         since_s=message.since_s,
         address=message.address,
         detail=message.detail,

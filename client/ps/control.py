@@ -444,7 +444,7 @@ class PsControl:
         Raises:
             PeerLostError: No answer.
         """
-        request = ps_pb2.EndJobRequest(phase=codec.phase_to_wire(phase), reason=reason)
+        request = ps_pb2.EndJobRequest(phase=codec.PHASES.to_wire(phase), reason=reason)
         invoke(
             self._stub.EndJob, request, peer=self._peer, doing="end the job", timeout_s=timeout_s
         )

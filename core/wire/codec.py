@@ -7,7 +7,7 @@ themselves: both sides know the layout, so a frame is checked by its length alon
 import sys
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf import json_format, struct_pb2
 
@@ -26,6 +26,7 @@ from ..versions import Versions
 from . import bounds, error_table, tables
 from .bounds import check_count, check_number, check_text
 from .closure_pushes import ClosureRun
+from .enum_codes import EnumCodes
 from .memory import MemoryLocation, MemoryRegion
 from .steps import (
     Encoding,
@@ -40,8 +41,6 @@ from .steps import (
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("windlass sends arrays as little-endian bytes; this machine is big-endian")
-
-_K = TypeVar("_K")
 
 # Of every step: looked up fast.
 _MAX_STEP, _MAX_INCREMENT = bounds.MAX_STEP, bounds.MAX_STEP_INCREMENT
@@ -283,8 +282,8 @@ def layout_to_wire(layout: WireLayout) -> session_pb2.Layout:
             session_pb2.LayoutEntry(
                 variable=item.variable,
                 part=item.part,
-                operation=_OPERATIONS[item.operation],
-                encoding=_ENCODINGS[item.encoding],
+                operation=OPERATIONS.to_wire(item.operation),
+                encoding=_ENCODINGS.to_wire(item.encoding),
                 dtype=_NO_DTYPE if item.dtype is None else _TO_WIRE[item.dtype],
                 decay=item.decay,
             )
@@ -303,8 +302,8 @@ def layout_from_wire(message: session_pb2.Layout) -> list[LayoutEntry]:
         LayoutEntry(
             item.variable,
             item.part,
-            operation_from_wire(item.operation),
-            _backwards(_ENCODINGS, item.encoding),
+            OPERATIONS.from_wire(item.operation),
+            _ENCODINGS.from_wire(item.encoding),
             dtype_from_wire(item.dtype) if item.dtype else None,
             decay=item.decay,
         )
@@ -488,56 +487,8 @@ def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
     return PsCounters(**fields | {"labels": tuple(message.labels), "tables": each})
 
 
-_PHASES = {phase: getattr(common_pb2, f"JOB_PHASE_{phase.name}") for phase in Phase}
-_STATES = {state: getattr(chief_pb2, f"TASK_STATE_{state.name}") for state in State}
-_OUTCOMES = {outcome: getattr(chief_pb2, f"OUTCOME_{outcome.name}") for outcome in Outcome}
-_ENCODINGS = {item: getattr(session_pb2, f"ENCODING_{item.name}") for item in Encoding}
-_OPERATIONS = {item: getattr(session_pb2, f"OPERATION_{item.name}") for item in Operation}
-
-
-def _backwards(table: dict[_K, Any], value: int) -> _K:
-    for key, number in table.items():
-        if number == value:
-            return key
-    names = ", ".join(str(key) for key in table)
-    raise RefusedError(f"number {value} in a message stands for none of {names}", value=value)
-
-
-def phase_to_wire(phase: Phase) -> Any:
-    """The enum value of a phase."""
-    return _PHASES[phase]
-
-
-def phase_from_wire(value: int) -> Phase:
-    """The phase of an enum value."""
-    return _backwards(_PHASES, value)
-
-
-def state_to_wire(state: State) -> Any:
-    """The enum value of a task's state."""
-    return _STATES[state]
-
-
-def state_from_wire(value: int) -> State:
-    """The task's state of an enum value."""
-    return _backwards(_STATES, value)
-
-
-def outcome_to_wire(outcome: Outcome) -> Any:
-    """The enum value of an outcome."""
-    return _OUTCOMES[outcome]
-
-
-def outcome_from_wire(value: int) -> Outcome:
-    """The outcome of an enum value."""
-    return _backwards(_OUTCOMES, value)
-
-
-def operation_to_wire(operation: Operation) -> Any:
-    """An operation as its number."""
-    return _OPERATIONS[operation]
-
-
-def operation_from_wire(value: int) -> Operation:
-    """The operation of an enum value."""
-    return _backwards(_OPERATIONS, value)
+PHASES = EnumCodes(Phase, common_pb2, "JOB_PHASE")
+STATES = EnumCodes(State, chief_pb2, "TASK_STATE")
+OUTCOMES = EnumCodes(Outcome, chief_pb2, "OUTCOME")
+OPERATIONS = EnumCodes(Operation, session_pb2, "OPERATION")
+_ENCODINGS = EnumCodes(Encoding, session_pb2, "ENCODING")

@@ -121,7 +121,7 @@ class ChiefServicer:
         return chief_pb2.RegisterResponse(
             generation=who.generation,
             heartbeat_s=self._settings.heartbeat_s,
-            phase=codec.phase_to_wire(phase),
+            phase=codec.PHASES.to_wire(phase),
             versions=codec.versions_to_wire(own_versions()),
             reason=reason,
             job=who.job,
@@ -133,23 +133,25 @@ class ChiefServicer:
         """Renew a lease. Idempotent."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
         report = codec.report_from_wire(request.report, who.task)
-        knows = codec.phase_from_wire(request.knows) if request.knows else Phase.RUNNING
+        knows = codec.PHASES.from_wire(request.knows) if request.knows else Phase.RUNNING
         with self._locked_job.open() as (job, now):
             phase = job.heartbeat(who, report, now=now, knows=knows)
             reason = job.reason
         cut = self._locked_job.cuts.number
-        return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason, cut=cut)
+        return chief_pb2.HeartbeatResponse(
+            phase=codec.PHASES.to_wire(phase), reason=reason, cut=cut
+        )
 
     def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:
         """A task's part is over. Idempotent: the first outcome stays."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
-        outcome = codec.outcome_from_wire(request.outcome)
+        outcome = codec.OUTCOMES.from_wire(request.outcome)
         report = codec.report_from_wire(request.report, who.task)
         message = shorten(request.message, bounds.MAX_TEXT_BYTES)
         with self._locked_job.open() as (job, now):
             phase = job.finish(who, outcome, message, report, now=now, exit_code=request.exit_code)
             reason = job.reason
-        return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
+        return chief_pb2.FinishResponse(phase=codec.PHASES.to_wire(phase), reason=reason)
 
     def Arrive(self, request: chief_pb2.ArriveRequest, _: Visitor) -> chief_pb2.ArriveResponse:
         """A task is at a barrier. Idempotent per call."""
@@ -166,7 +168,7 @@ class ChiefServicer:
         with self._locked_job.open() as (job, _now):
             job.stop(shorten(request.reason, bounds.MAX_TEXT_BYTES) or "asked to stop")
             phase = job.phase
-        return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
+        return chief_pb2.StopJobResponse(phase=codec.PHASES.to_wire(phase))
 
     def MoveShare(
         self, request: chief_pb2.MoveShareRequest, _: Visitor
@@ -200,7 +202,7 @@ class ChiefServicer:
         leaders = self._locked_job.leaders
         with self._locked_job.open() as (job, now):
             status = chief_pb2.GetStatusResponse(
-                phase=codec.phase_to_wire(job.phase),
+                phase=codec.PHASES.to_wire(job.phase),
                 reason=job.reason,
                 since_s=now - job.began,
                 global_step=job.members.global_step,
@@ -318,7 +320,7 @@ def _has_ended(member: Member | None) -> bool:
 def _task_status(member: Member, now: float) -> chief_pb2.TaskStatus:
     message = chief_pb2.TaskStatus(
         task=codec.task_to_wire(member.task),
-        state=codec.state_to_wire(member.state),
+        state=codec.STATES.to_wire(member.state),
         since_s=now - member.since,
         address=member.address,
         detail=shorten(member.detail, _DETAIL_BYTES),

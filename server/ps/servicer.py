@@ -259,7 +259,7 @@ class ParameterServerServicer:
         _: Visitor,
     ) -> ps_pb2.EndJobResponse:
         """The job is over: this ps leaves after answering."""
-        self._lease.end(codec.phase_from_wire(request.phase), request.reason)
+        self._lease.end(codec.PHASES.from_wire(request.phase), request.reason)
         return ps_pb2.EndJobResponse()
 
 

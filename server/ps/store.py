@@ -6,7 +6,7 @@ store has no global lock: definitions have one, the push log has one, and every 
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -65,7 +65,6 @@ class PushRequest:
 
 @dataclass(slots=True)
 class _Tally:
-    lock: threading.Lock = field(default_factory=threading.Lock)
     pushes: int = 0
     duplicates: int = 0
     refused: int = 0
@@ -122,6 +121,7 @@ class Store:
         self._marks_lock = threading.Lock()
         self._marks = PushMarks(task, settings.max_sessions)
         self._tally = _Tally()
+        self._tally_lock = threading.Lock()
 
     def check_contents(self, expected: int) -> None:
         """Refuse who means the variables of a process before this one.
@@ -273,7 +273,7 @@ class Store:
         fresh = fresh and self._marks.complete(push.info, push.step_increment)
         # A repeated push is already counted in the global step.
         staleness = before - push.info.global_step - (0 if fresh else push.step_increment)
-        with self._tally.lock:
+        with self._tally_lock:
             self._tally.pushes += fresh
             self._tally.duplicates += not fresh
         return PushResult(self._marks.global_step, max(0, staleness), not fresh)
@@ -301,7 +301,7 @@ class Store:
     ) -> CutImage:
         """Keep the values of now, or rows of them; the caller lets no push be applied."""
         most, room = self._cut_bounds(with_slots)
-        with self._tally.lock:
+        with self._tally_lock:
             pushes = self._tally.pushes
         if moment.may_be_base:
             self.bases.begin(moment.number)
@@ -404,13 +404,13 @@ class Store:
 
     def count_bytes(self, *, received: int = 0, sent: int = 0) -> None:
         """Add payload bytes to the counters."""
-        with self._tally.lock:
+        with self._tally_lock:
             self._tally.bytes_in += received
             self._tally.bytes_out += sent
 
     def count_push(self, step_increment: int) -> int:
         """Count a push that was applied without a session; returns the global step after it."""
-        with self._tally.lock:
+        with self._tally_lock:
             self._tally.pushes += 1
         with self._marks_lock:
             self._marks.global_step += step_increment
@@ -418,13 +418,13 @@ class Store:
 
     def count_pull(self, sent: int) -> None:
         """Count a pull, and its bytes that the worker reads from shared memory itself."""
-        with self._tally.lock:
+        with self._tally_lock:
             self._tally.pulls += 1
             self._tally.bytes_out += sent
 
     def count_refused(self) -> None:
         """Count a refused step."""
-        with self._tally.lock:
+        with self._tally_lock:
             self._tally.refused += 1
 
     def counters(self, sessions: int = 0) -> PsCounters:
@@ -434,24 +434,19 @@ class Store:
         # Without the lock, which a push holds while it sends its record: who asks whether this ps
         # is there must have its answer.
         global_step = self._marks.global_step
-        tally = self._tally
-        with tally.lock:
-            return PsCounters(
-                pushes=tally.pushes,
-                duplicates=tally.duplicates,
-                refused=tally.refused,
-                pulls=tally.pulls,
-                bytes_in=tally.bytes_in,
-                bytes_out=tally.bytes_out,
-                variables=variables,
-                shards=shards,
-                value_bytes=values,
-                slot_bytes=slots,
-                sessions=sessions,
-                labels=labels,
-                global_step=global_step,
-                tables=tables,
-            )
+        with self._tally_lock:
+            counted = asdict(self._tally)
+        return PsCounters(
+            **counted,
+            variables=variables,
+            shards=shards,
+            value_bytes=values,
+            slot_bytes=slots,
+            sessions=sessions,
+            labels=labels,
+            global_step=global_step,
+            tables=tables,
+        )
 
 
 def _values(

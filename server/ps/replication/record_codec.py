@@ -122,7 +122,7 @@ class RecordEncoder:
                 last=where.last,
                 start=where.start,
                 stop=where.stop,
-                operation=codec.operation_to_wire(part.operation),
+                operation=codec.OPERATIONS.to_wire(part.operation),
                 rule=self._number(part.rule, message) if part.rule is not None else 0,
                 decay=part.decay,
                 num_values=gradient.values.size,
@@ -278,7 +278,7 @@ class RecordDecoder:
             parts.append(
                 UpdatePart(
                     Range(part.first, part.last, part.start, part.stop),
-                    codec.operation_from_wire(part.operation),
+                    codec.OPERATIONS.from_wire(part.operation),
                     self._rules[part.rule] if part.rule else None,
                     Gradient(values, rows),
                     part.decay,

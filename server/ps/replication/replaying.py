@@ -5,23 +5,7 @@ from typing import assert_never
 from ....engine.block import Block
 from ....engine.push_target import RowsByKey
 from ..store import Store
-from .records import (
-    BlockCopyBegun,
-    BlockSet,
-    BlockUpdated,
-    Checked,
-    CopiedTile,
-    CopyCompleted,
-    LogCopied,
-    PushCompleted,
-    Record,
-    RowsCopied,
-    RuleBound,
-    StepRaised,
-    TableCopied,
-    TableCopyBegun,
-    TaskRegistered,
-)
+from . import records
 
 
 class Replayer:
@@ -40,52 +24,52 @@ class Replayer:
         self._tables: dict[int, RowsByKey] = {block.number: block for block in store.table.tables()}
         self.is_whole = is_whole
 
-    def take(self, record: Record) -> None:
+    def take(self, record: records.Record) -> None:
         """Carry out one record."""
-        if isinstance(record, BlockUpdated):
+        if isinstance(record, records.BlockUpdated):
             self._update(record)
-        elif isinstance(record, BlockSet):
+        elif isinstance(record, records.BlockSet):
             self._set(record)
-        elif isinstance(record, PushCompleted):
+        elif isinstance(record, records.PushCompleted):
             self._store.complete(record.info, record.step_increment)
-        elif isinstance(record, CopiedTile):
+        elif isinstance(record, records.CopiedTile):
             self._take_tile(record)
-        elif isinstance(record, BlockCopyBegun):
+        elif isinstance(record, records.BlockCopyBegun):
             self._blocks[record.block] = self._store.table.install(record)
-        elif isinstance(record, TableCopyBegun):
+        elif isinstance(record, records.TableCopyBegun):
             self._tables[record.block] = self._store.table.install_table(record)
-        elif isinstance(record, RowsCopied):
+        elif isinstance(record, records.RowsCopied):
             table = self._tables[record.block]
             with table.writing():
                 if record.anew:
                     table.clear()
                 table.take_rows(record.columns, record.removed)
-        elif isinstance(record, TableCopied):
+        elif isinstance(record, records.TableCopied):
             self._take_state(record)
-        elif isinstance(record, RuleBound):
+        elif isinstance(record, records.RuleBound):
             block = self._blocks[record.block]
             self._store.table.bind_copied(block, record)
-        elif isinstance(record, TaskRegistered):
+        elif isinstance(record, records.TaskRegistered):
             self._store.register_incarnation(record.who)
-        elif isinstance(record, StepRaised):
+        elif isinstance(record, records.StepRaised):
             self._store.raise_global_step(record.global_step)
-        elif isinstance(record, LogCopied):
+        elif isinstance(record, records.LogCopied):
             self._store.take_log(record)
-        elif isinstance(record, Checked):
+        elif isinstance(record, records.Checked):
             pass
-        elif isinstance(record, CopyCompleted):
+        elif isinstance(record, records.CopyCompleted):
             self.is_whole = True
         else:
             assert_never(record)
 
-    def _update(self, record: BlockUpdated) -> None:
+    def _update(self, record: records.BlockUpdated) -> None:
         block = self._tables.get(record.block) or self._blocks[record.block]
         with block.writing(record.parts):
             block.run(record.parts, record.info)
         if record.completes is not None:
             self._store.complete(record.info, record.completes)
 
-    def _set(self, record: BlockSet) -> None:
+    def _set(self, record: records.BlockSet) -> None:
         block = self._blocks[record.block]
         with block.writing():
             for tile in record.tiles:
@@ -98,7 +82,7 @@ class Replayer:
         if record.info is not None and record.completes is not None:
             self._store.complete(record.info, record.completes)
 
-    def _take_state(self, copied: TableCopied) -> None:
+    def _take_state(self, copied: records.TableCopied) -> None:
         table = self._tables[copied.block]
         with table.writing():
             table.take_state(copied.state)
@@ -106,13 +90,13 @@ class Replayer:
             table.applied = dict(copied.applied)
             table.closures = copied.closures.copy()
 
-    def _take_tile(self, tile: CopiedTile) -> None:
+    def _take_tile(self, tile: records.CopiedTile) -> None:
         block = self._blocks[tile.block]
         with block.writing():
             _copy_tile(block, tile)
 
 
-def _copy_tile(block: Block, tile: CopiedTile) -> None:
+def _copy_tile(block: Block, tile: records.CopiedTile) -> None:
     where = slice(tile.start, tile.stop)
     block.value[where] = tile.value
     for name, values in tile.slots.items():

@@ -50,9 +50,9 @@ def test_an_unknown_dtype_is_refused_with_its_number(value: int) -> None:
 
 
 ENUMS: list[tuple[Iterable[Any], Callable[[Any], int], Callable[[int], Any]]] = [
-    (Phase, codec.phase_to_wire, codec.phase_from_wire),
-    (State, codec.state_to_wire, codec.state_from_wire),
-    (Outcome, codec.outcome_to_wire, codec.outcome_from_wire),
+    (Phase, codec.PHASES.to_wire, codec.PHASES.from_wire),
+    (State, codec.STATES.to_wire, codec.STATES.from_wire),
+    (Outcome, codec.OUTCOMES.to_wire, codec.OUTCOMES.from_wire),
 ]
 
 

@@ -24,8 +24,8 @@ READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "step": (session_pb2.Step, codec.step_from_wire),
     "followed rows": (session_pb2.FollowRows, followed_rows.request_from_wire),
     "versions": (common_pb2.Versions, codec.versions_from_wire),
-    "outcome": (chief_pb2.FinishRequest, lambda message: codec.outcome_from_wire(message.outcome)),
-    "phase": (ps_pb2.EndJobRequest, lambda message: codec.phase_from_wire(message.phase)),
+    "outcome": (chief_pb2.FinishRequest, lambda message: codec.OUTCOMES.from_wire(message.outcome)),
+    "phase": (ps_pb2.EndJobRequest, lambda message: codec.PHASES.from_wire(message.phase)),
 }
 
 
