@@ -92,8 +92,19 @@ class Chaos:
     def _ps(self) -> str:
         """A ps that has a share; one that was just started has none yet."""
         return self._draw.choice(
-            sorted({task for each in self._job.shares() for task in replicas(each)})
+            sorted({task for each in self._shares() for task in replicas(each)})
         )
+
+    def _shares(self) -> list[ShareLeader]:
+        """Who leads and follows. What happens beside may have taken a follower: it comes back."""
+        found: list[ShareLeader] = []
+
+        def are_followed() -> bool:
+            found[:] = self._job.shares()
+            return bool(found) and all(each.followers for each in found)
+
+        wait_until(are_followed, 30, "replicas of all shares")
+        return found
 
     def _worker(self) -> str:
         return f"worker:{self._draw.randrange(self._job.num_workers)}"
@@ -209,7 +220,7 @@ class Chaos:
     # -- moves ---------------------------------------------------------------------------------
 
     def _a_move(self) -> tuple[ShareLeader, TaskId]:
-        shares = self._job.shares()
+        shares = self._shares()
         share = self._draw.choice(shares)
         serving = {task for each in shares for task in (each.leader, *each.followers)}
         return share, self._draw.choice(sorted(serving - {share.leader}))
@@ -318,7 +329,7 @@ class Chaos:
 
     def part_from_ps(self) -> None:
         """Leader and follower of a share do not hear each other, or one of them not the other."""
-        share = self._draw.choice(self._job.shares())
+        share = self._draw.choice(self._shares())
         one, other = share.leader.short, share.followers[0].short
         before = self._epochs(lambda each: replicas(each) == {one, other})
         self._part(
