@@ -15,7 +15,7 @@ from helpers.waiting import wait_until
 from windlass.cluster.replication import replica
 from windlass.cluster.replication.configuration import GiveUpShare, Lead
 from windlass.cluster.replication.replica import ReplicaRole
-from windlass.core.errors import FencedError, MovedError, PeerLostError, WindlassError
+from windlass.core.errors import FencedError, MovedError, PeerLostError, RefusedError
 from windlass.core.rules.built_in.adam import Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
@@ -195,17 +195,21 @@ def test_a_leader_of_an_earlier_epoch_is_not_followed() -> None:
         assert both.follower.replica.role is ReplicaRole.LEADING
 
 
-@pytest.mark.parametrize(
-    ("position", "leader", "message"),
-    [(9, LEADER, "sent record 9"), (1, TaskId("ps", 2), "does not follow")],
-)
-def test_a_record_out_of_order_or_of_another_leader_is_refused(
-    position: int, leader: TaskId, message: str
-) -> None:
-    share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
-    share.follow(LEADER, 1, lambda: None)
-    with pytest.raises(WindlassError, match=message):
-        share.take(leader, 1, position, lambda: TaskRegistered(ME))
+def test_a_record_out_of_order_is_refused() -> None:
+    records = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"]).follow(LEADER, 1, lambda: None)
+    with pytest.raises(RefusedError, match="sent record 9 of share 0 after 0"):
+        records.take(1, 9, lambda: TaskRegistered(ME))
+
+
+@pytest.mark.parametrize("leader", [LEADER, TaskId("ps", 2)], ids=["again", "another"])
+def test_a_record_is_refused_once_a_leader_has_another_link(leader: TaskId) -> None:
+    share, ended = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"]), threading.Event()
+    earlier = share.follow(LEADER, 1, ended.set)
+    records = share.follow(leader, 1, lambda: None)
+    assert ended.is_set()
+    with pytest.raises(FencedError, match="does not follow"):
+        earlier.take(1, 1, lambda: TaskRegistered(ME))
+    records.take(1, 1, lambda: TaskRegistered(ME))
 
 
 def test_a_ps_without_everything_does_not_lead() -> None:
@@ -248,11 +252,11 @@ def test_a_leader_that_is_counted_on_keeps_what_it_has_and_answers_nothing() -> 
 def test_what_was_copied_in_part_is_thrown_away_when_the_link_ends() -> None:
     share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
     earlier = share.follow(LEADER, 1, lambda: None)
-    following = share.follow(LEADER, 1, lambda: None)
-    share.take(LEADER, 1, 1, lambda: LogCopied({}, {}, ClosureMarks(), 7))
-    share.leader_ended(earlier)
+    records = share.follow(LEADER, 1, lambda: None)
+    records.take(1, 1, lambda: LogCopied({}, {}, ClosureMarks(), 7))
+    earlier.end()
     assert share.store.global_step == 7
-    share.leader_ended(following)
+    records.end()
     assert (share.store.global_step, share.replica.role) == (0, ReplicaRole.GONE)
     share.follow(LEADER, 1, lambda: None)
 
@@ -298,9 +302,9 @@ def test_a_follower_that_was_cut_off_from_its_leader_lets_reads_there_end(
 ) -> None:
     monkeypatch.setattr(replica, "GRANT_S", 0.4)
     share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
-    share.follow(LEADER, 1, lambda: None)
-    share.take(LEADER, 1, 1, lambda: LogCopied({}, {}, ClosureMarks(), 0))
+    records = share.follow(LEADER, 1, lambda: None)
+    records.take(1, 1, lambda: LogCopied({}, {}, ClosureMarks(), 0))
     before = time.monotonic()
-    share.take(LEADER, 1, 2, CopyCompleted)
+    records.take(1, 2, CopyCompleted)
     share.lead(Lead(0, 2, FOLLOWER))
     assert time.monotonic() - before >= 0.4

@@ -14,6 +14,7 @@ from ....net.listener import GREETING_TIMEOUT_S
 from ....net.memory_pool import Lease, MemoryPool
 from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
+from .leader_records import LeaderRecords
 from .record_codec import RecordDecoder, has_arrived
 from .segments import SegmentsReceived, most_segment_bytes
 from .share import ReplicatedShare
@@ -67,21 +68,27 @@ class FollowService:
         if said.task != leader:
             raise RefusedError(f"{said.task} cannot lead in the name of {leader}")
         follow = share.follow_on if first.begin.goes_on else share.follow
-        following = follow(leader, first.epoch, connection.cancel)
+        records = follow(leader, first.epoch, connection.cancel)
         try:
-            self._follow(connection, share, leader)
-            share.leader_ended(following)
+            self._follow(connection, share, leader, records)
+            records.end()
         except FencedError:
             raise  # this ps follows it no more: what is here stays
         except OSError:
-            share.leader_ended(following)
+            records.end()
             raise
         except BaseException as error:
-            share.stopped_following(following, error)
+            records.fail(error)
             raise
         return False
 
-    def _follow(self, connection: Connection, share: ReplicatedShare, leader: TaskId) -> None:
+    def _follow(
+        self,
+        connection: Connection,
+        share: ReplicatedShare,
+        leader: TaskId,
+        records: LeaderRecords,
+    ) -> None:
         segments = SegmentsReceived(most_segment_bytes(self._max_record_bytes))
         decoder = RecordDecoder(segments, share.store.table.targets())
         while (data := connection.receive()) is not None:
@@ -104,7 +111,7 @@ class FollowService:
                 decode = partial(decoder.decode, message, payload)
                 position, is_here = message.position, has_arrived(message)
                 early = partial(_acknowledge, connection, position) if is_here else _nothing
-                share.take(leader, message.epoch, position, decode, early)
+                records.take(message.epoch, position, decode, early)
             if not is_here:
                 _acknowledge(connection, position)
 

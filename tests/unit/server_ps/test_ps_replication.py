@@ -442,16 +442,16 @@ def test_a_follower_whose_record_could_not_be_carried_out_does_not_lead(
 ) -> None:
     """Not even if the order to lead waits for the record."""
     share = ReplicatedShare(0, FOLLOWER, Settings())
-    following = share.follow(TaskId("ps", 0), 1, lambda: None)
-    share.take(TaskId("ps", 0), 1, 1, CopyCompleted)
+    records = share.follow(TaskId("ps", 0), 1, lambda: None)
+    records.take(1, 1, CopyCompleted)
 
     def fail(replayer: Replayer, record: Record) -> None:
         raise MemoryError("no room")
 
     monkeypatch.setattr(Replayer, "take", fail)
-    share.leader_ended(following)
+    records.end()
     with pytest.raises(RefusedError, match="could not be carried out"):
-        share.take(TaskId("ps", 0), 1, 2, Checked)
+        records.take(1, 2, Checked)
     with pytest.raises(FencedError, match="without all of its contents"):
         share.lead(Lead(0, 2, FOLLOWER))
 

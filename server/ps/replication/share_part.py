@@ -1,0 +1,169 @@
+"""What one ps has of a share: its contents, its part in it, and who uses it now."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from ....cluster.replication.replica import Replica, ReplicaRole
+from ....cluster.replication.reports import FollowerState, ShareState
+from ....core.errors import FencedError, MovedError
+from ....core.settings import Settings
+from ....core.task import TaskId
+from ..memory_limits import HeldBytes
+from ..store import Store
+from .sessions import RunningSessions
+
+log = logging.getLogger(__name__)
+
+
+class LeaderLink(Protocol):
+    """The link of a leader that this ps follows, or followed last.
+
+    Attributes:
+        heard: When it has heard of the leader last, by the clock of ``time.monotonic``.
+        has_ended: Whether the leader has ended the link.
+    """
+
+    heard: float
+    has_ended: bool
+
+    def cancel(self) -> None:
+        """End it. From any thread; a second time does nothing."""
+
+
+class SharePart:
+    """A ps's part in a share. All of it changes together, under the lock.
+
+    Args:
+        number: Number of the share.
+        task: This ps.
+        settings: Settings of this ps, for the store's bounds.
+        contents: Identity of what the share holds, if this ps is the first to lead it.
+        changed: Called after each change of :attr:`state`, without the lock.
+        beside: What the other shares of this ps hold.
+
+    Attributes:
+        lock: Held by whoever reads or changes the others.
+        replica: Role and state of this ps in the share.
+        store: The share's content; replaced when this ps follows another leader.
+        link: The link of the leader that this ps follows, or followed last; None: of none.
+        joined: Followers that the chief may count on.
+        even_with: Followers that had everything when this ps gave the share up.
+        sessions: What uses the store.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        task: TaskId,
+        settings: Settings,
+        contents: int,
+        changed: Callable[[], None],
+        beside: Callable[[], HeldBytes],
+    ) -> None:
+        self.number = number
+        self.task = task
+        self.changed = changed
+        self._settings = settings
+        self._beside = beside
+        self.lock = threading.Lock()
+        self.replica = Replica()
+        self.link: LeaderLink | None = None
+        self.sessions = RunningSessions(self.lock)
+        self._renew(contents)
+
+    def _renew(self, contents: int) -> None:
+        self.store = store = Store(self.task, self._settings, self.number, self._beside)
+        store.contents = contents
+        store.records.closed = self.changed
+        store.records.lost = lambda task, error: self._link_lost(store, task, error)
+        self.joined: frozenset[TaskId] = frozenset()
+        self.even_with: frozenset[TaskId] = frozenset()
+
+    def break_link(self) -> None:
+        """End the link of the leader, if there is one."""
+        if self.link is not None:
+            self.link.cancel()
+
+    def become(self, after: Replica, why: str, contents: int = 0) -> None:
+        """Begin with nothing; whoever waits for what was here gets a ``MovedError``.
+
+        The caller holds the lock, so that no session begins meanwhile.
+        """
+        self.break_link()
+        self.replica = after
+        before = self.store.records
+        self._renew(contents)
+        before.close(self.moved(why, after.epoch))
+        for follower in before.followers:
+            before.detach(follower.task)
+        self.sessions.cancel()
+
+    def _link_lost(self, store: Store, task: TaskId, error: BaseException) -> None:
+        """A link broke. Its end, or a record that found it broken, says so; any thread."""
+        needs = any(each.task == task and each.is_needed for each in store.records.followers)
+        if isinstance(error, FencedError) and needs:
+            # The follower knows of a later epoch: this ps leads no more.
+            store.records.close(MovedError(f"share {self.number} is led elsewhere: {error}"))
+        log.warning("the link of share %d to %s broke: %s", self.number, task, error)
+        self.changed()
+
+    # -- saying what it is -----------------------------------------------------------------------
+
+    @property
+    def state(self) -> ShareState:
+        """What this ps is to the share."""
+        # Without the lock, which a record that is carried out may hold for long.
+        now, store = self.replica, self.store
+        state = ShareState(
+            self.number, now.role, now.epoch, now.is_whole and not store.records.is_closed
+        )
+        if now.role is not ReplicaRole.LEADING:
+            return state
+        counters = store.counters()
+        return replace(
+            state,
+            followers=tuple(self._followers(now, store)),
+            held_bytes=counters.value_bytes + counters.slot_bytes,
+            pushes=counters.pushes,
+            received_bytes=counters.bytes_in,
+        )
+
+    def _followers(self, now: Replica, store: Store) -> Iterator[FollowerState]:
+        joined, copies_to = self.joined, now.copies_to
+        for each in store.records.followers:
+            yield FollowerState(
+                each.task,
+                has_joined=each.task in joined,
+                is_lost=each.broken is not None,
+                is_needed=each.is_needed,
+                position=each.position,
+                acknowledged=each.acknowledged,
+                copied_bytes=each.copied_bytes,
+            )
+            copies_to = None if each.task == copies_to else copies_to
+        if copies_to is not None:  # the link to it is being opened
+            yield FollowerState(copies_to)
+
+    def described(self) -> str:
+        """What this ps is to the share, for messages."""
+        now = self.replica
+        whole = "" if now.is_whole else ", without all of its contents"
+        return f"it is {now.role} in epoch {now.epoch}{whole}"
+
+    def fenced(self, what: str) -> FencedError:
+        """The error of an order or a leader that this ps may not obey."""
+        return FencedError(
+            f"{self.task} {what}: {self.described()}", task=self.task, share=self.number
+        )
+
+    def moved(self, why: str, epoch: int) -> MovedError:
+        """The error of who takes this ps for the share's leader."""
+        return MovedError(
+            f"{self.task} does not lead share {self.number}: {why}",
+            task=self.task,
+            share=self.number,
+            epoch=epoch,
+        )
