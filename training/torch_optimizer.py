@@ -6,15 +6,13 @@ pushes the gradients and loads what comes back.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import ConfigurationError, NonFiniteGradientError
 from ..distribute.strategies.default import get_strategy
-from ..distribute.strategies.finite_updates import not_finite
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore
 from .extras import require
-from .kept_state import KeptState
 from .own_optimizer import Deltas, tell_of_half_precision
 from .torch_buffers import Buffers
 from .torch_changes import ProgramChanges, refuse_changes_in_forward
@@ -22,13 +20,10 @@ from .torch_embedding import Collections
 from .torch_gradients import GradientsInSync
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
-from .torch_rules import TorchRules, has_stepped, step_without_hooks, take_scale_out
+from .torch_rules import TorchRules, has_stepped, take_scale_out
 from .torch_server_state import StateOnServers, StepsOfState
-from .torch_state import StateCopy, TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
-
-if TYPE_CHECKING:
-    from ..distribute.own_arrays import OwnValues
+from .torch_worker_state import StateOnWorker
 
 torch: Any = require("torch", "torch")
 
@@ -114,25 +109,22 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         pin_values_for(everything.values())
         first = {each: to_array(tensor) for each, tensor in self._parameters.items()}
         on_worker = self.worker_reason is not None
-        self._state = TorchState(optimizer, self._parameters) if on_worker else None
-        kept = self._kept = None
-        if self._state is not None and self._state.entries:
-            kept = self._kept = KeptState(self._state.entries, kind=self._kind, prefix=name)
+        own_state = (
+            StateOnWorker(optimizer, self._parameters, strategy, name) if on_worker else None
+        )
+        self._own_state = own_state
         self.store = ArrayStore(
             first | self._buffers.leaves(),
             self._rules.optimizers(names),
             strategy,
             mean=mean,
-            tables=None if kept is None else kept.variables(strategy),
+            tables=None if own_state is None else own_state.variables(strategy),
         )
         self._buffers.share(self.store.variables)
         if self.store.alone is None or not on_worker:
             tell_of_half_precision(first, self._kind, as_deltas=on_worker)
-        self._keeps = kept is not None and _keeps(strategy)
-        self._take_state()
-        self._own_state = self._own_values(kept) if kept is not None and self._keeps else None
-        self._steps_unkept = 0  # made in place
-        self._state_before: StateCopy | None = None  # during a step that may be refused
+        if own_state is not None:
+            own_state.begin(self.store, in_place=not self._collections)
         self._steps_of_state = StepsOfState(self._kind, resumed=self.store.step > 0)
         self._copies, self._results = HostCopies(), HostCopies()
         self._values: Mapping[str, Any] = {}
@@ -177,8 +169,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._buffers.loaded(self._values)
         self._buffers.mark()
         self._in_place.loaded()
-        if self._keeps and self._kept is not None and self._kept.is_other(self.store.pull):
-            self._take_state()
+        if self._own_state is not None:
+            self._own_state.refresh(self.store)
 
     def publish(self) -> None:
         """Overwrite the values of all workers with this one's parameters and buffers."""
@@ -232,7 +224,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not take_scale_out(self, self._parameters, self.store.strategy):
             self._collections.clear()
             return loss
-        if self.worker_reason is None:
+        state = self._own_state
+        if state is None:
             self._rules.follow()
             gradients = self._rules.completed(
                 self._gradients(),
@@ -244,7 +237,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 return loss
         else:
             gradients = self._gradients()
-            if self._step_here(gradients):
+            if self._step_here(state, gradients):
                 return loss
         after_own = self._in_place.values()
         if after_own is not None:
@@ -256,7 +249,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 self._values = {**self._values, **taken}
         moved = self._buffers.moved()
         changed = self._buffers.changed() or None
-        if self.worker_reason is None:
+        if state is None:
             values = self.store.exchange(
                 gradients, assigned=changed, averages=moved, reduced=reduced, beside=beside
             )
@@ -264,10 +257,10 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             try:
                 values = self.store.exchange(
                     gradients,
-                    update=self._update_here,
+                    update=lambda reduced: self._update_here(state, reduced),
                     assigned=changed,
                     averages=moved,
-                    kept=self._kept_of_step,
+                    kept=state.pushed,
                     reduced=reduced,
                     beside=beside,
                 )
@@ -276,7 +269,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 self._buffers.loaded(self._values)
                 raise
             finally:
-                self._undo_refused()
+                state.undo_refused()
         self._values = values
         self._stepped.load(values)
         self._buffers.loaded(values)
@@ -298,75 +291,32 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         extended = self.store.strategy.extended
         return 1.0 if self.store.mean else 1.0 / extended.num_replicas_in_sync
 
-    def _update_here(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _update_here(self, state: StateOnWorker, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
         """The optimizer's own step, as what it adds to the values."""
         if self.store.strategy.extended.num_replicas_in_sync > 1:
             with torch.no_grad():
                 for name, gradient in gradients.items():
                     parameter = self._parameters[name]
                     parameter.grad = from_gradient(gradient, parameter)
-        self._step_of_its_own(gradients)
+        state.step(gradients)
         others = [name for name in self._parameters if name not in gradients]
         changed = self._stepped.changed(others, self._values)  # by the program
         after = self._results.gradients({n: self._parameters[n] for n in (*gradients, *changed)})
         return {name: array - self._values[name] for name, array in after.items()}
 
-    def _step_here(self, gradients: Mapping[str, Any]) -> bool:
+    def _step_here(self, state: StateOnWorker, gradients: Mapping[str, Any]) -> bool:
         """Make a step of an optimizer on this worker where no other process has the parameters.
 
         Returns:
             Whether that could be done.
         """
         try:
-            counts = self._in_place.step_by(lambda: self._step_of_its_own(gradients))
+            counts = self._in_place.step_by(lambda: state.step(gradients))
             if counts:
-                self._state_before = None
-                if self._own_state is not None:
-                    self._own_state.keep()
-                    self._steps_unkept += 1
+                state.keep_in_place()
         finally:
-            self._undo_refused()
+            state.undo_refused()
         return counts is not None
-
-    def _step_of_its_own(self, gradients: Mapping[str, Any]) -> None:
-        """The optimizer's own step, after which :meth:`_undo_refused` can undo what NaN does."""
-        if not_finite(gradients) is not None:
-            self._state_before = StateCopy(self._optimizer)
-        step_without_hooks(self._optimizer)  # which are called around the whole step
-
-    def _kept_of_step(self) -> Mapping[str, Any]:
-        """What to push with a step that counts."""
-        self._state_before = None
-        return self._pushed_state() if self._keeps else {}
-
-    def _undo_refused(self) -> None:
-        """Put the state back that the optimizer had before a step, if it was refused."""
-        if self._state_before is not None:
-            self._state_before.put_back()
-            self._state_before = None
-
-    def _take_state(self) -> None:
-        """Go on with the state that the job has, if it has one."""
-        if self._kept is not None and self._state is not None:
-            self._state.load(self._kept.found(self.store.pull(self._kept.names())))
-
-    def _pushed_state(self) -> Mapping[str, Any]:
-        if self._kept is None or self._state is None:
-            return {}
-        steps, self._steps_unkept = self._steps_unkept + 1, 0
-        return self._kept.pushed(self._state.now(), steps)
-
-    def _own_values(self, kept: KeptState) -> "OwnValues | None":
-        """The state, where no other process has it."""
-        alone, known = self.store.alone, self.store.variables
-        if alone is None or self._collections:
-            return None
-        return alone.values({name: known[name] for name in kept.names()}, self._state_of_steps)
-
-    def _state_of_steps(self) -> Mapping[str, Any]:
-        """What the steps in place have made of the state, when the store is asked for it."""
-        self._steps_unkept -= 1
-        return self._pushed_state()
 
     # -- an Optimizer of torch ---------------------------------------------------------------
 
@@ -519,8 +469,3 @@ def _check(optimizer: Any, strategy: Strategy) -> None:
                     "no variable can be; make a parameter of torch.view_as_real(tensor), and take "
                     "torch.view_as_complex(parameter) in the module"
                 )
-
-
-def _keeps(strategy: Strategy) -> bool:
-    """Whether this worker pushes its optimizer's state; in sync all do, and have the same."""
-    return strategy.extended.num_replicas_in_sync > 1 or bool(strategy.extended.should_checkpoint)

@@ -6,8 +6,11 @@ spectral norm, codes of a codebook) is not known to be an average, so it is neve
 are made: each worker goes on with its own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+from ...core.arrays.dtypes import Array
+from ...distribute.base.moved_average import MovedAverage
 from .frameworks import keras
 
 _AVERAGES = ("moving_", "running_")
@@ -40,3 +43,24 @@ def decays_of(model: Any) -> dict[int, float]:
             if variable.name.startswith(_AVERAGES) and keras.backend.is_float_dtype(variable.dtype)
         }
     return found
+
+
+def moved_and_assigned(
+    changed: Mapping[str, Array], before: Mapping[str, Array], averages: Mapping[str, float]
+) -> tuple[dict[str, MovedAverage], dict[str, Array]]:
+    """Averages, of layers that a step has trained; and what else it has changed.
+
+    Args:
+        changed: Values after the step, by name.
+        before: Values before it, by name.
+        averages: Weight of a batch in each moving average, by name.
+    """
+    moved: dict[str, MovedAverage] = {}
+    assigned: dict[str, Array] = {}
+    for name, after in changed.items():
+        decay = averages.get(name)
+        if decay is None:
+            assigned[name] = after
+        else:
+            moved[name] = MovedAverage(before[name], after, decay)
+    return moved, assigned

@@ -88,7 +88,7 @@ class DistributedMethods:
 
     def _tell_of_saved_file(self) -> None:
         if self.weights is not None:
-            self.weights.tell_of_saved_file()
+            self.weights.warnings.saved_file(self.weights.optimizer, self.weights.steps)
 
     def share(self) -> None:
         """Share the weights of the model, which is built. A second time does nothing."""
@@ -175,7 +175,7 @@ class DistributedMethods:
         """Keras' ``load_weights``, whose file may have a state of the optimizer, too."""
         type(self._model).load_weights(self._model, *args, **kwargs)
         if self.weights is not None:
-            self.weights.tell_of_loaded_file()
+            self.weights.warnings.loaded_file(self.weights.optimizer, self.weights.steps)
 
     # -- what Keras calls --------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ values count. How a step is made to hand its gradients out is ``jax_steps``, ``t
 ``tensorflow_steps``.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +13,6 @@ import numpy as np
 from ...core.arrays.dtypes import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
 from ...distribute.base.contexts import is_running
-from ...distribute.base.moved_average import MovedAverage
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
@@ -22,7 +20,7 @@ from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
 from ..update_count import UpdateCount
-from .averages import decays_of, state_of
+from .averages import decays_of, moved_and_assigned, state_of
 from .distributed_embedding import DistributedEmbedding, FeatureReader, collections_of
 from .embedding import Embedding, RowReader, embeddings_of
 from .framework_steps import steps_module
@@ -31,9 +29,8 @@ from .in_sync import workers_in_sync
 from .optimizer import KeptByWorker, KerasTrainer, OptimizerTrainer, require_fresh, settings_of
 from .replicas import Placement
 from .shared_variables import SharedVariables, shared_variables
+from .state_warnings import StateWarnings
 from .worker_seeds import give_own_seeds
-
-log = logging.getLogger(__name__)
 
 
 class Steps(Protocol):
@@ -90,6 +87,7 @@ class SharedWeights:
         began_elsewhere: Whether the job had other values than this worker's model: the chief's, or
             a checkpoint's.
         readers: Readers of the embedding tables, by name.
+        warnings: What the program is told of its optimizer's state on the servers.
         kept_names: Names of the variables that keep the state of an optimizer on this worker.
     """
 
@@ -113,7 +111,6 @@ class SharedWeights:
         self._in_sync = workers_in_sync(strategy) > 1
         self.can_assign = self.is_chief or self._in_sync
         self.steps = 0
-        self._told_of_file = False
         self._overwritten = 0  # changes of this worker, before steps in turn
         self._prefix = f"{name}/" if name else ""
         _require_weights(model)
@@ -125,6 +122,8 @@ class SharedWeights:
             trained = model.trainable_variables
             self.trainer = trainer(self.optimizer, trained, deltas, self.shared)
         self.worker_reason = None if self.trainer is None else self.trainer.worker_reason
+        server_state = "" if self.trainer is None else self.trainer.server_state
+        self.warnings = StateWarnings(model.name, server_state, is_chief=self.is_chief)
         self._count: UpdateCount | None = None  # of a schedule on the servers
         if isinstance(self.trainer, KerasTrainer):
             prefix = f"{self._prefix}{model.name}/{self.optimizer.name}/"
@@ -379,49 +378,8 @@ class SharedWeights:
         if self.worker_reason is None and not self.steps:
             require_fresh(optimizer)
         if optimizer is not self.optimizer:
-            self._tell_of_state(
-                "was compiled again",
-                "would begin anew. To begin anew train a copy: keras.models.clone_model(model) in "
-                "the scope, with set_weights(model.get_weights())",
-            )
+            self.warnings.compiled_again(self.optimizer, self.steps)
         self.optimizer = optimizer
-
-    def tell_of_loaded_file(self) -> None:
-        """Say that a file's state of the optimizer is not what the servers go on with."""
-        self._tell_of_state(
-            "has loaded a file",
-            "takes those of the file. A job that resumes from its checkpoints (model_dir) goes on "
-            "with the state that they have",
-        )
-
-    def tell_of_saved_file(self) -> None:
-        """Say once that a file has the optimizer's moments as they began, not those of the servers.
-
-        Keras reads a file's moments with the number of steps, and would train on by both.
-        """
-        state = "" if self.trainer is None else self.trainer.server_state
-        if "moments" in state and self.steps and not self._told_of_file:
-            self._told_of_file = True
-            log.warning(
-                "%r is saved without the moments of its %s, which are on the servers and in the "
-                "job's checkpoints (model_dir): compile a model that is loaded from the file "
-                "with a new optimizer before it trains on",
-                self.model.name,
-                type(self.optimizer).__name__,
-            )
-
-    def _tell_of_state(self, event: str, alone: str) -> None:
-        """Warn where servers keep a state that Keras alone would not keep after an event."""
-        state = "" if self.trainer is None else self.trainer.server_state
-        if state and self.steps and self.is_chief:
-            log.warning(
-                "%r %s: the servers go on with the %s that its %s has by now, where Keras alone %s",
-                self.model.name,
-                event,
-                state,
-                type(self.optimizer).__name__,
-                alone,
-            )
 
     def exchange(
         self,
@@ -443,7 +401,7 @@ class SharedWeights:
                 have.
             counts: Is called after ``update``, unless what it made is refused for NaN or infinity.
         """
-        moved, assigned = self._moved(changed or {})
+        moved, assigned = moved_and_assigned(changed or {}, self.shared.values, self.averages)
         if self._count is not None:
             moved |= self._count.one_more
         own = self._own_state if update is not None else None
@@ -494,20 +452,6 @@ class SharedWeights:
         kept = None if own is None else own.pushed(self.optimizer, state, steps)
         weights = {name: self.shared.values[name] for name in self.variables}
         return weights if kept is None else {**weights, **kept()}
-
-    def _moved(
-        self, changed: Mapping[str, Array]
-    ) -> tuple[dict[str, MovedAverage], dict[str, Array]]:
-        """Averages, of layers that the step has trained; and what else it has changed."""
-        moved: dict[str, MovedAverage] = {}
-        assigned: dict[str, Array] = {}
-        for name, after in changed.items():
-            before, decay = self.shared.values[name], self.averages.get(name)
-            if decay is None:
-                assigned[name] = after
-            else:
-                moved[name] = MovedAverage(before, after, decay)
-        return moved, assigned
 
     def set_rate(self, rate: float) -> None:
         """What a callback or the program has set counts from this step on."""
