@@ -142,7 +142,8 @@ class Shares:
                     return
             elif follower.has_joined and follower.task not in now.replicas:
                 if follower.task not in self._alive:
-                    yield self._keep(anew(now))
+                    if state.epoch == now.epoch:
+                        yield self._keep(anew(now))
                     return
                 yield self._keep(with_follower(now, state.epoch, follower.task))
                 return

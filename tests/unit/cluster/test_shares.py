@@ -122,6 +122,7 @@ def test_a_joiner_that_is_lost_before_it_is_counted_on_is_forgotten() -> None:
     gone.gone(PS[1])
     late = leads(0, 1, FollowerState(PS[1], has_joined=True, is_needed=True))
     assert told(gone.reported(PS[0], PsReport(1, shares=(late,)))) == [Lead(0, 2, PS[0])]
+    assert gone.reported(PS[0], PsReport(1, shares=(late,))) == [], "it has obeyed not yet"
 
 
 @pytest.mark.parametrize("is_needed", [False, True], ids=["copied to", "waited for"])

@@ -208,7 +208,7 @@ def test_the_last_replica_is_waited_for_unless_its_process_has_ended() -> None:
         for index, ps in enumerate(job.ps):
             ps.reports.put(leads(index, 2))
             ps.is_lost = False
-        wait_until(lambda: job.locked_job.leaders.now()[0].epoch >= 3, 10)
+        wait_until(lambda: {each.epoch for each in job.locked_job.leaders.now()} == {3}, 10)
         assert job.job.phase is not Phase.FAILED
         assert job.keeper.has_all
         for ps in job.ps:
