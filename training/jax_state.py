@@ -19,7 +19,7 @@ from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore, Kept, Update
 from .extras import require
-from .jax_arrays import on_device
+from .jax_arrays import on_device, to_hosts
 from .jax_averages import JaxAverages
 from .jax_embedding import RowGradients
 from .jax_norms import SameNorms
@@ -127,8 +127,9 @@ class TrainState:
         if own is not None:
             own.begin({name: self._values[name] for name in self._names})
             self._take_state()
-            kept = own.kept.names() if self._keeps else []
-            self._on_device = StepsOnDevice(self.store, [*self._names, *kept], self._own_values)
+            if self.store.alone is not None:
+                kept = own.kept.names() if self._keeps else []
+                self._on_device = StepsOnDevice(self.store, [*self._names, *kept], self._own_values)
 
     @property
     def opt_state(self) -> Any:
@@ -238,7 +239,7 @@ class TrainState:
             )
         if not self._in_sync:
             return gradients
-        named = self._tree.gradients(gradients)
+        named = to_hosts(self._tree.named_gradients(gradients))
         reduced = self.store.reduce(named)
         self._are_reduced = True
         arrays = on_device([np.asarray(reduced[name]) for name in named])
@@ -276,11 +277,14 @@ class TrainState:
         """
         if rows is None and self._step_on_device(gradients, averages, extra):
             return self.params
-        named = self._tree.gradients(gradients)
+        own = self._own_optimizer
+        # An optimizer on this worker takes gradients where they are, if no other worker's join.
+        named = self._tree.named_gradients(gradients)
+        if own is None or self._in_sync:
+            named = to_hosts(named)
         reduced, self._are_reduced = self._are_reduced, False
         if self._in_sync and not reduced:
             self._norms.note(named)
-        own = self._own_optimizer
         moved = {}
         if averages is not None:
             moved = self._moving.moved(averages, self._averages_now())

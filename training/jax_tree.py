@@ -14,7 +14,7 @@ import numpy as np
 from ..core.arrays.dtypes import Array
 from ..core.errors import ConfigurationError
 from .extras import require
-from .jax_arrays import name_of, to_hosts
+from .jax_arrays import name_of
 
 __all__ = ["ParameterTree", "is_floating", "named_leaves"]
 
@@ -115,10 +115,6 @@ class ParameterTree:
         return dict(zip(self._in_order, leaves, strict=True))
 
     # -- gradients ---------------------------------------------------------------------------
-
-    def gradients(self, gradients: Any) -> dict[str, Array]:
-        """Gradients by name, on the host; arguments and errors as of :meth:`named_gradients`."""
-        return to_hosts(self.named_gradients(gradients))
 
     def named_gradients(self, gradients: Any) -> dict[str, Any]:
         """Gradients by name, where they are.

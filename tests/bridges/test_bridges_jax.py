@@ -251,6 +251,24 @@ def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.Monk
     assert given["w"].ctypes.data == gradient.unsafe_buffer_pointer()
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_an_own_optimizer_takes_gradients_where_they_are(prefetch: bool) -> None:
+    """No copy to the host and back, nor where its changes are pushed to servers (``prefetch``)."""
+    kinds = set()
+
+    def update(updates: Any, state: Any, _: Any, *, value_fn: Any) -> Any:
+        assert callable(value_fn)  # so it is not compiled, and is given no tracers
+        kinds.update(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(updates))
+        return jax.tree.map(lambda each: -each, updates), state
+
+    strategy = wl.distribute.ParameterServerStrategy(prefetch=prefetch)
+    optimizer = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    state = wl.training.jax.TrainState({"w": jnp.zeros(3)}, optimizer, strategy)
+    state.apply_gradients({"w": jnp.ones(3)}, value_fn=lambda _: 0.0)
+    assert kinds == {True}
+    assert state.refresh()["w"].tolist() == [-1.0, -1.0, -1.0]
+
+
 def test_flax_nnx_states_go_in_and_out() -> None:
     nnx = pytest.importorskip("flax.nnx")
 

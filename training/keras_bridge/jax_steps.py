@@ -237,9 +237,11 @@ class JaxSteps:
         )
         if self._rows is not None:
             self._rows.note(gradients)
-        named = to_hosts(
-            {n: gradients[i] for n, i in zip(self._trainable, self._positions, strict=True)}
-        )
+        named = {n: gradients[i] for n, i in zip(self._trainable, self._positions, strict=True)}
+        # An optimizer on this worker takes gradients where they are, if no other replica's join.
+        extended = weights.store.strategy.extended
+        if weights.worker_reason is None or extended.num_replicas_in_sync > 1:
+            named = to_hosts(named)
         changed = to_hosts({name: others[i] for i, name in self._pushed})
         if weights.worker_reason is None:
             self._follow_rate(of_optimizer)

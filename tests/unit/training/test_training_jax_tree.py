@@ -61,7 +61,7 @@ def test_two_paths_of_one_name_are_two_arrays() -> None:
 
 def test_gradients_are_found_by_name_in_a_tree_that_lacks_some() -> None:
     tree = ParameterTree(PARAMS)
-    found = tree.gradients({"b": [None, jnp.ones(3)], "a": None})
+    found = tree.named_gradients({"b": [None, jnp.ones(3)], "a": None})
     assert list(found) == ["b/1"]
     with pytest.raises(ValueError, match="'c' that params has not"):
-        tree.gradients({"c": jnp.ones(3)})
+        tree.named_gradients({"c": jnp.ones(3)})
