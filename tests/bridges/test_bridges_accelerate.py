@@ -2,14 +2,17 @@
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+import windlass as wl
 from helpers import processes
 from helpers.pages import ROOT
 from helpers.waiting import scaled
+from windlass.core.task import TaskId
 
 pytestmark = pytest.mark.bridges
 
@@ -59,3 +62,20 @@ def test_several_workers_learn_it_together(number: int, tmp_path: Path) -> None:
     command = [*processes.WINDLASS, "local", "--plain", "--workers", "2", "--ps", "1"]
     assert loss_of(command, PROGRAMS[number], tmp_path) < 0.2
     assert (tmp_path / "model" / "model.safetensors").is_file() == (number == 1)
+
+
+def test_a_worker_that_is_killed_is_missed_by_no_other(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAMS[0])
+    result = wl.testing.run_script(
+        str(tmp_path / "train.py"),
+        workers=2,
+        ps=1,
+        model_dir=str(tmp_path / "model"),
+        faults=wl.testing.FaultPlan().kill("worker", 1, at_step=20),
+        timeout_s=scaled(150),
+    )
+    assert result.exit_code == 0, result.text
+    assert result.exits[TaskId("worker", 1)] == -signal.SIGKILL
+    losses = [float(found) for found in re.findall(r"loss ([\d.]+)$", result.text, flags=re.M)]
+    assert len(losses) == 2, result.text
+    assert max(losses) < 0.2

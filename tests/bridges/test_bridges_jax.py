@@ -254,7 +254,7 @@ def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_an_own_optimizer_takes_gradients_where_they_are(prefetch: bool) -> None:
     """No copy to the host and back, nor where its changes are pushed to servers (``prefetch``)."""
-    kinds = set()
+    kinds: set[bool] = set()
 
     def update(updates: Any, state: Any, _: Any, *, value_fn: Any) -> Any:
         assert callable(value_fn)  # so it is not compiled, and is given no tracers
