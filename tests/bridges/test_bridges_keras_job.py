@@ -119,6 +119,34 @@ model.fit(batches(), steps_per_epoch=5, epochs=2, verbose=0)
 """
 )
 
+RESUMED = (
+    IN_SYNC
+    + """
+def dense():
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+def fit(model, epochs):
+    back = keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False)
+    return model.fit(
+        X[me::2], Y[me::2], batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=[back]
+    ).history["loss"]
+
+model = dense()
+first = model.get_weights()
+fit(model, 2)
+rest = fit(dense(), 4)  # of other first weights, as after a restart
+alone = keras.models.clone_model(model)
+alone.set_weights(first)
+alone.compile(keras.optimizers.SGD(0.1), "mse")
+wanted = alone.fit(X, Y, batch_size=32, epochs=4, shuffle=False, verbose=0).history["loss"]
+np.testing.assert_allclose(rest, wanted[2:], rtol=1e-5)
+strategy.close()
+"""
+)
+
 RAISES = (
     IN_SYNC
     + """
@@ -151,6 +179,11 @@ def test_metrics_averages_and_the_end_of_training_are_the_jobs_in_sync(tmp_path:
     assert "so a step would be 1/2 of that of one process" in output
 
 
+def test_all_workers_in_sync_go_on_from_the_chiefs_backup(tmp_path: Path) -> None:
+    code, output = in_sync(RESUMED, tmp_path)
+    assert code == 0, output
+
+
 def test_input_that_ends_before_its_steps_on_one_worker_in_sync_is_an_error(tmp_path: Path) -> None:
     code, output = in_sync(SHORT, tmp_path)
     assert code == 5, output
@@ -179,7 +212,7 @@ def test_a_worker_begins_with_the_epoch_of_the_chiefs_backup(
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         backup = keras.callbacks.BackupAndRestore(str(folder), delete_checkpoint=False)
-        callbacks = _chosen([backup], is_chief=is_chief)
+        callbacks = _chosen([backup], is_chief=is_chief, in_sync=False)
         return list(model.fit(X, Y, epochs=until, verbose=0, callbacks=callbacks).epoch)
 
     folder = tmp_path / "backup"

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .epoch_of_backup import EpochOfBackup
+from .epoch_of_backup import EpochOfBackup, LoadedBackup
 from .frameworks import keras
 
 _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
@@ -22,6 +22,7 @@ def arguments_here(
     kwargs: Any,
     *,
     is_chief: bool,
+    in_sync: bool,
     take_input: Callable[[Any, int | None], Any],
     job: Callable[[int], Any],
 ) -> Any:
@@ -35,6 +36,7 @@ def arguments_here(
         args: As the program gave them.
         kwargs: As the program gave them.
         is_chief: Whether writers run here.
+        in_sync: Whether each worker has a copy of the weights, in sync with the others'.
         take_input: Makes what Keras takes of data and a number of steps.
         job: Makes the job's callback, of the first epoch.
 
@@ -49,13 +51,14 @@ def arguments_here(
     callbacks = given.get("callbacks")
     ours = job(given.get("initial_epoch", 0))
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks = _chosen(callbacks.callbacks, is_chief=is_chief)
+        callbacks.callbacks = _chosen(callbacks.callbacks, is_chief=is_chief, in_sync=in_sync)
         callbacks.append(ours)
         ours.set_model(callbacks.model)
         chosen = callbacks.callbacks
     else:
         every = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
-        chosen = _chosen([each for each in every if each is not None], is_chief=is_chief)
+        every = [each for each in every if each is not None]
+        chosen = _chosen(every, is_chief=is_chief, in_sync=in_sync)
         given["callbacks"] = [*chosen, ours]
     for callback in chosen:
         if not hasattr(callback, "validation_data"):
@@ -65,11 +68,11 @@ def arguments_here(
     return bound
 
 
-def _chosen(callbacks: list[Any], *, is_chief: bool) -> list[Any]:
+def _chosen(callbacks: list[Any], *, is_chief: bool, in_sync: bool) -> list[Any]:
     chosen: list[Any] = []
     for callback in callbacks:
         if runs_here(callback, is_chief=is_chief):
             chosen.append(callback)
         elif isinstance(callback, keras.callbacks.BackupAndRestore):
-            chosen.append(EpochOfBackup(callback.backup_dir))
+            chosen.append(LoadedBackup(callback) if in_sync else EpochOfBackup(callback.backup_dir))
     return chosen

@@ -1,4 +1,4 @@
-"""The epoch that the chief's ``BackupAndRestore`` begins with, for the workers beside it."""
+"""What the chief's ``BackupAndRestore`` begins with, for the workers beside it."""
 
 import json
 import logging
@@ -15,8 +15,27 @@ _FILE = "training_metadata.json"  # as Keras calls it
 _PATIENCE_S = 1.0  # the chief may be writing it
 
 
+class LoadedBackup(keras.callbacks.Callback):  # type: ignore[misc]
+    """Takes the place of a ``BackupAndRestore`` on a worker in sync other than the chief.
+
+    Such a worker has a copy of the weights, so it loads what the chief loads. It writes nothing.
+
+    Args:
+        backup: The program's callback.
+    """
+
+    def __init__(self, backup: Any) -> None:
+        super().__init__()
+        self._backup = backup
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Once per ``fit``."""
+        self._backup.set_model(self.model)
+        self._backup.on_train_begin(logs)
+
+
 class EpochOfBackup(keras.callbacks.Callback):  # type: ignore[misc]
-    """Takes the place of a ``BackupAndRestore`` on a worker other than the chief.
+    """Takes the place of a ``BackupAndRestore`` on a worker of servers other than the chief.
 
     It writes nothing. If there is a backup, because the job or this worker alone was restarted,
     ``fit`` begins with the epoch that the backup has; weights are those of the servers. A worker

@@ -152,6 +152,7 @@ class DistributedMethods:
             args,
             kwargs,
             is_chief=self._is_chief,
+            in_sync=workers_in_sync(self.strategy) > 1,
             take_input=lambda data, steps: as_input(data, self.strategy, steps),
             job=lambda first: JobCallback(self.strategy, first, self._begin_epoch),
         )
