@@ -90,6 +90,21 @@ def test_the_curve_is_that_of_keras_alone(
     assert int(shared.optimizer.iterations) == int(alone.optimizer.iterations)
 
 
+def test_weights_that_are_left_out_of_decay_after_compile_do_not_decay(keras: Any) -> None:
+    """Keras takes it until the first step; the model is shared before."""
+    alone, shared = (
+        compiled(keras, keras.optimizers.AdamW(1e-2, weight_decay=1.0)) for _ in range(2)
+    )
+    distributed(shared)
+    assert wl.training.keras.shared_weights(shared).worker_reason is None
+    for model in (alone, shared):
+        model.optimizer.exclude_from_weight_decay(var_names=["kernel"])
+    np.testing.assert_allclose(curve(shared), curve(alone), rtol=1e-5)
+    reason = wl.training.keras.shared_weights(shared).worker_reason
+    assert reason is not None
+    assert "exclude_from_weight_decay" in reason
+
+
 def test_a_weight_that_a_layer_assigns_in_its_call_is_the_one_that_is_trained(keras: Any) -> None:
     """Spectral normalization scales its kernel; the gradient is of the scaled one."""
 

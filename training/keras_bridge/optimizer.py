@@ -17,6 +17,9 @@ from .frameworks import keras
 from .own_state import OwnState
 from .shared_variables import SharedVariables
 
+# Where Keras keeps which weights do not decay; no config says it.
+_EXCLUDED = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
+
 
 class KeptByWorker(Protocol):
     """The state of an optimizer that runs on the worker, for the job's checkpoints."""
@@ -175,11 +178,7 @@ def found_place(optimizer: Any, weights: Sequence[Any]) -> Place:
             return OnWorker(f"has a constraint to keep ({weight.path!r})")
         if getattr(weight, "overwrite_with_gradient", False):
             return OnWorker(f"overwrites a weight with its gradient ({weight.path!r})")
-    excluded = (
-        getattr(optimizer, "_exclude_from_weight_decay", None),
-        getattr(optimizer, "_exclude_from_weight_decay_pattern", None),
-    )
-    if any(excluded):
+    if any(getattr(optimizer, name, None) for name in _EXCLUDED):
         return OnWorker("leaves weights out of its decay (exclude_from_weight_decay)")
     config = dict(optimizer.get_config())
     if "learning_rate" in config:
@@ -202,7 +201,8 @@ def settings_of(optimizer: Any) -> Mapping[str, Any]:
     config.pop("name", None)
     if isinstance(config.get("learning_rate"), (int, float)):
         config.pop("learning_rate")
-    return {"class": type(optimizer).__name__, **config}
+    excluded = [getattr(optimizer, name, None) or None for name in _EXCLUDED]
+    return {"class": type(optimizer).__name__, "excluded": excluded, **config}
 
 
 def position_of(optimizer: Any, attribute: str) -> int | None:
