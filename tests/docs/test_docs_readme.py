@@ -71,7 +71,7 @@ def test_on_a_local_cluster(program: str, write: Write) -> None:
     assert output.count(ANSWER) == 3, output
 
 
-@pytest.mark.parametrize("command", ["python train.py", AS_A_MODULE, "windlass run train.py"])
+@pytest.mark.parametrize("command", ["python train.py", "windlass run train.py"])
 def test_in_five_processes_with_tf_config(command: str, write: Write) -> None:
     folder = write("ParameterServerStrategy")
     ended = HandStarted(command.split(), tf_configs(chief=1, worker=2, ps=2), folder).wait()

@@ -105,7 +105,7 @@ def test_no_count_is_lost_or_doubled_on_hosts_of_their_own(tmp_path: Path) -> No
 
 
 @pytest.mark.scenario
-@pytest.mark.parametrize("over", ["tls", "tunnel"])
+@pytest.mark.parametrize("over", ["tls", pytest.param("tunnel", marks=pytest.mark.soak)])
 def test_no_count_is_lost_or_doubled_over_other_connections(tmp_path: Path, over: str) -> None:
     with chaos(tmp_path, 5, linked=True, ps=2, over=over) as made:
         made.happen_together(made.cut_worker, made.kill)

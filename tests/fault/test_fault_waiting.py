@@ -136,7 +136,7 @@ while strategy.global_step < 10**6:
     "way",
     [
         pytest.param({}, id="shared memory"),
-        pytest.param({"shared_memory": False}, id="tcp"),
+        pytest.param({"shared_memory": False}, id="tcp", marks=pytest.mark.soak),
         pytest.param({"shared_memory": False, "tcp_sessions": False}, id="tunnel"),
     ],
 )

@@ -128,6 +128,7 @@ def test_a_job_of_every_role_ends_by_itself(
 
 
 @pytest.mark.scenario
+@pytest.mark.soak  # by its job file and by docker compose it learns in every run
 def test_the_digits_example_learns(tmp_path: Path) -> None:
     result = run_script(DIGITS, model_dir=str(tmp_path / "model"), workers=2, ps=2, evaluator=True)
     assert result.exit_code == 0, result.text
