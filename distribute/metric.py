@@ -1,6 +1,6 @@
 """What every metric is: one variable that replicas add to, and means over examples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,30 @@ class Metric:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+
+_INSTEAD = {
+    "class_id": "update it with that class's column: y_true[..., class_id], y_pred[..., class_id]",
+    "dtype": "leave it out, sums are kept as float64",
+    "label_weights": "make a metric for each label, of its column, and weigh their results",
+    "multi_label": "make a metric for each label, of its column, and average their results",
+    "num_labels": "make a metric for each label, of its column, and average their results",
+    "top_k": "give it 1.0 for the k largest scores of each row, and 0.0 for the others",
+}
+"""Options of Keras' metrics that these have not: what to write instead."""
+
+
+def refuse_options(metric: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of Keras' metrics that are not there, unless they are switched off.
+
+    Raises:
+        TypeError: Says what to write instead.
+    """
+    for name, value in options.items():
+        if name not in _INSTEAD:
+            raise TypeError(f"{metric} has no option {name!r}")
+        if value is not None and value is not False:
+            raise TypeError(f"{metric} has no option {name!r}: {_INSTEAD[name]}")
 
 
 class Mean(Metric):

@@ -22,7 +22,15 @@ import numpy as np
 from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.public_face import public_getattr
-from .metric import Mean, MeanMetricWrapper, Metric, Sum, same_rank, weights_like
+from .metric import (
+    Mean,
+    MeanMetricWrapper,
+    Metric,
+    Sum,
+    refuse_options,
+    same_rank,
+    weights_like,
+)
 from .roc import area_under_curve, confusion_counts, evenly_spaced
 from .scores import MeanAbsoluteError, MeanSquaredError, Precision, Recall, RootMeanSquaredError
 
@@ -108,8 +116,10 @@ class AUC(Metric):
         name: Name of the metric.
         thresholds: In (0, 1), ascending, instead of ``num_thresholds``.
         from_logits: Predictions are logits, of which the sigmoid is taken.
+        options: Keras' others, which are not there.
 
     Raises:
+        TypeError: One of the options is switched on.
         ValueError: An argument has another value.
     """
 
@@ -121,7 +131,9 @@ class AUC(Metric):
         name: str = "auc",
         thresholds: Sequence[float] | None = None,
         from_logits: bool = False,
+        **options: Any,
     ) -> None:
+        refuse_options("AUC", options)
         if curve not in ("ROC", "PR"):
             raise ValueError(f"curve must be 'ROC' or 'PR', got {curve!r}")
         if summation_method not in ("interpolation", "minoring", "majoring"):

@@ -1,12 +1,13 @@
 """Mean errors, precision and recall."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
-from .metric import MeanMetricWrapper, Metric, divided, same_rank, weights_like
+from .metric import MeanMetricWrapper, Metric, divided, refuse_options, same_rank, weights_like
 
 
 def _differences(true: Array, pred: Array) -> Array:
@@ -44,13 +45,15 @@ class _HitRate(Metric):
     Args:
         thresholds: Predictions above it are positive, between 0 and 1; None: 0.5.
         name: Name of the metric.
+        options: Keras' others, which are not there.
 
     Raises:
-        TypeError: ``thresholds`` are several.
+        TypeError: ``thresholds`` are several, or one of the options is switched on.
         ValueError: The threshold is not between 0 and 1.
     """
 
-    def __init__(self, thresholds: float | None, name: str) -> None:
+    def __init__(self, thresholds: float | None, name: str, options: Mapping[str, Any]) -> None:
+        refuse_options(type(self).__name__, options)
         if np.ndim(0.5 if thresholds is None else thresholds):
             raise TypeError(
                 f"thresholds of {type(self).__name__} is one number, got {thresholds}: make a "
@@ -86,8 +89,10 @@ class _HitRate(Metric):
 class Precision(_HitRate):
     """How many of the predictions that are positive are right. As ``keras.metrics.Precision``."""
 
-    def __init__(self, thresholds: float | None = None, name: str = "precision") -> None:
-        super().__init__(thresholds, name)
+    def __init__(
+        self, thresholds: float | None = None, name: str = "precision", **options: Any
+    ) -> None:
+        super().__init__(thresholds, name, options)
 
     def _among(self, label: Array, positive: Array) -> Array:
         del label
@@ -97,8 +102,10 @@ class Precision(_HitRate):
 class Recall(_HitRate):
     """How many of the labels that are positive are predicted. As ``keras.metrics.Recall``."""
 
-    def __init__(self, thresholds: float | None = None, name: str = "recall") -> None:
-        super().__init__(thresholds, name)
+    def __init__(
+        self, thresholds: float | None = None, name: str = "recall", **options: Any
+    ) -> None:
+        super().__init__(thresholds, name, options)
 
     def _among(self, label: Array, positive: Array) -> Array:
         del positive

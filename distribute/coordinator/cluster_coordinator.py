@@ -10,6 +10,7 @@ from ...core.errors import ConfigurationError
 from ...core.showing import Shown
 from ..data.dataset import Dataset
 from ..strategies.parameter_server import ParameterServerStrategy
+from ..strategies.step_interface import Arguments, Keywords, require_call_arguments
 from .dispatcher import Dispatcher
 from .per_worker import DatasetFunction, PerWorkerDataset, PerWorkerValue
 from .remote_value import RemoteValue, fetch
@@ -121,8 +122,8 @@ class ClusterCoordinator(Shown):
     def schedule(
         self,
         fn: Callable[..., Any],
-        args: tuple[Any, ...] | None = None,
-        kwargs: dict[str, Any] | None = None,
+        args: Arguments | None = None,
+        kwargs: Keywords = None,
         *,
         deadline_s: float | None = None,
     ) -> RemoteValue:
@@ -138,13 +139,16 @@ class ClusterCoordinator(Shown):
 
         Raises:
             TypeError: ``fn`` cannot be called, or something cannot be sent.
+            ArgumentTypeError: ``args`` is neither a list nor a tuple, or ``kwargs`` are no mapping.
             ValueError: An argument is a RemoteValue; or the deadline is not positive.
             Exception: What a closure raised that was scheduled before; then this one is not.
         """
         if not callable(fn):
             raise TypeError(f"schedule takes a function, not {fn!r}")
         limit_s = self._deadline_s if deadline_s is None else _positive("deadline_s", deadline_s)
-        return self._dispatcher.schedule(fn, tuple(args or ()), dict(kwargs or {}), limit_s)
+        args = () if args is None else args
+        require_call_arguments(args, kwargs)
+        return self._dispatcher.schedule(fn, tuple(args), dict(kwargs or {}), limit_s)
 
     def join(self) -> None:
         """Wait until every scheduled closure has been run.

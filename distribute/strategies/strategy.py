@@ -1,6 +1,6 @@
 """Strategy: the interface of every strategy; the algorithms are in ``extended.py``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Self
 
@@ -31,7 +31,7 @@ from ..data.options import InputContext, InputOptions
 from ..data.pipelines import distribute_dataset, distribute_from_function
 from ..variables.variable import Variable
 from .extended import StrategyExtended
-from .step_interface import Arguments, Keywords
+from .step_interface import Arguments, Keywords, require_call_arguments
 
 
 class Scope:
@@ -181,14 +181,10 @@ class Strategy(Shown):
         """Call ``fn`` once per local replica, each with its part of distributed arguments.
 
         Raises:
-            ValueError: ``args`` is neither a list nor a tuple.
-            TypeError: ``kwargs`` are no mapping.
+            ArgumentTypeError: ``args`` is neither a list nor a tuple, or ``kwargs`` are no mapping.
             RuntimeError: Inside another ``run``, or in the scope of another strategy.
         """
-        if not isinstance(args, list | tuple):
-            raise ValueError(f"positional args must be a list or tuple, got {type(args).__name__}")
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise TypeError(f"kwargs must map names to values, got {type(kwargs).__name__}")
+        require_call_arguments(args, kwargs)
         frame = top_frame()
         if frame is not None and frame.replica is not None:
             default: object = default_strategy()

@@ -47,6 +47,14 @@ def test_closures_train_here(
     assert total.numpy().tolist() == [20, 20]
 
 
+@pytest.mark.parametrize("args", [np.float32(0), np.zeros(1), np.ones(2), "xy", {"a": 1}], ids=repr)
+def test_arguments_that_are_no_tuple_are_an_error_that_says_what_to_write(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator, args: Any
+) -> None:
+    with pytest.raises(TypeError, match=r"list or tuple, got \w+: write args=\(value,\)"):
+        coordinator.schedule(lambda *_: None, args=args)
+
+
 def test_alone_the_replicas_in_sync_are_those_of_this_process() -> None:
     wl.config.set_logical_cpu_devices(2)
     try:

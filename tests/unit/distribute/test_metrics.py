@@ -152,6 +152,30 @@ def test_several_thresholds_are_several_metrics() -> None:
         wl.metrics.Recall(thresholds=[0.2, 0.5])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("metric", "options", "instead"),
+    [
+        ("Precision", {"top_k": 2}, "k largest scores of each row"),
+        ("Recall", {"class_id": 0}, r"y_true\[\.\.\., class_id\]"),
+        ("AUC", {"multi_label": True}, "a metric for each label"),
+        ("AUC", {"label_weights": np.ones(2)}, "weigh their results"),
+        ("AUC", {"treshold": 0.5}, "has no option 'treshold'$"),
+    ],
+)
+def test_an_option_of_keras_that_is_not_here_says_what_to_write(
+    metric: str, options: dict[str, Any], instead: str
+) -> None:
+    with pytest.raises(TypeError, match=f"{metric} .*{instead}"):
+        getattr(wl.metrics, metric)(**options)
+
+
+def test_an_option_of_keras_that_is_switched_off_may_be_given() -> None:
+    metric = wl.metrics.Precision(top_k=None, class_id=None)
+    metric.update_state([1, 0], [0.9, 0.8])
+    assert metric.result() == 0.5
+    assert wl.metrics.AUC(multi_label=False, label_weights=None).name == "auc"
+
+
 @pytest.mark.parametrize("case", ["Sum", "SparseCategoricalAccuracy", "AUC"])
 def test_a_partitioner_does_not_cut_a_metric(case: str) -> None:
     """Else its total and its count could be read at different moments."""
