@@ -248,6 +248,38 @@ def test_the_chiefs_history_has_the_metrics_of_all_workers(keras: Any) -> None:
     assert worker[0] == pytest.approx(worker[1], rel=1e-5)
 
 
+def test_metrics_of_a_model_that_another_worker_has_compiled_otherwise_are_left_out(
+    keras: Any,
+) -> None:
+    """The chief has gone on to other metrics while a worker still counted by those before."""
+
+    def program() -> tuple[list[float], list[float]]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        mine = slice(0, 32) if strategy.is_chief else slice(32, 64)
+        model = compiled(keras, strategy, keras.optimizers.SGD(0.0))
+
+        def fit() -> dict[str, list[float]]:
+            logs: dict[str, list[float]] = model.fit(X[mine], Y[mine], verbose=0).history
+            return logs
+
+        logs: list[float] = []
+        for epoch in range(2):  # a worker makes the first by the metrics before
+            if strategy.is_chief or epoch:
+                model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mape"])
+            if not strategy.is_chief:
+                fit()
+            strategy.barrier()
+            if strategy.is_chief:
+                logs.append(fit()["mape"][0])
+            strategy.barrier()
+        error = np.abs((model.predict(X, verbose=0) - Y) / Y) * 100
+        return logs, [float(error[mine].mean()), float(error.mean())]
+
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+        logs, wanted = next(iter(cluster.run(program).values()))
+    assert logs == pytest.approx(wanted, rel=1e-5)
+
+
 LARGEST = """\
 import keras
 import numpy as np

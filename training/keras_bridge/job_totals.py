@@ -15,6 +15,8 @@ logs of its epoch. So nothing counts twice; what others end after the chief's la
 log. Others than the chief see their own. A mean is one of epochs, and the first replica the chief.
 """
 
+import re
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +31,9 @@ from .in_sync import sum_over_workers, workers_in_sync
 from .replica_parts import combination
 
 MOST_NUMBERS = 8192
-"""The numbers of a sum on the servers, the last one the count of its epochs: 64 KiB on a ps."""
+"""The numbers of a sum on the servers, 64 KiB on a ps. The last is the count of its epochs, the one
+before it the sum of their :func:`_layout`.
+"""
 
 
 class InSync:
@@ -76,19 +80,31 @@ class OnServers:
             self._sum.assign(np.zeros((1, MOST_NUMBERS)))
 
     def combine(self, metrics: Sequence[Any]) -> None:
-        """Add this worker's epoch; on the chief give metrics' variables what there is."""
+        """Add this worker's epoch; on the chief give metrics' variables what there is.
+
+        Where another worker has compiled the model with other metrics by then, or not yet with
+        these, their numbers cannot be told apart, and the chief keeps its own.
+        """
         kinds = _kinds(metrics)
-        count = len(kinds)
-        if not 0 < count < MOST_NUMBERS:
+        count, layout = len(kinds), _layout(metrics)
+        if not 0 < count < MOST_NUMBERS - 1:
             return
         whole = np.zeros((1, MOST_NUMBERS))
         whole[0, :count] = _given(packed(metrics), kinds, is_first=self._is_chief)
-        whole[0, -1] = 1
+        whole[0, -2:] = layout, 1
         self._sum.assign_add(whole)
         if self._is_chief:
             total = np.array(self._sum.read_value())
             self._sum.assign_sub(total)
-            unpack(_combined(total[0, :count], kinds, total[0, -1]), metrics)
+            if total[0, -2] == layout * total[0, -1]:
+                unpack(_combined(total[0, :count], kinds, total[0, -1]), metrics)
+
+
+def _layout(metrics: Sequence[Any]) -> int:
+    """A number of which metrics there are, whatever Keras appends to names that it gives twice."""
+    names = [re.sub(r"_\d+(?=/)", "", variable.path) for variable in metrics]
+    shapes = [tuple(variable.shape) for variable in metrics]
+    return zlib.crc32(repr((names, shapes)).encode())
 
 
 def _kinds(metrics: Sequence[Any], averages: Sequence[Any] = ()) -> Array:
