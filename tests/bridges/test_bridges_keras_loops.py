@@ -167,6 +167,28 @@ def test_a_model_without_an_input_shape_is_shared_when_a_batch_has_built_it(kera
     assert strategy.global_step == 3
 
 
+def test_fit_builds_a_model_beside_an_optimizer_for_a_loop(keras: Any) -> None:
+    """While Keras looks for shapes, a model that is built has no values that could be shared."""
+
+    class Net(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = keras.layers.Dense(4), keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        loop = keras.optimizers.Adam(0.01)
+        model = Net()
+        model.compile("sgd", "mse")
+    loss = model.fit(X[0], Y[0], epochs=5, verbose=0).history["loss"]
+    assert loop.iterations == 0
+    assert strategy.global_step == 5
+    assert loss[-1] < loss[0]
+
+
 def test_an_optimizer_made_outside_of_the_scope_shares_a_model_of_it(keras: Any) -> None:
     strategy = wl.distribute.ParameterServerStrategy()
     model, _ = made(keras, strategy, lambda _: None)

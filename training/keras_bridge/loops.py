@@ -20,7 +20,7 @@ from ...core.process import optimizer_steps
 from ...distribute.base.contexts import is_running, top_frame
 from ...distribute.strategies.strategy import Strategy
 from .framework_steps import steps_module
-from .frameworks import framework_of_keras
+from .frameworks import framework_of_keras, looks_for_shapes
 from .loop_state import LOOP, MADE_UNDER, is_plain, plainly
 from .optimizer import KerasTrainer, OptimizerTrainer
 from .shared_variables import shared_variables, strategies_in_use
@@ -162,8 +162,8 @@ def share_models(strategy: Strategy) -> None:
     Only where an optimizer was made in the scope that no compiled model has.
     """
     shared = shared_variables(strategy)
-    if shared.is_sharing or not shared.optimizers:
-        return
+    if shared.is_sharing or not shared.optimizers or looks_for_shapes():
+        return  # in the last case weights have no values yet; the model that is being built does so
     if framework_of_keras() == "tensorflow" and steps_module().is_tracing():
         return  # variables have no values; the first step shares them
     models = [model for model in shared.new_models() if model.weights]
