@@ -36,6 +36,34 @@ def values(model: Any) -> Any:
     return np.concatenate([np.ravel(value) for value in model.get_weights()])
 
 
+def test_a_model_holds_a_network_and_its_clone(keras: Any) -> None:
+    """As those that follow a network by averages do. Their weights have the same paths."""
+
+    class Twins(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)], name="net")
+            self.other = keras.models.clone_model(self.one)
+
+        def call(self, x: Any) -> Any:
+            return self.one(x) - 2 * self.other(x)
+
+    def trained(scope: Scope) -> tuple[Any, Any]:
+        keras.utils.set_random_seed(0)
+        with scope():
+            model = Twins()
+            model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model, model.fit(X, Y, epochs=10, shuffle=False, verbose=0).history["loss"]
+
+    strategy = wl.distribute.ParameterServerStrategy()
+    (_, alone), (model, shared) = trained(nullcontext), trained(strategy.scope)
+    np.testing.assert_allclose(shared, alone, rtol=1e-5)
+    names = wl.training.keras.shared_weights(model).store.names
+    firsts = [name for name in names if name.startswith("net/")]
+    assert len(firsts) == 2
+    assert {f"{model.name}/{name}" for name in firsts} == {*names} - {*firsts}
+
+
 def adversaries(keras: Any, optimizer: Any, scope: Scope) -> tuple[Any, Any, Any]:
     """A discriminator, a generator, and both in one model: each compiled for itself."""
     layers = keras.layers

@@ -7,7 +7,7 @@ model is then no change by hand to the other.
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.arrays.dtypes import Array
@@ -56,18 +56,19 @@ class SharedVariables:
         self._tables: dict[int, tuple[Variable, RowReader]] = {}
         self._features: dict[int, FeatureReader] = {}
 
-    def name(self, variable: Any, wished: str, model: str) -> str:
+    def name(self, variable: Any, wished: str, model: str, taken: Container[str]) -> str:
         """The name of a variable: the one that it has, or a new one that no other has.
 
         Args:
             variable: Variable of Keras.
             wished: Its path, with the prefix of its model's weights.
             model: Model's name, put first if another variable has that name, as in a clone.
+            taken: Names that other variables of the model have been given.
         """
         if id(variable) in self._names:
             return self._names[id(variable)]
         name, number = wished, 0
-        while name in self._variables:
+        while name in self._variables or name in taken:
             name = f"{model}_{number}/{wished}" if number else f"{model}/{wished}"
             number += 1
         return name

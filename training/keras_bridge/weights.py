@@ -252,14 +252,7 @@ class SharedWeights:
             if not keras.backend.is_float_dtype(variable.dtype) or self.is_gradient_way(variable):
                 continue
             path = self._prefix + variable.path
-            name = self.shared.name(variable, path, self.model.name)
-            if name in found:
-                raise ConfigurationError(
-                    f"two weights of {self.model.name!r} have the path {variable.path!r}; give "
-                    "their layers different names",
-                    variable=name,
-                )
-            found[name] = variable
+            found[self.shared.name(variable, path, self.model.name, found)] = variable
         return found
 
     # -- values ------------------------------------------------------------------------------
