@@ -316,7 +316,8 @@ class SharedWeights:
                 f"this program changes {name!r} between steps, as clipping does, on a worker that "
                 "is not the chief, and of asynchronous workers the chief's changes alone count. "
                 "Write it as a constraint, which an optimizer of Keras keeps in every step "
-                "(kernel_constraint=... of the layer), or train in sync",
+                "(kernel_constraint=... of the layer); have the chief alone change weights that no "
+                "optimizer trains (if strategy.is_chief: ...); or train in sync",
                 variable=name,
             )
 
