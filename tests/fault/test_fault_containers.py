@@ -162,7 +162,8 @@ def test_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
     for info in job.checkpoints():
         saved = {each.variable for each in CheckpointReader(info.path).manifest.tensors}
         assert saved == {"w", "b"}, f"{info.name} lacks what a ps that was killed had"
-    assert "starts again here" in job.log(W1).read_text()
+    logs = [job.log(task).read_text() for task in (CHIEF, W0, W1)]  # one may be killed before that
+    assert any("starts again here" in log for log in logs)
 
 
 @pytest.mark.scenario
