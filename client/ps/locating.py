@@ -55,8 +55,8 @@ class LeaderWatch:
             PeerLostError: The chief does not answer, or does not say how many shares there are.
         """
         for attempt in attempts(timeout_s=timeout_s, stop=self._closing):
+            check()  # what it raises is no failure to try again after
             with attempt:
-                check()
                 self._ask()
                 if self._changes and not self.shares:
                     self._changes = 0  # the next answer is not to wait for a change

@@ -47,6 +47,17 @@ def test_a_chief_that_answers_late_is_asked_again() -> None:
         watch().begin(0.2)
 
 
+def test_who_gives_up_asks_no_longer_though_it_lost_a_peer_itself() -> None:
+    """So does a worker that hears while it joins that the job has failed."""
+    failed = iter([PeerLostError("the job failed")])
+
+    def check() -> None:
+        raise next(failed, AssertionError("checked again"))
+
+    with pytest.raises(PeerLostError, match="the job failed"):
+        watch(PeerLostError("busy")).begin(10, check)
+
+
 def test_what_a_restarted_chief_has_not_said_yet_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locating, "_REFUSED_S", 0.01)
     refused = PermissionDeniedError("the token is over")
