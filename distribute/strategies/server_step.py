@@ -25,7 +25,7 @@ from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
 from .delayed_rows import DelayedRows
 from .finite_updates import FiniteUpdates
-from .step_count import CountedSteps
+from .server_step_count import ServerStepCount
 
 Gradients = dict[str, Array | IndexedSlices]
 """By name of the variable."""
@@ -71,7 +71,7 @@ class ServerStep:
         self._beside: list[Write] = []
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
-        self.count = CountedSteps()
+        self.count = ServerStepCount()
         self._finite = FiniteUpdates(runtime)
         self.delayed = DelayedRows()
         self._prefetch = prefetch

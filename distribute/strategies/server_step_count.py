@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class CountedSteps:
+class ServerStepCount:
     """What of a worker's steps the servers have counted.
 
     Attributes:

@@ -1,9 +1,9 @@
 """Which pushes of a worker count as a step."""
 
-from windlass.distribute.strategies.step_count import CountedSteps
+from windlass.distribute.strategies.server_step_count import ServerStepCount
 
 
-def push(count: CountedSteps) -> int:
+def push(count: ServerStepCount) -> int:
     """What a push adds to the global step."""
     increment = count.increment
     count.is_counted = True
@@ -11,14 +11,14 @@ def push(count: CountedSteps) -> int:
 
 
 def test_a_step_counts_once_however_many_pushes_it_takes() -> None:
-    count = CountedSteps()
+    count = ServerStepCount()
     for _ in range(2):
         count.begin()
         assert [push(count), push(count)] == [1, 0]
 
 
 def test_steps_that_are_parts_of_one_count_once_and_the_next_one_for_itself() -> None:
-    count = CountedSteps()
+    count = ServerStepCount()
     with count.as_one():
         counted = []
         for _ in range(3):
@@ -30,7 +30,7 @@ def test_steps_that_are_parts_of_one_count_once_and_the_next_one_for_itself() ->
 
 
 def test_what_belongs_to_the_step_before_counts_nothing() -> None:
-    count = CountedSteps()
+    count = ServerStepCount()
     with count.joined():
         count.begin()
         assert push(count) == 0
