@@ -43,7 +43,8 @@ class Settings(BaseModel):
         description="The chief's program begins when so many workers have joined; one that resumes "
         "waits a minute at most, since its job may have been scaled down. -1: all of the cluster, "
         "for a minute at most, then those that are there; `windlass local` and `windlass submit` "
-        "say so. 0: at once; a short job may then be over before some have started, which is well "
+        "say so. Then whoever has made its first step waits for those of the others, a minute at "
+        "most. 0: at once; a short job may then be over before some have started, which is well "
         "where the others do their work.",
     )
     heartbeat_s: float = Field(

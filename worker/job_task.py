@@ -29,6 +29,7 @@ from ..net.metrics_port import MetricsPort
 from ..telemetry.catalogue import Sample
 from ..telemetry.task_metrics import report_samples, task_samples
 from .data_plane.plane import DataPlane
+from .first_steps import FirstSteps
 from .membership import join_unless_done
 from .process.program import Ending
 
@@ -77,6 +78,7 @@ class JobTask(JobLink):
         self._barrier: BarrierClient | None = None
         self._marker: CutMarker | None = None
         self._leader: JobLeader | None = None
+        self._first_steps: FirstSteps | None = None  # that this task has yet to wait for
         self._runtime: ClusterRuntime | None = None
         self._on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
         self._interrupts = False
@@ -112,8 +114,12 @@ class JobTask(JobLink):
             snapshots=self._plane.snapshots,
             progress=self._progress,
         )
-        if self._leader is not None and not self._plane.in_sync:
+        if self._plane.in_sync:  # whose first step is one of all
+            return self._runtime
+        if self._leader is not None:
             self._leader.wait_for_workers(self.check)
+        if self._membership is not None:
+            self._first_steps = FirstSteps(self._membership, self._leader)
         return self._runtime
 
     def _begin_to_lead(self) -> str:
@@ -196,6 +202,9 @@ class JobTask(JobLink):
             self._plane.snapshots.check()  # the workers agree on the step after which they end
         elif self._membership is not None:
             self._membership.check()
+        if self._first_steps is not None and self._progress.steps:
+            first_steps, self._first_steps = self._first_steps, None
+            first_steps.wait(self.check)
 
     def _check_not_done(self) -> None:
         """The same while joining: the ps may have left already.

@@ -86,7 +86,7 @@ class ChiefClient:
 
     def register(
         self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
-    ) -> tuple[Incarnation, float, Phase, str]:
+    ) -> tuple[Incarnation, float, Phase, str, bool]:
         """Join the job.
 
         Args:
@@ -96,7 +96,8 @@ class ChiefClient:
             serves: It has no program of its own, and ends with the job.
 
         Returns:
-            (this task's incarnation, seconds between heartbeats, phase of the job, its reason)
+            (this task's incarnation, seconds between heartbeats, phase of the job, its reason,
+            whether after its first step it waits for those of others)
 
         Raises:
             PeerLostError: No answer yet, or another process may still have the task's place.
@@ -121,6 +122,7 @@ class ChiefClient:
             response.heartbeat_s,
             codec.PHASES.from_wire(response.phase),
             response.reason,
+            response.held,
         )
 
     def heartbeat(
@@ -131,6 +133,7 @@ class ChiefClient:
         knows: Phase = Phase.RUNNING,
         timeout_s: float,
         on_cut: Callable[[int], None] = lambda number: None,  # noqa: ARG005
+        on_held: Callable[[bool], None] = lambda held: None,  # noqa: ARG005
     ) -> tuple[Phase, str]:
         """Renew the lease; returns (phase of the job, its reason).
 
@@ -140,6 +143,7 @@ class ChiefClient:
             knows: The phase it was told last.
             timeout_s: For the answer.
             on_cut: Called with the number of the cut that is to be joined, if there is one.
+            on_held: Called with whether this task waits for the first steps of others.
 
         Raises:
             FencedError: A newer incarnation of this task has registered.
@@ -154,6 +158,7 @@ class ChiefClient:
         )
         if response.cut:
             on_cut(response.cut)
+        on_held(response.held)
         return codec.PHASES.from_wire(response.phase), response.reason
 
     def finish(

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _CALL_S = 5.0
 _CONFIRM_S = 2.0
+_LOOK_S = 0.05  # in a job that begins with a step of every task
 
 
 class Membership:
@@ -68,6 +69,7 @@ class Membership:
         self._lost = False
         self.phase = Phase.RUNNING
         self.reason = ""
+        self.is_held = False  # after its first step this task waits for those of others
         self.who = Incarnation(task, 0)
         # Called once, from the heartbeat thread, when the program must be interrupted.
         self.on_lost: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
@@ -95,12 +97,13 @@ class Membership:
         try:
             for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
                 with attempt:
-                    self.who, heartbeat_s, self.phase, self.reason = self._chief.register(
+                    answer = self._chief.register(
                         self.task,
                         self._address,
                         timeout_s=_CALL_S,
                         serves=self._report().serves,
                     )
+                    self.who, heartbeat_s, self.phase, self.reason, self.is_held = answer
         except PeerLostError as error:
             raise JoinTimeoutError(
                 f"{self.task} waited {timeout_s:g} s (join_timeout_s) for the chief at "
@@ -137,11 +140,28 @@ class Membership:
             knows=self.phase,
             timeout_s=timeout_s,
             on_cut=self.on_cut,
+            on_held=self._be_held,
         )
+
+    def _be_held(self, held: bool) -> None:
+        self.is_held = held
+
+    def _leaves_within(self, heartbeat_s: float) -> bool:
+        """Wait until a heartbeat is due; returns whether this task leaves.
+
+        Where others may wait for this task's first step, or it for theirs, one is due at once.
+        """
+        until = self._clock.now() + heartbeat_s
+        while self.is_held and until - self._clock.now() > _LOOK_S:
+            if self._clock.wait(self._leaving, _LOOK_S):
+                return True
+            if self._report().steps:
+                return False
+        return self._clock.wait(self._leaving, max(0.0, until - self._clock.now()))
 
     def _renew_until_over(self, heartbeat_s: float) -> None:
         silence, is_away = Silence(self._clock.now(), heartbeat_s + 2 * _CALL_S), False
-        while not self._clock.wait(self._leaving, heartbeat_s):
+        while not self._leaves_within(heartbeat_s):
             try:
                 phase, reason = self._heartbeat(min(_CALL_S, self._settings.lease_s))
             except PeerLostError as error:

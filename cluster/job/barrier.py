@@ -52,11 +52,12 @@ class JobBarrier:
             last = self._calls[who.task] = (who, call, self._round)
         if last[2] < self._round:
             return []
-        missing = [one.task for one in expected if not self._is_here(one)]
+        missing = [one.task for one in expected if not self.has(one)]
         if not missing:
             self._round += 1
         return missing
 
-    def _is_here(self, one: Incarnation) -> bool:
+    def has(self, one: Incarnation) -> bool:
+        """Whether a task is at the current barrier."""
         who, _, joined = self._calls.get(one.task, (None, 0, -1))
         return who == one and joined == self._round

@@ -64,6 +64,7 @@ class Job:
         self.saved_step = 0  # of the last checkpoint
         self.has_lost_variables = False  # which the reason says
         self.program_is_outside = False  # the chief's, so that it has to be told things, too
+        self.holds_first_steps = False  # tasks that have made their first step wait for the others
 
         self.members = Members(expected, chief, now, max_dynamic)
         self._shares_move = shares_move
@@ -217,6 +218,24 @@ class Job:
         missing = self._barrier.arrive(who, call, expected)
         over = (State.DONE, State.FAILED)
         return missing, [task for task in missing if self.members[task].state in over]
+
+    def yet_to_begin(self, who: TaskId) -> list[TaskId]:
+        """Tasks at work besides ``who`` that have made no step, and are not at a barrier before it.
+
+        A task without a program of its own makes none.
+        """
+        return [
+            member.task
+            for member in self.members.at_work()
+            if member.task != who
+            and not member.report.steps
+            and not self._barrier.has(Incarnation(member.task, member.generation))
+        ]
+
+    def is_held(self, who: Incarnation) -> bool:
+        """Whether a task that has made its first step is to wait for those of others."""
+        has_program = not self.members[who.task].report.serves
+        return self.holds_first_steps and has_program and bool(self.yet_to_begin(who.task))
 
     def ps_answered(
         self, task: TaskId, generation: int, counters: PsCounters, *, now: float

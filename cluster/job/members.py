@@ -116,20 +116,24 @@ class Members(dict[TaskId, Member]):
 
         Those that only serve others are not.
         """
+        return [member.task for member in self.at_work() if member.task != self._chief]
+
+    def at_work(self) -> list[Member]:
+        """Members whose program runs, the chief too."""
         return self._with_programs(State.ALIVE)
 
     def not_registered(self) -> list[TaskId]:
         """Workers of the spec that have not registered yet."""
-        return self._with_programs(State.MISSING)
+        missing = self._with_programs(State.MISSING)
+        return [member.task for member in missing if member.task != self._chief]
 
-    def _with_programs(self, state: State) -> list[TaskId]:
-        """Tasks in a state that run the program, the chief left out."""
+    def _with_programs(self, state: State) -> list[Member]:
+        """Members in a state that run the program."""
         return [
-            member.task
+            member
             for member in self.values()
             if member.state is state
             and member.task.type not in (PS, EVALUATOR)
-            and member.task != self._chief
             and not member.report.serves
         ]
 

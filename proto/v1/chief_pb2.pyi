@@ -103,20 +103,22 @@ class RegisterRequest(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., serves: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("generation", "heartbeat_s", "phase", "versions", "reason", "job")
+    __slots__ = ("generation", "heartbeat_s", "phase", "versions", "reason", "job", "held")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     generation: int
     heartbeat_s: float
     phase: _common_pb2.JobPhase
     versions: _common_pb2.Versions
     reason: str
     job: str
-    def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., reason: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
+    held: bool
+    def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., reason: _Optional[str] = ..., job: _Optional[str] = ..., held: bool = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("report", "knows")
@@ -128,14 +130,16 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, report: _Optional[_Union[TaskReport, _Mapping]] = ..., knows: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., **kwargs) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("phase", "reason", "cut")
+    __slots__ = ("phase", "reason", "cut", "held")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
     cut: int
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
+    held: bool
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., cut: _Optional[int] = ..., held: bool = ...) -> None: ...
 
 class FinishRequest(_message.Message):
     __slots__ = ("outcome", "message", "report", "exit_code")

@@ -113,7 +113,7 @@ class ChiefServicer:
                     is_gone=_has_ended(job.members.get(task)),
                     serves=request.serves,
                 )
-                phase, reason = job.phase, job.reason
+                phase, reason, held = job.phase, job.reason, job.is_held(who)
         except OtherJobError as error:
             log.warning("refused: %s", error)
             raise
@@ -125,6 +125,7 @@ class ChiefServicer:
             versions=codec.versions_to_wire(own_versions()),
             reason=reason,
             job=who.job,
+            held=held,
         )
 
     def Heartbeat(
@@ -136,10 +137,10 @@ class ChiefServicer:
         knows = codec.PHASES.from_wire(request.knows) if request.knows else Phase.RUNNING
         with self._locked_job.open() as (job, now):
             phase = job.heartbeat(who, report, now=now, knows=knows)
-            reason = job.reason
+            reason, held = job.reason, job.is_held(who)
         cut = self._locked_job.cuts.number
         return chief_pb2.HeartbeatResponse(
-            phase=codec.PHASES.to_wire(phase), reason=reason, cut=cut
+            phase=codec.PHASES.to_wire(phase), reason=reason, cut=cut, held=held
         )
 
     def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:

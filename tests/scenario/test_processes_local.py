@@ -257,6 +257,30 @@ def test_the_chief_waits_for_all_workers_unless_it_is_told_otherwise(
     assert f"chief:0 | waits {waits}" in result.stdout
 
 
+def test_tasks_that_begin_late_take_part_from_their_first_step_on(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import time\n"
+        "import numpy as np, windlass as wl\n"
+        "strategy = wl.distribute.ParameterServerStrategy()\n"
+        "resolver = strategy.cluster_resolver\n"
+        "if resolver.task_type == 'worker':\n"
+        "    time.sleep(1.0 + resolver.task_id)  # as long as a framework takes to compile\n"
+        "with strategy.scope():\n"
+        "    v = wl.Variable(np.zeros(4, np.float32), name='v')\n"
+        "made = 0\n"
+        "while strategy.global_step < 300:\n"
+        "    strategy.run(lambda: v.assign_add(np.ones(4, np.float32)))\n"
+        "    time.sleep(0.01)\n"
+        "    made += 1\n"
+        "    print('at', made) if made == 2 else None\n"
+    )
+    result = run_cli("local", "--plain", "--workers", "2", "--ps", "1", "train.py")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("| at 2") == 3, result.stdout
+
+
 def test_a_health_port_of_the_environment_is_not_for_every_task(
     write_program: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,8 +216,9 @@ def test_a_variable_of_another_shape_is_an_error_without_the_frames_of_libraries
 
 
 def test_a_variable_that_the_chief_never_creates_is_an_error_once_its_program_has_ended(
-    write_program: WriteProgram, tmp_path: Path
+    write_program: WriteProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WINDLASS_WAIT_FOR_WORKERS", "0")  # whose first step would never come
     program = write_program(
         replace={
             'name="b"': 'name=f"b{strategy.task_index > 0}"',

@@ -121,6 +121,9 @@ class JobLeader:
                 control.close()
         with self.locked_job.open() as (job, now):
             job.program_is_outside = program_is_outside
+            job.holds_first_steps = bool(
+                self._settings.wait_for_workers and not self._plane.in_sync
+            )
             job.identify(self._known.job, after=max(self._known.last_generation, last_generation))
             for control in self._controls[self._num_servers :]:
                 job.add_ps(control.task, control.address, now=now)
@@ -321,6 +324,19 @@ class JobLeader:
     def wait_for_workers(self, check: Callable[[], None]) -> None:
         """Wait for as many workers as the settings ask for; see ``enough_workers.py``."""
         wait_for_workers(self.locked_job, self._settings, self._task, check, resumes=self._resumes)
+
+    def tell_first_steps(self) -> str:
+        """Have the status say whose first step the chief waits for; returns their short names."""
+        with self.locked_job.open() as (job, _):
+            names = ", ".join(each.short for each in job.yet_to_begin(self._task.task))
+            job.wait_for(f"waiting for the first step of {names}" if names else "")
+        return names
+
+    def end_first_steps(self) -> None:
+        """From now on nobody waits for the first steps of others."""
+        with self.locked_job.open() as (job, _):
+            job.holds_first_steps = False
+            job.wait_for("")
 
     def stop(self, reason: str) -> None:
         """Ask every task to end at its next step."""

@@ -49,6 +49,7 @@ class PlayedChief:
         self.finish_answer: Phase | WindlassError = Phase.RUNNING
         self.known: Phase | None = None  # of the end, as the task has said
         self.cut = 0
+        self.holds = False
 
     def register(
         self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
@@ -57,7 +58,7 @@ class PlayedChief:
         error = self.registrations.pop(0) if len(self.registrations) > 1 else self.registrations[0]
         if error is not None:
             raise error
-        return Incarnation(task, 7), 1.0, self.phase, self.reason
+        return Incarnation(task, 7), 1.0, self.phase, self.reason, self.holds
 
     def heartbeat(
         self,
@@ -67,8 +68,10 @@ class PlayedChief:
         knows: Phase,
         timeout_s: float,
         on_cut: Callable[[int], None],
+        on_held: Callable[[bool], None],
     ) -> Any:
         assert timeout_s > 0
+        on_held(self.holds)
         if self.cut:
             on_cut(self.cut)
         assert who == Incarnation(TASK, 7)
@@ -377,6 +380,33 @@ def test_a_chief_that_is_gone_does_not_hold_up_the_end(
     played.chief.finish_answer = LOST
     played.membership.finish(Outcome.DONE)
     assert "could not report the end to the chief: connection refused" in caplog.text
+
+
+def test_where_first_steps_are_waited_for_they_are_told_at_once(played: Played) -> None:
+    told_at = list[float]()
+    played.chief.holds = True
+
+    class Clock(ManualClock):
+        def wait(self, event: threading.Event, timeout_s: float) -> bool:
+            is_set = super().wait(event, timeout_s)
+            played.steps = int(self.now() > 1.42)
+            return is_set
+
+    played.membership._clock = clock = Clock()
+    heartbeat = played.chief.heartbeat
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        told_at.append(round(clock.now(), 2))
+        played.chief.holds = len(told_at) < 4
+        return heartbeat(*args, **kwargs)
+
+    played.chief.heartbeat = timed  # type: ignore[method-assign]
+    played.membership.join()
+    assert played.membership.is_held
+    played.say(*[(Phase.RUNNING, "")] * 4, (Phase.DONE, ""), (Phase.DONE, ""))
+    played.until_over()
+    assert told_at[:5] == [1.0, 1.45, 1.5, 1.55, 2.55], "and asked again and again until they are"
+    assert not played.membership.is_held
 
 
 def test_leaving_ends_the_heartbeats_without_a_word(played: Played) -> None:

@@ -393,3 +393,38 @@ def test_a_chief_that_leaves_a_stopping_job_has_it_stopped() -> None:
     job.finish(lives[CHIEF], Outcome.LEFT, "asked to stop", REPORT, now=2)
     job.complete()
     assert job.phase is Phase.STOPPED
+
+
+def _held(job: Job, lives: dict[TaskId, Incarnation]) -> list[TaskId]:
+    return [task for task in (CHIEF, W0, W1) if job.is_held(lives[task])]
+
+
+def test_a_job_that_begins_together_holds_who_has_made_a_step_until_all_have() -> None:
+    job, lives = _job()
+    assert not _held(job, lives), "unless it is said"
+    job.holds_first_steps = True
+    assert _held(job, lives) == [CHIEF, W0, W1]
+    job.heartbeat(lives[CHIEF], TaskReport(steps=1), now=1)
+    job.heartbeat(lives[W0], TaskReport(steps=1), now=1)
+    assert job.yet_to_begin(CHIEF) == [W1]
+    assert _held(job, lives) == [CHIEF, W0]
+    job.heartbeat(lives[W1], TaskReport(steps=1), now=1)
+    assert not _held(job, lives)
+    job.register(W1, now=2)  # started again: the others have begun, and need not wait twice
+    assert not job.is_held(job.register(W1, now=2))
+
+
+def test_who_makes_no_step_of_its_own_holds_nobody() -> None:
+    job, lives = _job()
+    job.holds_first_steps = True
+    job.heartbeat(lives[CHIEF], TaskReport(steps=1), now=1)
+    job.heartbeat(lives[W0], TaskReport(serves=True), now=1)
+    assert not job.is_held(lives[W0])
+    assert job.yet_to_begin(CHIEF) == [W1]
+    job.arrive(lives[W1], 1, now=1)
+    assert not _held(job, lives), "one at a barrier may wait for the chief"
+    job.arrive(lives[CHIEF], 1, now=1)
+    job.arrive(lives[W0], 1, now=1)  # the barrier is over
+    assert job.yet_to_begin(CHIEF) == [W1]
+    job.finish(lives[W1], Outcome.DONE, "", TaskReport(), now=2)
+    assert not _held(job, lives)

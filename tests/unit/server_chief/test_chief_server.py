@@ -67,10 +67,10 @@ def register(client: ChiefClient, task: TaskId) -> Incarnation:
 
 
 def test_registering_gives_the_generation_the_heartbeat_and_the_phase(client: ChiefClient) -> None:
-    who, heartbeat_s, phase, reason = client.register(W0, "here:1", timeout_s=T)
+    who, heartbeat_s, phase, reason, held = client.register(W0, "here:1", timeout_s=T)
     assert who.task == W0
     assert who.generation > 0
-    assert (heartbeat_s, phase, reason) == (0.25, Phase.RUNNING, "")
+    assert (heartbeat_s, phase, reason, held) == (0.25, Phase.RUNNING, "", False)
 
 
 def test_each_registration_is_a_new_generation_and_fences_the_one_before(
@@ -143,7 +143,7 @@ def test_a_failure_is_reported_to_everybody_with_the_task_and_its_words(
     failed = client.finish(first, Outcome.FAILED, "ValueError: boom", TaskReport(), timeout_s=T)
     told = client.heartbeat(second, TaskReport(), timeout_s=T)
     assert told == failed == (Phase.FAILED, "/job:worker/task:0 failed: ValueError: boom")
-    assert client.register(W0, "", timeout_s=T)[2:] == told, "who comes late is told, too"
+    assert client.register(W0, "", timeout_s=T)[2:4] == told, "who comes late is told, too"
 
 
 def test_stopping_is_asked_for_with_a_reason_and_heard_by_all(client: ChiefClient) -> None:
