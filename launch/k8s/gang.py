@@ -20,7 +20,7 @@ QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 _COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
-_VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 
 
 def with_gang(template: Json, job: JobFile, form: Form) -> Json:
@@ -36,7 +36,7 @@ def with_gang(template: Json, job: JobFile, form: Form) -> Json:
         case "coscheduling":
             added["labels"] = {_COSCHEDULING_GROUP: job.name}
         case "volcano":
-            added["annotations"] = {_VOLCANO_GROUP: job.name}
+            added["annotations"] = {VOLCANO_GROUP: job.name}
     metadata = dict(template["metadata"])
     for key, values in added.items():
         if values:
@@ -82,6 +82,6 @@ def gang_of(workers: Json) -> str:
     named = {
         KUEUE_GROUP: "Kueue",
         _COSCHEDULING_GROUP: "coscheduling",
-        _VOLCANO_GROUP: "Volcano",
+        VOLCANO_GROUP: "Volcano",
     }
     return next((who for key, who in named.items() if key in found), "")

@@ -1,7 +1,7 @@
 """Which pods an object makes: its templates, and how many of each. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
@@ -15,11 +15,13 @@ class MadePods:
         owner: Name of what makes them.
         count: How many.
         spec: Spec of a pod.
+        metadata: Labels and annotations of a pod.
     """
 
     owner: str
     count: int
     spec: Json
+    metadata: Json = field(default_factory=dict)
 
 
 def made_pods(document: Json) -> Iterator[MadePods]:
@@ -33,7 +35,8 @@ def made_pods(document: Json) -> Iterator[MadePods]:
 
 
 def _of(owner: str, spec: Json) -> Iterator[MadePods]:
-    made = (spec.get("template") or {}).get("spec") or {}
+    template = spec.get("template") or {}
+    made = template.get("spec") or {}
     if "containers" in made:
         count = spec.get("replicas", spec.get("parallelism", 1))
-        yield MadePods(owner, int(count or 0), made)
+        yield MadePods(owner, int(count or 0), made, template.get("metadata") or {})

@@ -1,4 +1,5 @@
-"""Warnings before a job is applied: what its pods name and the namespace lacks, and quotas.
+"""Warnings before a job is applied: what its pods name and the namespace lacks, quotas, and what
+admission says to a pod.
 
 Nothing here stops an apply. What is missing may come later, and pods wait for it; what the caller
 may not look at is left out.
@@ -9,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.errors import AccessError
+from ...cluster.resolvers.pod_access import account_of
+from ...core.errors import AccessError, WindlassError
 from .client import KubernetesApi
+from .gang import VOLCANO_GROUP
 from .kinds import kind_of
 from .made_pods import made_pods
 from .quantities import over_quota, total_of
@@ -18,6 +21,7 @@ from .quantities import over_quota, total_of
 Json = dict[str, Any]
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_QUOTA = "exceeded quota"
 # Provisioners that make file systems which one node mounts: of kind and k3s, and of block devices.
 _OF_ONE_NODE = frozenset(
     {
@@ -51,7 +55,7 @@ def warnings(api: KubernetesApi, documents: Sequence[Json]) -> list[str]:
     """
     api.check_namespace()
     found = [*_missing(api, documents), *_storage(api, documents), *_quotas(api, documents)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *_refused_pods(api, documents)]))
 
 
 def _missing(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
@@ -158,6 +162,29 @@ def _of_one_node(claim: Json, classes: Sequence[Json]) -> Iterator[str]:
 
 def _is_default(item: Json) -> bool:
     return (item["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+
+
+def _refused_pods(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
+    """What admission says to a pod of each role, tried in a dry run: a PriorityClass or a
+    RuntimeClass that is not there, limits of the namespace, policies. Jobs and StatefulSets are
+    accepted all the same, and then have no pods.
+    """
+    for made in (each for document in documents for each in made_pods(document)):
+        if VOLCANO_GROUP in (made.metadata.get("annotations") or {}):
+            continue  # refused before its PodGroup is there
+        # An account may be among what is applied; whether one is missing is said above.
+        spec = {key: value for key, value in made.spec.items() if key != "serviceAccountName"}
+        metadata = {**made.metadata, "name": f"{made.owner}-check"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        try:
+            refusal = api.try_apply(pod)
+        except WindlassError:  # a webhook that fails, for instance
+            return
+        if refusal is None or refusal.status != 403 or account_of(refusal.message):
+            continue
+        if _QUOTA not in refusal.message:  # which counts pods that are there already
+            words = refusal.words.partition(" is forbidden: ")[2] or refusal.words
+            yield f"pods of {made.owner} will not be admitted: {words}"
 
 
 def _quotas(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:

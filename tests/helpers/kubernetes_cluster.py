@@ -28,6 +28,7 @@ from helpers.kubernetes_rules import (
     merged,
     missing,
     no_object,
+    refused_pod,
     refused_update,
     status,
 )
@@ -256,6 +257,10 @@ class KubernetesCluster:
             if kind == "TrainJob" and ("TrainingRuntime", name) not in self._objects:
                 text = "specified trainingRuntime must be created before the TrainJob is created"
                 return 403, status(403, f"admission webhook denied the request: {text}")
+            if kind == "Pod" and before is None:
+                refused = refused_pod(name, item["spec"], lambda *key: key in self._objects)
+                if refused is not None:
+                    return 403, refused
             refused = refused_update(kind, name, before, item) if before is not None else None
             if refused is not None:
                 return 422, refused

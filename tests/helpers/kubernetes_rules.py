@@ -6,7 +6,7 @@ are ``Status`` objects, whose ``details.causes`` name fields.
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from helpers.pod_listings import Listed
@@ -30,9 +30,11 @@ PLURALS = {
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",
     "PodGroup": "podgroups",
+    "PriorityClass": "priorityclasses",
     "ResourceQuota": "resourcequotas",
     "Role": "roles",
     "RoleBinding": "rolebindings",
+    "RuntimeClass": "runtimeclasses",
     "Secret": "secrets",
     "Service": "services",
     "ServiceAccount": "serviceaccounts",
@@ -100,6 +102,33 @@ def conflict(owned: dict[str, str]) -> Listed:
     number = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
     text = "; ".join(f"{each['message']}: {each['field']}" for each in causes)
     return status(409, f"Apply failed with {number}: {text}", "Conflict", causes=causes)
+
+
+def refused_pod(name: str, spec: Listed, has: Callable[[str, str], bool]) -> Listed | None:
+    """What admission says against a pod that names what is not there; None: nothing.
+
+    Source: ``plugin/pkg/admission/{priority,runtimeclass,serviceaccount}/admission.go``.
+
+    Args:
+        name: Name of the pod.
+        spec: Its spec.
+        has: Whether there is an object of a kind and a name.
+    """
+    account = spec.get("serviceAccountName", "default")
+    says = {
+        ("PriorityClass", spec.get("priorityClassName")): "no PriorityClass with name {} was found",
+        ("RuntimeClass", spec.get("runtimeClassName")): (
+            'pod rejected: RuntimeClass "{}" not found'
+        ),
+        ("ServiceAccount", "" if account == "default" else account): (
+            'error looking up service account train/{0}: serviceaccount "{0}" not found'
+        ),
+    }
+    for (kind, named), why in says.items():
+        if named and not has(kind, named):
+            text = f'pods "{name}" is forbidden: {why.format(named)}'
+            return status(403, text, "Forbidden", name=name, kind="pods")
+    return None
 
 
 def refused_update(kind: str, name: str, before: Listed, after: Listed) -> Listed | None:

@@ -181,3 +181,72 @@ def test_a_job_that_is_there_already_is_counted_once(
     assert warnings(api, manifests(digits())) == []
     cluster.put("ResourceQuota", quota({"pods": "0"}, {}, scopes=["BestEffort"]))
     assert warnings(api, manifests(digits())) == []
+
+
+def with_part(**changes: object) -> list[Listed]:
+    part = digits().kubernetes.model_copy(update=changes)
+    return manifests(digits().model_copy(update={"kubernetes": part}))
+
+
+def test_a_priority_class_that_is_not_there_is_said_before_pods_are_missing(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    documents = with_part(priority_class="high")
+    said = warnings(api, documents)
+    assert said == [
+        f"pods of digits-{role} will not be admitted: no PriorityClass with name high was found"
+        for role in ("ps", "chief", "worker", "evaluator")
+    ]
+    assert {kind for kind, _ in cluster.names()} == {"StorageClass"}, "nothing was made"
+    cluster.put("PriorityClass", {"metadata": {"name": "high"}})
+    assert warnings(api, documents) == []
+
+
+def test_a_runtime_class_that_kustomize_has_added_is_looked_for(api: KubernetesApi) -> None:
+    [document] = [each for each in manifests(digits()) if each["metadata"]["name"] == "digits-ps"]
+    document["spec"]["template"]["spec"]["runtimeClassName"] = "gvisor"
+    [_, said] = warnings(api, [document])  # the first is about the claim
+    assert said.endswith('pod rejected: RuntimeClass "gvisor" not found')
+
+
+def test_an_account_and_pull_secrets_that_are_missing_are_named_once(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    documents = with_part(service_account="robot", image_pull_secrets=["registry"], end_job=True)
+    said = warnings(api, documents)
+    assert [each.partition(" in namespace")[0] for each in said] == [
+        "there is no Secret registry",
+        "there is no ServiceAccount robot",
+    ]
+    # The chief's own account comes with the job.
+    assert warnings(api, with_part(end_job=True)) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(
+            'pods is forbidden: User "ann" cannot patch resource "pods" in API group "" in the '
+            'namespace "train"',
+            id="the caller may make no pods",
+        ),
+        pytest.param(
+            'pods "digits-ps-check" is forbidden: exceeded quota: team, requested: pods=1, used: '
+            "pods=6, limited: pods=6",
+            id="the job's own pods fill the quota",
+        ),
+    ],
+)
+def test_a_refusal_that_is_not_about_the_jobs_pods_is_left_out(
+    cluster: KubernetesCluster, api: KubernetesApi, message: str
+) -> None:
+    cluster.refusals = [Refused(403, message, path="-check") for _ in range(4)]
+    assert warnings(api, manifests(digits())) == []
+
+
+def test_what_a_policy_says_of_pods_is_said(cluster: KubernetesCluster, api: KubernetesApi) -> None:
+    text = 'pods "digits-ps-check" is forbidden: maximum memory usage per Container is 256Mi'
+    cluster.refusals = [Refused(403, text, path="/digits-ps-check")]
+    assert warnings(api, manifests(digits())) == [
+        "pods of digits-ps will not be admitted: maximum memory usage per Container is 256Mi"
+    ]
