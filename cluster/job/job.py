@@ -60,6 +60,7 @@ class Job:
         self.began = now
         self.phase = Phase.RUNNING
         self.reason = ""
+        self.caveat = ""  # which the status shows while the job runs
         self.has_failed_for_good = False  # by a task that would fail again
         self.saved_step = 0  # of the last checkpoint
         self.has_lost_variables = False  # which the reason says
@@ -195,8 +196,8 @@ class Job:
         if member.state not in (State.DONE, State.FAILED):
             member.enter(State(outcome.value), now, message)
             if outcome is Outcome.FAILED and who.task.type != EVALUATOR:
-                self.has_failed_for_good |= not (self.phase.is_over or is_retryable(exit_code))
-                self.fail(f"{who.task} failed: {message}")
+                for_good = not is_retryable(exit_code)
+                self.fail(f"{who.task} failed: {message}", for_good=for_good)
             elif outcome is Outcome.LEFT and who.task == self.chief and self.phase is Phase.RUNNING:
                 self.fail(f"{who.task} left before the work was complete: {message}")
         return self.phase
@@ -301,9 +302,15 @@ class Job:
         if self.phase is Phase.RUNNING:
             self._enter_phase(Phase.STOPPING, reason)
 
-    def fail(self, reason: str) -> None:
-        """The job cannot succeed. The first reason is kept."""
+    def fail(self, reason: str, *, for_good: bool = False) -> None:
+        """The job cannot succeed. The first reason is kept.
+
+        Args:
+            reason: Why, for people.
+            for_good: A task would fail again if all were started once more.
+        """
         if not self.phase.is_over:
+            self.has_failed_for_good = for_good
             self._enter_phase(Phase.FAILED, reason)
 
     def fail_without_variables(self, why: str) -> None:
@@ -336,7 +343,7 @@ class Job:
     def wait_for(self, what: str) -> None:
         """The chief waits for something, which the status shows; empty: no longer."""
         if self.phase is Phase.RUNNING:
-            self.reason = what
+            self.reason = what or self.caveat
 
     def complete(self) -> None:
         """The last checkpoint is written: the job is over."""

@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 _ATTACH_S = 2.0
 _LEAST_CALLS = 8  # at once, to all ps: some may come later
 # Pods of one job that are deleted together get SIGTERM within two seconds: each kubelet hears of
-# it by itself.
+# it by itself. Behind a busy controller, which deletes the pods of each Job, it takes longer.
 _WATCH_S = 3.0
+_WATCH = 1 / 4  # of leave_grace_s, where tasks train on meanwhile
 
 
 class ChiefLoop:
@@ -180,7 +181,7 @@ class ChiefLoop:
             return error
 
     def hand_over(
-        self, *, global_step: int, why_no_next: Callable[[], str], watch_s: float = _WATCH_S
+        self, *, global_step: int, why_no_next: Callable[[], str], watch_s: float | None = None
     ) -> bool:
         """Save, and leave the job to the next chief; the other tasks go on.
 
@@ -191,16 +192,19 @@ class ChiefLoop:
         Args:
             global_step: The last global step that the chief's program has seen.
             why_no_next: Why no other chief follows, as far as that can be known; empty: one may.
-            watch_s: How long the others are watched. Unit: seconds.
+            watch_s: How long the others are watched; None: for three seconds, or where others train
+                on meanwhile for a quarter of ``leave_grace_s``. Unit: seconds.
 
         Returns:
             Whether it was left; False: the job stops, or is over.
         """
         clock, saver = self._locked_job.clock, self._saver
         saver.end_periods()
-        until = clock.now() + watch_s
-        with self._locked_job.open() as (job, _):
-            at_work = job.members.workers_at_work
+        with self._locked_job.open() as (job, now):
+            at_work, trains = job.members.workers_at_work, bool(job.members.waited_for())
+        if watch_s is None:
+            watch_s = max(_WATCH_S, trains * _WATCH * self._settings.leave_grace_s)
+        until = now + watch_s
         saver.wait()
         with self._locked_job.open() as (job, _):
             step, pushes = max(job.members.global_step, global_step), job.members.pushes

@@ -244,6 +244,17 @@ def test_an_evaluator_that_fails_does_not() -> None:
     assert job.members[EVALUATOR].state is State.FAILED
 
 
+def test_what_a_job_lacks_is_its_reason_while_it_runs_and_waits_for_nothing() -> None:
+    job, _ = _job()
+    job.caveat = "nothing is kept"
+    job.wait_for("waiting for worker:1")
+    assert job.reason == "waiting for worker:1"
+    job.wait_for("")
+    assert job.reason == "nothing is kept"
+    job.complete()
+    assert job.reason == ""
+
+
 def test_the_first_reason_stays() -> None:
     job, lives = _job()
     job.fail("first")

@@ -31,10 +31,11 @@ def make_loop(
     controls: Sequence[object],
     checkpointer: object = None,
     keeper: object = None,
+    settings: Settings = SETTINGS,
 ) -> ChiefLoop:
-    saver = JobSaver(locked_job, cast(Checkpointer, checkpointer), SETTINGS)
+    saver = JobSaver(locked_job, cast(Checkpointer, checkpointer), settings)
     return ChiefLoop(
-        locked_job, who, "", cast(list[PsControl], controls), saver, SETTINGS,
+        locked_job, who, "", cast(list[PsControl], controls), saver, settings,
         cast(ShareKeeper, keeper),
     )  # fmt: skip
 
@@ -238,6 +239,30 @@ def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
     assert saved.did[0] == (7, False), "whoever ends in between has lost nothing"
     assert (saved.did[-1] is Phase.RUNNING) == left, "the next chief reads it"
     assert clock.now() == pytest.approx(2 if 2 in (drains_s, leaves_s) else 5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("serves", "drains_s", "leaves"),
+    [
+        pytest.param(False, 10, False, id="others train meanwhile"),
+        pytest.param(True, 10, True, id="the others wait for a coordinator"),
+        pytest.param(True, 2, False, id="at once"),
+        pytest.param(False, 13, True, id="later"),
+    ],
+)
+def test_a_chief_looks_for_longer_where_nothing_stands_still_for_that(
+    serves: bool, drains_s: float, leaves: bool
+) -> None:
+    clock = Watched()
+    ps, saved = Answering(clock, drains_s), Saved()
+    job = Job([(t, "") for t in (CHIEF, W0, ps.task)], chief=CHIEF, lease_s=1000, now=0)
+    locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
+    loop = make_loop(locked_job, who, [ps], saved, settings=Settings(leave_grace_s=45))
+    job.register(W0, now=0, serves=serves)
+    clock.turn = lambda _: loop._attach()
+    loop.start()
+    assert loop.hand_over(global_step=7, why_no_next=lambda: "") is leaves
+    loop.close()
 
 
 class Watched(ManualClock):
