@@ -449,7 +449,7 @@ _HEAD = """\
 
 Every public name of `tf.distribute` and `tf.compat.v1.distribute` in TensorFlow {version}, and what
 belongs to them elsewhere, with its state here. `tf.distribute.X` is `wl.distribute.X`, after
-`import windlass as wl`.
+`import windlass as wl`; where another module has a name, its row says so.
 
 - **same**: here, and takes what TensorFlow's takes.
 - **differs**: here; the note says what is not the same.
@@ -506,6 +506,9 @@ def _rows(path: str, full: bool, names: dict[str, Any], states: dict[str, State]
     title = f"`{path if full else path.rpartition('.')[2]}{told}`"
     if described.get("base"):
         title += f", a `{described['base'].rpartition('.')[2]}`"
+    moved = state.here.replace("windlass", "wl", 1)
+    if full and state.is_here and moved != path.replace("tf", "wl", 1):
+        title += f", here `{moved}`"
     members = [name for name in names if name.rpartition(".")[0] == path]
     if not state.is_here:
         own = ", ".join(f"`{name.rpartition('.')[2]}`" for name in members)

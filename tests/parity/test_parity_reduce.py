@@ -190,6 +190,15 @@ def test_an_object_all_replicas_share_counts_once_for_each(side: Side) -> Any:
     ]
 
 
+@differ(theirs="ValueError", ours=[{"PerReplica": [2.0, 2.0]}, {"PerReplica": [4, 4]}])
+def test_a_replica_reduces_integers_and_floats_together(side: Side) -> Any:
+    """TensorFlow has the one on the host and the other on the device, and refuses both at once."""
+    parts = {"loss": side.array(1.0), "examples": side.array(2, "int32")}
+    context = side.distribute.get_replica_context
+    reduced = side.strategy("Mirrored", 2).run(lambda: context().all_reduce("SUM", parts.copy()))
+    return [reduced["loss"], reduced["examples"]]
+
+
 @pytest.mark.parametrize("kind", ["default", "OneDevice"])
 @alike()
 def test_with_one_replica_everything_is_the_value(side: Side, kind: str) -> Any:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 GivenStrategy = Strategy | Callable[[], Strategy]
 """A strategy, or what makes one when it is needed, such as the class itself."""
 
-SAVE_SECS = 600.0
+SAVE_SECS = 600
 
 
 @dataclass(frozen=True)
