@@ -101,7 +101,7 @@ class CollectiveServer(HostedServer):
     def _accept_link(self, greeting: Greeting) -> bool:
         """Take a link in once its sender begins: one that gave up must not replace a good link."""
         connection = greeting.connection
-        who = codec.incarnation_from_wire(getattr(greeting.hello, "from"))
+        who = codec.sender_of(greeting.hello)
         if is_other_job(self._job_id, who.job):
             raise OtherJobError(
                 f"{self._task} trains in job {self._job_id!r}, {who.task} in job {who.job!r}: two "

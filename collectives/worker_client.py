@@ -13,13 +13,13 @@ from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
 from ..core.wire.error_table import from_detail
-from ..net.channel import invoke, open_channel
 from ..net.connection import Connection
 from ..net.connection_choice import ConnectionKind
 from ..net.dial import Dialer, WrapStream, receive_message
 from ..net.reach import reach
 from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
+from ..net.unary_client import UnaryClient
 from ..proto.v1 import collective_pb2, collective_pb2_grpc, session_pb2
 from .ring_frames import RingMember, RingProgress, Sender
 from .slot_link import LINK_BYTES, SlotSender
@@ -31,7 +31,7 @@ SERVICE = "ring"
 _ATTEMPT_TIMEOUT_S = 5.0
 
 
-class WorkerClient:
+class WorkerClient(UnaryClient):
     """One other worker.
 
     Args:
@@ -50,17 +50,11 @@ class WorkerClient:
         caller: TaskId,
         wrap: WrapStream = lambda stream: stream,
     ) -> None:
+        principal = principal_of_task(caller, settings.job_id)
+        super().__init__(address, f"{task} ({address})", settings, principal)
         self.task = task
-        self.address = address
-        self._settings = settings
         self._wrap = wrap
-        self._channel = open_channel(address, settings, principal_of_task(caller, settings.job_id))
         self._stub = collective_pb2_grpc.CollectiveStub(self._channel)
-
-    @property
-    def peer(self) -> str:
-        """For messages."""
-        return f"{self.task} ({self.address})"
 
     def open_link(
         self,
@@ -121,19 +115,11 @@ class WorkerClient:
         Raises:
             PeerLostError: It does not answer.
         """
-        answer = invoke(
-            self._stub.Probe,
-            collective_pb2.ProbeRequest(ring=ring),
-            peer=self.peer,
-            doing="probe",
-            timeout_s=timeout_s,
+        answer = self._call(
+            self._stub.Probe, collective_pb2.ProbeRequest(ring=ring), "probe", timeout_s
         )
         failure = from_detail(answer.failure) if answer.HasField("failure") else None
         return RingProgress(answer.calls, answer.doing, answer.waiting, failure)
-
-    def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
 
 
 def _begin_with_slots(connection: Connection) -> SlotSender:

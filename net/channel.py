@@ -1,6 +1,5 @@
 """gRPC channels to peers, and calls whose failures are our errors."""
 
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,7 +7,6 @@ import grpc
 
 from ..cluster.access.principal import Principal
 from ..cluster.access.rights import rule_of
-from ..core.errors import PeerLostError
 from ..core.settings import Settings
 from ..core.wire.error_table import from_rpc_error
 from .auth.credentials import Credentials, credentials_for, dialled_address
@@ -146,41 +144,3 @@ def invoke(
         return method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
     except grpc.RpcError as failure:
         raise from_rpc_error(failure, peer=peer, doing=doing) from failure
-
-
-class Watch:
-    """Unary calls that wait for something, one after the other, in a thread of their own.
-
-    Before their channel is closed they have to end: a call that begins on a closed channel may end
-    the process.
-    """
-
-    def __init__(self) -> None:
-        self._calling = threading.Lock()
-        self._is_over = False
-
-    def invoke(
-        self,
-        method: Callable[..., _Response],
-        request: Any,
-        *,
-        peer: str,
-        doing: str,
-        timeout_s: float,
-    ) -> _Response:
-        """As :func:`invoke`.
-
-        Raises:
-            WindlassError: The peer's error, or PeerLostError if it did not answer, or if this is
-                over.
-        """
-        with self._calling:
-            if self._is_over:
-                raise PeerLostError(f"{doing}: {peer} is not asked any more", peer=peer)
-            return invoke(method, request, peer=peer, doing=doing, timeout_s=timeout_s)
-
-    def end(self) -> None:
-        """Begin no other call; returns when none is under way. From any thread."""
-        self._is_over = True
-        with self._calling:
-            pass

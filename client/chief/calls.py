@@ -15,7 +15,8 @@ from ...core.task import Incarnation, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire
-from ...net.channel import Watch, invoke, open_channel
+from ...core.wire.same_fields import from_message
+from ...net.unary_client import WatchingClient
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
 
 
@@ -67,7 +68,7 @@ class JobStatus:
     cuts: CutCounts = field(default_factory=CutCounts)
 
 
-class ChiefClient:
+class ChiefClient(WatchingClient):
     """Unary calls to the chief. Thread-safe.
 
     Args:
@@ -77,11 +78,7 @@ class ChiefClient:
     """
 
     def __init__(self, address: str, settings: Settings, who: Principal) -> None:
-        self.address = address
-        self._settings = settings
-        self._peer = f"the chief ({address})"
-        self._channel = open_channel(address, settings, who)
-        self._watching = Watch()
+        super().__init__(address, f"the chief ({address})", settings, who)
         self._stub = chief_pb2_grpc.ChiefStub(self._channel)
 
     def register(
@@ -113,10 +110,8 @@ class ChiefClient:
             job=self._settings.job_id,
             serves=serves,
         )
-        response = invoke(
-            self._stub.Register, request, peer=self._peer, doing="register", timeout_s=timeout_s
-        )
-        check_protocol(own_versions(), codec.versions_from_wire(response.versions), peer=self._peer)
+        response = self._call(self._stub.Register, request, "register", timeout_s)
+        check_protocol(own_versions(), codec.versions_from_wire(response.versions), peer=self.peer)
         return (
             Incarnation(task, response.generation, response.job),
             response.heartbeat_s,
@@ -152,10 +147,8 @@ class ChiefClient:
         request = chief_pb2.HeartbeatRequest(
             report=codec.report_to_wire(report), knows=codec.PHASES.to_wire(knows)
         )
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
-        response = invoke(
-            self._stub.Heartbeat, request, peer=self._peer, doing="heartbeat", timeout_s=timeout_s
-        )
+        codec.set_sender(request, who)
+        response = self._call(self._stub.Heartbeat, request, "heartbeat", timeout_s)
         if response.cut:
             on_cut(response.cut)
         on_held(response.held)
@@ -183,10 +176,8 @@ class ChiefClient:
             report=codec.report_to_wire(report),
             exit_code=exit_code,
         )
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
-        response = invoke(
-            self._stub.Finish, request, peer=self._peer, doing="finish", timeout_s=timeout_s
-        )
+        codec.set_sender(request, who)
+        response = self._call(self._stub.Finish, request, "finish", timeout_s)
         return codec.PHASES.from_wire(response.phase), response.reason
 
     def arrive(
@@ -199,10 +190,8 @@ class ChiefClient:
             PeerLostError: No answer.
         """
         request = chief_pb2.ArriveRequest(call=call)
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
-        response = invoke(
-            self._stub.Arrive, request, peer=self._peer, doing="barrier", timeout_s=timeout_s
-        )
+        codec.set_sender(request, who)
+        response = self._call(self._stub.Arrive, request, "barrier", timeout_s)
         missing = [codec.task_from_wire(task) for task in response.missing]
         return missing, [codec.task_from_wire(task) for task in response.finished]
 
@@ -221,7 +210,7 @@ class ChiefClient:
             job=self._settings.job_id,
             versions=codec.versions_to_wire(own_versions()),
         )
-        invoke(self._stub.JoinPs, request, peer=self._peer, doing="join", timeout_s=timeout_s)
+        self._call(self._stub.JoinPs, request, "join", timeout_s)
 
     def scale_ps(self, count: int, *, timeout_s: float) -> None:
         """Say how many ps the job is to have; its launcher starts and stops them.
@@ -232,7 +221,7 @@ class ChiefClient:
             ConfigurationError: Its shares do not move.
         """
         request = chief_pb2.ScalePsRequest(count=count)
-        invoke(self._stub.ScalePs, request, peer=self._peer, doing="scale", timeout_s=timeout_s)
+        self._call(self._stub.ScalePs, request, "scale", timeout_s)
 
     def watch_leaders(self, seen: int, *, timeout_s: float) -> tuple[int, int, list[ShareLeader]]:
         """Which ps leads each share, once that changes or half a second is over.
@@ -248,19 +237,10 @@ class ChiefClient:
         Raises:
             PeerLostError: No answer.
         """
-        response = self._watching.invoke(
-            self._stub.WatchLeaders,
-            chief_pb2.WatchLeadersRequest(seen=seen),
-            peer=self._peer,
-            doing="watch",
-            timeout_s=timeout_s,
-        )
+        request = chief_pb2.WatchLeadersRequest(seen=seen)
+        response = self._watch(self._stub.WatchLeaders, request, timeout_s)
         leaders = [_leader_from_wire(each) for each in response.leaders]
         return response.changes, response.shares, leaders
-
-    def end_watch(self) -> None:
-        """End :meth:`watch_leaders`, before :meth:`close`; returns when no call is under way."""
-        self._watching.end()
 
     def join_cut(self, who: Incarnation, number: int, *, timeout_s: float) -> tuple[bool, float]:
         """Take part in a cut.
@@ -272,10 +252,8 @@ class ChiefClient:
             PeerLostError: No answer.
         """
         request = chief_pb2.JoinCutRequest(cut=number)
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
-        response = invoke(
-            self._stub.JoinCut, request, peer=self._peer, doing="join a cut", timeout_s=timeout_s
-        )
+        codec.set_sender(request, who)
+        response = self._call(self._stub.JoinCut, request, "join a cut", timeout_s)
         return response.marks, response.again_s
 
     def take_cut(
@@ -296,10 +274,8 @@ class ChiefClient:
             PeerLostError: No answer.
         """
         request = chief_pb2.TakeCutRequest(rows_only=rows_only)
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
-        response = invoke(
-            self._stub.TakeCut, request, peer=self._peer, doing="take a cut", timeout_s=timeout_s
-        )
+        codec.set_sender(request, who)
+        response = self._call(self._stub.TakeCut, request, "take a cut", timeout_s)
         return response.cut, response.global_step, marks_from_wire(response.marks)
 
     def release_cut(self, who: Incarnation, number: int, *, timeout_s: float) -> None:
@@ -309,22 +285,8 @@ class ChiefClient:
             PeerLostError: No answer.
         """
         request = chief_pb2.ReleaseCutRequest(cut=number)
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
-        invoke(
-            self._stub.ReleaseCut, request, peer=self._peer, doing="end a cut", timeout_s=timeout_s
-        )
-
-    def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
-        """Ask the job to save and stop.
-
-        Raises:
-            PeerLostError: No answer.
-        """
-        request = chief_pb2.StopJobRequest(reason=reason)
-        response = invoke(
-            self._stub.StopJob, request, peer=self._peer, doing="stop the job", timeout_s=timeout_s
-        )
-        return codec.PHASES.from_wire(response.phase)
+        codec.set_sender(request, who)
+        self._call(self._stub.ReleaseCut, request, "end a cut", timeout_s)
 
     def move_share(self, share: int, to: TaskId, *, timeout_s: float) -> Move:
         """Have another ps lead a share; returns before it does (:meth:`status` says when).
@@ -337,9 +299,7 @@ class ChiefClient:
             PeerLostError: No answer.
         """
         request = chief_pb2.MoveShareRequest(share=share, to=codec.task_to_wire(to))
-        response = invoke(
-            self._stub.MoveShare, request, peer=self._peer, doing="move", timeout_s=timeout_s
-        )
+        response = self._call(self._stub.MoveShare, request, "move", timeout_s)
         return _move_from_wire(response.move)
 
     def status(self, *, timeout_s: float, wait_for_ready: bool = False) -> JobStatus:
@@ -348,49 +308,31 @@ class ChiefClient:
         Raises:
             PeerLostError: No answer.
         """
-        message = invoke(
+        message = self._call(
             self._stub.GetStatus,
             chief_pb2.GetStatusRequest(),
-            peer=self._peer,
-            doing="status",
-            timeout_s=timeout_s,
+            "status",
+            timeout_s,
             wait_for_ready=wait_for_ready,
         )
-        return JobStatus(
+        return from_message(
+            JobStatus,
+            message,
             phase=codec.PHASES.from_wire(message.phase),
-            reason=message.reason,
             age_s=message.since_s,
-            global_step=message.global_step,
-            total_steps=message.total_steps,
             tasks=tuple(_task_status(item) for item in message.tasks),
-            last_checkpoint=message.last_checkpoint,
-            last_checkpoint_step=message.last_checkpoint_step,
             versions=codec.versions_from_wire(message.versions),
-            security=message.security,
             shares=tuple(_leader_from_wire(each) for each in message.shares),
-            ps_replicas=message.ps_replicas,
-            wanted_ps=message.wanted_ps,
-            failovers=message.failovers,
             begins_with=message.begins_with if message.HasField("begins_with") else None,
             move=_move_from_wire(message.move) if message.HasField("move") else None,
-            handovers=message.handovers,
-            last_failover_s=message.last_failover_s,
             cuts=_cuts_from_wire(message.cuts),
         )
 
-    def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
-
 
 def _leader_from_wire(message: chief_pb2.ShareLeader) -> ShareLeader:
-    return ShareLeader(
-        message.share,
-        message.epoch,
-        codec.task_from_wire(message.leader),
-        message.address,
-        tuple(codec.task_from_wire(task) for task in message.followers),
-    )
+    leads = codec.task_from_wire(message.leader)
+    followers = tuple(codec.task_from_wire(task) for task in message.followers)
+    return from_message(ShareLeader, message, leader=leads, followers=followers)
 
 
 def _cuts_from_wire(message: chief_pb2.CutCounts) -> CutCounts:
@@ -399,30 +341,17 @@ def _cuts_from_wire(message: chief_pb2.CutCounts) -> CutCounts:
 
 def _move_from_wire(message: chief_pb2.ShareMove) -> Move:
     phase = chief_pb2.MovePhase.Name(message.phase).removeprefix("MOVE_PHASE_")
-    return Move(
-        message.number,
-        message.share,
-        codec.task_from_wire(message.source),
-        codec.task_from_wire(message.to),
-        MovePhase[phase],
-        message.reason,
-        message.copied_bytes,
-        message.total_bytes,
-        message.seconds,
-    )
+    source, to = codec.task_from_wire(message.source), codec.task_from_wire(message.to)
+    return from_message(Move, message, source=source, to=to, phase=MovePhase[phase])
 
 
 def _task_status(message: chief_pb2.TaskStatus) -> TaskStatus:
     has_counters = message.HasField("counters")
-    return TaskStatus(
+    return from_message(
+        TaskStatus,
+        message,
         task=codec.task_from_wire(message.task),
         state=codec.STATES.from_wire(message.state),
-        since_s=message.since_s,
-        address=message.address,
-        detail=message.detail,
-        generation=message.generation,
         report=codec.report_from_wire(message.report),
         counters=codec.counters_from_wire(message.counters) if has_counters else None,
-        pid=message.pid,
-        host=message.host,
     )

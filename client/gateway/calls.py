@@ -14,7 +14,8 @@ from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.wire import codec
-from ...net.channel import invoke, open_channel
+from ...core.wire.same_fields import from_message
+from ...net.unary_client import UnaryClient
 from ...proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 PIECE_BYTES = 1024 * 1024
@@ -90,7 +91,7 @@ class NodeView:
     running: int
 
 
-class GatewayClient:
+class GatewayClient(UnaryClient):
     """Unary calls to a gateway. Thread-safe. Every call may be repeated.
 
     Args:
@@ -108,9 +109,7 @@ class GatewayClient:
                 f"{address!r} is no address of a cluster; give that of its chief, as HOST:PORT",
                 address=address,
             )
-        self.address = address
-        self._peer = f"the gateway ({address})"
-        self._channel = open_channel(address, settings, who)
+        super().__init__(address, f"the gateway ({address})", settings, who)
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)
 
     def put_package(self, digest: str, data: bytes, on_progress: Callable[[int], None]) -> None:
@@ -130,7 +129,7 @@ class GatewayClient:
             request = gateway_pb2.PackagePiece(digest=digest, offset=held, data=piece, total=total)
 
             def send(request: Message = request) -> gateway_pb2.PutPackageResponse:
-                return self._invoke(self._stub.PutPackage, request, "send a package", _PIECE_S)
+                return self._call(self._stub.PutPackage, request, "send a package", _PIECE_S)
 
             held = _retry(send, patience_s).held
             patience_s = _PATIENCE_S  # it is known that the gateway is there
@@ -149,7 +148,7 @@ class GatewayClient:
         data = bytearray()
         while True:
             request = gateway_pb2.GetPackageRequest(digest=digest, offset=len(data))
-            piece = self._invoke(self._stub.GetPackage, request, "fetch a package", _PIECE_S)
+            piece = self._call(self._stub.GetPackage, request, "fetch a package", _PIECE_S)
             data += piece.data
             if len(data) >= piece.total or not piece.data:
                 return bytes(data)
@@ -165,7 +164,9 @@ class GatewayClient:
             PeerLostError: No answer; the call may be repeated.
             WindlassError: It is refused.
         """
-        answer = _retry(lambda: self._invoke(self._stub.Submit, request, "submit"), patience_s)
+        answer = _retry(
+            lambda: self._call(self._stub.Submit, request, "submit", _CALL_S), patience_s
+        )
         return _job_from_wire(answer)
 
     def jobs(self) -> tuple[list[JobView], list[NodeView]]:
@@ -174,7 +175,9 @@ class GatewayClient:
         Raises:
             PeerLostError: No answer.
         """
-        answer = self._invoke(self._stub.ListJobs, gateway_pb2.ListJobsRequest(), "list jobs")
+        answer = self._call(
+            self._stub.ListJobs, gateway_pb2.ListJobsRequest(), "list jobs", _CALL_S
+        )
         nodes = [
             NodeView(codec.task_from_wire(node.task), node.host, node.is_lost, node.running)
             for node in answer.nodes
@@ -195,7 +198,7 @@ class GatewayClient:
             RefusedError: There is no such job.
         """
         request = gateway_pb2.FollowRequest(job=job, offset=offset, wait_s=wait_s, drives=drives)
-        answer = self._invoke(self._stub.Follow, request, "follow a job", wait_s + _MORE_S)
+        answer = self._call(self._stub.Follow, request, "follow a job", wait_s + _MORE_S)
         lines = tuple(
             LoggedLine(codec.task_from_wire(line.task), line.text, line.is_error)
             for line in answer.lines
@@ -210,7 +213,7 @@ class GatewayClient:
             RefusedError: There is no such job.
         """
         request = gateway_pb2.StopRequest(job=job, reason=reason, kill=kill)
-        return _job_from_wire(self._invoke(self._stub.Stop, request, "stop a job"))
+        return _job_from_wire(self._call(self._stub.Stop, request, "stop a job", _CALL_S))
 
     def scale(self, job: str, ps: int) -> JobView:
         """Have a job have more or fewer ps: start some, or ask some to leave.
@@ -220,7 +223,7 @@ class GatewayClient:
             RefusedError: It is not possible, and nothing has changed.
         """
         request = gateway_pb2.ScaleRequest(job=job, ps=ps)
-        return _job_from_wire(self._invoke(self._stub.Scale, request, "scale a job"))
+        return _job_from_wire(self._call(self._stub.Scale, request, "scale a job", _CALL_S))
 
     def open_route(self, job: str, task: TaskId, timeout_s: float) -> bytes:
         """A ticket for one connection to a task of a job, through the gateway.
@@ -230,7 +233,7 @@ class GatewayClient:
             WindlassError: The gateway refuses.
         """
         request = gateway_pb2.OpenRouteRequest(job=job, destination=codec.task_to_wire(task))
-        return self._invoke(self._stub.OpenRoute, request, "reach a task", timeout_s).ticket
+        return self._call(self._stub.OpenRoute, request, "reach a task", timeout_s).ticket
 
     def poll(self, request: gateway_pb2.PollRequest) -> gateway_pb2.PollResponse:
         """A node's events, and its orders.
@@ -239,20 +242,7 @@ class GatewayClient:
             PeerLostError: No answer; repeat the call with the same numbers.
             WindlassError: It is refused.
         """
-        return self._invoke(self._stub.Poll, request, "poll", request.wait_s + _MORE_S)
-
-    def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
-
-    def _invoke(
-        self,
-        method: Callable[..., _Response],
-        request: Message,
-        doing: str,
-        timeout_s: float = _CALL_S,
-    ) -> _Response:
-        return invoke(method, request, peer=self._peer, doing=doing, timeout_s=timeout_s)
+        return self._call(self._stub.Poll, request, "poll", request.wait_s + _MORE_S)
 
 
 def _retry(call: Callable[[], _Response], patience_s: float) -> _Response:
@@ -264,26 +254,13 @@ def _retry(call: Callable[[], _Response], patience_s: float) -> _Response:
 
 
 def _job_from_wire(message: gateway_pb2.JobInfo) -> JobView:
-    return JobView(
-        message.id,
-        message.name,
-        message.state,
-        message.reason,
-        message.exit_code,
-        message.submitted,
-        message.started,
-        message.ended,
-        json.loads(message.cluster) if message.cluster else {},
-        {
-            codec.task_from_wire(each.task): each.exit_code if each.has_ended else None
-            for each in message.tasks
-        },
-        {
-            codec.task_from_wire(each.task): codec.task_from_wire(each.node)
-            for each in message.tasks
-        },
-        message.owner,
-        tuple(message.program),
-        message.digest,
-        tuple(message.warnings),
+    tasks = {codec.task_from_wire(each.task): each for each in message.tasks}
+    return from_message(
+        JobView,
+        message,
+        cluster=json.loads(message.cluster) if message.cluster else {},
+        tasks={task: each.exit_code if each.has_ended else None for task, each in tasks.items()},
+        nodes={task: codec.task_from_wire(each.node) for task, each in tasks.items()},
+        program=tuple(message.program),
+        warnings=tuple(message.warnings),
     )

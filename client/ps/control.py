@@ -19,8 +19,9 @@ from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire
-from ...net.channel import Watch, invoke, open_channel
+from ...core.wire.same_fields import from_message
 from ...net.tcp import is_refused
+from ...net.unary_client import WatchingClient
 from ...proto.v1 import ps_pb2, ps_pb2_grpc
 
 
@@ -79,7 +80,7 @@ class CutOrder:
     rows_of: TaskId | None = None
 
 
-class PsControl:
+class PsControl(WatchingClient):
     """Unary calls to one ps. Thread-safe.
 
     Args:
@@ -90,12 +91,8 @@ class PsControl:
     """
 
     def __init__(self, task: TaskId, address: str, settings: Settings, who: Principal) -> None:
+        super().__init__(address, f"{task} ({address})", settings, who)
         self.task = task
-        self.address = address
-        self._settings = settings
-        self._peer = f"{task} ({address})"
-        self._channel = open_channel(address, settings, who)
-        self._watching = Watch()
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
 
     def attach(
@@ -129,14 +126,9 @@ class PsControl:
             may_leave=may_leave,
             replicated_process=replicated_process,
         )
-        response = invoke(
-            self._stub.Attach, request, peer=self._peer, doing="attach", timeout_s=timeout_s
-        )
-        return PsAnswer(
-            response.ps_generation,
-            codec.counters_from_wire(response.counters),
-            response.draining,
-        )
+        response = self._call(self._stub.Attach, request, "attach", timeout_s)
+        counters = codec.counters_from_wire(response.counters)
+        return PsAnswer(response.ps_generation, counters, response.draining)
 
     def find_job(self, *, timeout_s: float) -> JobOnPs:
         """The job this ps serves.
@@ -145,23 +137,8 @@ class PsControl:
             PeerLostError: No answer.
         """
         request = ps_pb2.GetJobRequest()
-        response = invoke(
-            self._stub.GetJob,
-            request,
-            peer=self._peer,
-            doing="ask for the chief",
-            timeout_s=timeout_s,
-        )
-        return JobOnPs(
-            response.job,
-            response.chief_address,
-            response.chief_silent_s,
-            response.last_generation,
-            response.shards,
-            response.global_step,
-            response.gives_way,
-            response.has_shares,
-        )
+        response = self._call(self._stub.GetJob, request, "ask for the chief", timeout_s)
+        return from_message(JobOnPs, response, silent_s=response.chief_silent_s)
 
     def try_model_dir(self, probe: str, *, timeout_s: float) -> str:
         """Have this ps leave a small file in its model directory; the directory, for people.
@@ -175,14 +152,10 @@ class PsControl:
             StorageError: It cannot write there.
             PeerLostError: No answer.
         """
-        response = invoke(
-            self._stub.SaveShards,
-            ps_pb2.SaveShardsRequest(probe=probe),
-            peer=self._peer,
-            doing="try to write",
-            timeout_s=timeout_s,
-            # The ps may have begun to listen only now, which the channel notices a little later.
-            wait_for_ready=True,
+        request = ps_pb2.SaveShardsRequest(probe=probe)
+        # The ps may have begun to listen only now, which the channel notices a little later.
+        response = self._call(
+            self._stub.SaveShards, request, "try to write", timeout_s, wait_for_ready=True
         )
         return response.model_dir
 
@@ -193,12 +166,11 @@ class PsControl:
             CheckpointError: One is damaged.
             PeerLostError: No answer.
         """
-        invoke(
+        self._call(
             self._stub.VerifyShards,
             ps_pb2.VerifyShardsRequest(checkpoint=checkpoint, files=files),
-            peer=self._peer,
-            doing="verify a checkpoint",
-            timeout_s=timeout_s,
+            "verify a checkpoint",
+            timeout_s,
         )
 
     def save_shards(
@@ -232,7 +204,7 @@ class PsControl:
             FencedError: It is another process.
             PeerLostError: No answer.
         """
-        response = invoke(
+        response = self._call(
             self._stub.SaveShards,
             ps_pb2.SaveShardsRequest(
                 checkpoint=checkpoint,
@@ -242,13 +214,12 @@ class PsControl:
                 may_be_base=may_be_base,
                 expected_ps_generation=process,
             ),
-            peer=self._peer,
-            doing="save",
-            timeout_s=timeout_s,
+            "save",
+            timeout_s,
         )
         applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
         for push in response.applied:
-            who = codec.incarnation_from_wire(getattr(push, "from"))
+            who = codec.sender_of(push)
             applied.setdefault(push.block, {})[who.task] = (who.generation, push.sequence)
         return SavedPart(
             tuple(TensorRecord(**_fields(item)) for item in response.tensors),
@@ -290,7 +261,7 @@ class PsControl:
             may_be_base=order.may_be_base,
             rows_of=codec.task_to_wire(order.rows_of) if order.rows_of is not None else None,
         )
-        invoke(self._stub.BeginCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s)
+        self._call(self._stub.BeginCut, request, "cut", timeout_s)
 
     def finish_cut(
         self, chief: Incarnation, share: int, number: int, *, timeout_s: float
@@ -308,9 +279,7 @@ class PsControl:
         request = ps_pb2.FinishCutRequest(
             chief=codec.incarnation_to_wire(chief), share=share, cut=number
         )
-        response = invoke(
-            self._stub.FinishCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s
-        )
+        response = self._call(self._stub.FinishCut, request, "cut", timeout_s)
         if response.void_because:
             raise CutVoidError(response.void_because, number=number, task=self.task)
         return response.global_step, marks_from_wire(response.marks)
@@ -325,7 +294,7 @@ class PsControl:
         request = ps_pb2.EndCutRequest(
             chief=codec.incarnation_to_wire(chief), share=share, cut=number
         )
-        invoke(self._stub.EndCut, request, peer=self._peer, doing="cut", timeout_s=timeout_s)
+        self._call(self._stub.EndCut, request, "cut", timeout_s)
 
     # -- shares --------------------------------------------------------------------------------
 
@@ -354,7 +323,7 @@ class PsControl:
             former=codec.task_to_wire(order.former) if order.former is not None else None,
             former_address=former_address,
         )
-        invoke(self._stub.LeadShare, request, peer=self._peer, doing="lead", timeout_s=timeout_s)
+        self._call(self._stub.LeadShare, request, "lead", timeout_s)
 
     def give_up_share(
         self, chief: Incarnation, order: GiveUpShare, *, timeout_s: float
@@ -375,9 +344,7 @@ class PsControl:
             chief=codec.incarnation_to_wire(chief),
             keeps=order.keeps,
         )
-        answer = invoke(
-            self._stub.GiveUpShare, request, peer=self._peer, doing="give up", timeout_s=timeout_s
-        )
+        answer = self._call(self._stub.GiveUpShare, request, "give up", timeout_s)
         return [codec.task_from_wire(each) for each in answer.even_with]
 
     def copy_share(
@@ -402,7 +369,7 @@ class PsControl:
             address=address,
             chief=codec.incarnation_to_wire(chief),
         )
-        invoke(self._stub.CopyShare, request, peer=self._peer, doing="copy", timeout_s=timeout_s)
+        self._call(self._stub.CopyShare, request, "copy", timeout_s)
 
     def watch_shares(
         self, chief: Incarnation, seen: int, *, timeout_s: float
@@ -420,23 +387,14 @@ class PsControl:
         Raises:
             PeerLostError: No answer: the process has ended, or stands still, or the watch is over.
         """
-        response = self._watching.invoke(
-            self._stub.WatchShares,
-            ps_pb2.WatchSharesRequest(seen=seen, chief=codec.incarnation_to_wire(chief)),
-            peer=self._peer,
-            doing="watch",
-            timeout_s=timeout_s,
-        )
+        request = ps_pb2.WatchSharesRequest(seen=seen, chief=codec.incarnation_to_wire(chief))
+        response = self._watch(self._stub.WatchShares, request, timeout_s)
         states = tuple(_state_from_wire(each) for each in response.shares)
         return response.changes, PsReport(response.ps_generation, response.draining, states)
 
     def has_ended(self, timeout_s: float) -> bool:
         """Whether the ps's machine says that no process listens at its address any more."""
         return is_refused(self.address, timeout_s)
-
-    def end_watch(self) -> None:
-        """End :meth:`watch_shares`, before :meth:`close`; returns when no call is under way."""
-        self._watching.end()
 
     def end_job(self, phase: Phase, reason: str, *, timeout_s: float) -> None:
         """Tell this ps that the job is over.
@@ -445,39 +403,16 @@ class PsControl:
             PeerLostError: No answer.
         """
         request = ps_pb2.EndJobRequest(phase=codec.PHASES.to_wire(phase), reason=reason)
-        invoke(
-            self._stub.EndJob, request, peer=self._peer, doing="end the job", timeout_s=timeout_s
-        )
-
-    def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
+        self._call(self._stub.EndJob, request, "end the job", timeout_s)
 
 
 def _state_from_wire(message: ps_pb2.ShareState) -> ShareState:
+    role = ps_pb2.ReplicaRole.Name(message.role).removeprefix("REPLICA_ROLE_")
     followers = tuple(
-        FollowerState(
-            codec.task_from_wire(each.task),
-            has_joined=each.has_joined,
-            is_lost=each.is_lost,
-            is_needed=each.is_needed,
-            position=each.position,
-            acknowledged=each.acknowledged,
-            copied_bytes=each.copied_bytes,
-        )
+        from_message(FollowerState, each, task=codec.task_from_wire(each.task))
         for each in message.followers
     )
-    role = ps_pb2.ReplicaRole.Name(message.role).removeprefix("REPLICA_ROLE_")
-    return ShareState(
-        message.share,
-        ReplicaRole[role],
-        message.epoch,
-        message.is_whole,
-        followers,
-        held_bytes=message.held_bytes,
-        pushes=message.pushes,
-        received_bytes=message.received_bytes,
-    )
+    return from_message(ShareState, message, role=ReplicaRole[role], followers=followers)
 
 
 def _fields(message: Message) -> dict[str, Any]:

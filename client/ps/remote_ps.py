@@ -213,7 +213,7 @@ class RemotePs:
             self._define(request, "bind an update rule")
 
     def _define(self, request: ps_pb2.DefineRequest, doing: str) -> ps_pb2.DefineResponse:
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(self._who))
+        codec.set_sender(request, self._who)
         request.share = self._share
         for attempt in self._attempts():
             with attempt:
@@ -272,7 +272,7 @@ class RemotePs:
         request = ps_pb2.MarkCutRequest(
             share=self._share, cut=number, sequence=mark.sequence, pushes=mark.pushes
         )
-        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(self._who))
+        codec.set_sender(request, self._who)
         invoke(
             self._stub.MarkCut, request, peer=self._peer, doing="mark a cut", timeout_s=timeout_s
         )

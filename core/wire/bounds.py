@@ -8,9 +8,14 @@ what a real job reaches; limits that a job may reach are settings.
 """
 
 from collections.abc import Mapping, Sized
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from ..errors import RefusedError
+from ..report import PsCounters, TableCounters
 from ..task import TaskId
+
+_Counters = TypeVar("_Counters", PsCounters, TableCounters)
 
 MAX_NAME_BYTES = 1024  # of addresses, hosts and paths: a DNS name has at most 255
 MAX_TYPE_BYTES = 64
@@ -115,6 +120,14 @@ def check_metrics(metrics: Mapping[str, float], who: object) -> None:
     check_count(metrics, MAX_METRICS, "metrics", who)
     for name in metrics:
         check_text(name, MAX_METRIC_NAME_BYTES, "the name of a metric", who)
+
+
+def capped(counters: _Counters) -> _Counters:
+    """A dataclass of counters, of which none is larger than a message can say."""
+    values = ((f.name, getattr(counters, f.name)) for f in fields(counters))
+    large = [name for name, value in values if isinstance(value, int) and value > MAX_COUNT]
+    most: dict[str, Any] = dict.fromkeys(large, MAX_COUNT)
+    return replace(counters, **most)
 
 
 def shorten(text: str, most: int) -> str:

@@ -5,8 +5,6 @@ themselves: both sides know the layout, so a frame is checked by its length alon
 """
 
 import sys
-from dataclasses import asdict
-from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from google.protobuf import json_format, struct_pb2
@@ -14,7 +12,7 @@ from google.protobuf import json_format, struct_pb2
 from ...proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 from ..arrays.dtypes import DTYPES, DType
 from ..errors import RefusedError
-from ..report import PsCounters, TaskReport
+from ..report import PsCounters, TableCounters, TaskReport
 from ..rules.definitions import ShardDefinition, VariableDefinition
 from ..rules.initializers import Initializer
 from ..rules.known_rules import rule_from_dict
@@ -28,6 +26,7 @@ from .bounds import check_count, check_number, check_text
 from .closure_pushes import ClosureRun
 from .enum_codes import EnumCodes
 from .memory import MemoryLocation, MemoryRegion
+from .same_fields import from_message, to_message
 from .steps import (
     Encoding,
     HeldShard,
@@ -89,6 +88,20 @@ def incarnation_from_wire(message: common_pb2.Incarnation) -> Incarnation:
     return Incarnation(task, message.generation, job)
 
 
+def set_sender(message: Any, who: Incarnation) -> None:
+    """Have a message say who sends it, in its field ``from``."""
+    getattr(message, "from").CopyFrom(incarnation_to_wire(who))
+
+
+def sender_of(message: Any) -> Incarnation:
+    """Who sends a message, by its field ``from``.
+
+    Raises:
+        RefusedError: As :func:`incarnation_from_wire`.
+    """
+    return incarnation_from_wire(getattr(message, "from"))
+
+
 def task_to_wire(task: TaskId) -> common_pb2.Task:
     """A task as a message."""
     return common_pb2.Task(type=task.type, index=task.index)
@@ -108,12 +121,12 @@ def task_from_wire(message: common_pb2.Task) -> TaskId:
 
 def versions_to_wire(versions: Versions) -> common_pb2.Versions:
     """Versions as a message."""
-    return common_pb2.Versions(**asdict(versions))
+    return to_message(common_pb2.Versions, versions)
 
 
 def versions_from_wire(message: common_pb2.Versions) -> Versions:
     """The versions a message stands for."""
-    return Versions(message.protocol, message.windlass, message.python, message.numpy)
+    return from_message(Versions, message)
 
 
 def rule_to_wire(rule: UpdateRule) -> struct_pb2.Struct:
@@ -443,7 +456,7 @@ _COUNTS = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes")
 def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
     """A task's report as a message."""
     transports = [bounds.shorten(each, bounds.MAX_NAME_BYTES) for each in report.transports]
-    return chief_pb2.TaskReport(**{**asdict(report), "transports": transports})
+    return to_message(chief_pb2.TaskReport, report, transports=transports)
 
 
 def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> TaskReport:
@@ -465,26 +478,20 @@ def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> T
     check_count(message.transports, bounds.MAX_TRANSPORTS, "transports", who)
     for transport in message.transports:
         check_text(transport, bounds.MAX_NAME_BYTES, "a transport", who)
-    fields = {field.name: getattr(message, field.name) for field in dataclass_fields(TaskReport)}
-    fields |= {"metrics": dict(message.metrics), "transports": tuple(message.transports)}
-    return TaskReport(**fields)
+    transports = tuple(message.transports)
+    return from_message(TaskReport, message, metrics=dict(message.metrics), transports=transports)
 
 
 def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
     """A ps's counters as a message; what is too large for it is as large as it can be."""
-    fields = asdict(counters)
-    for name, value in fields.items():
-        if isinstance(value, int):
-            fields[name] = min(value, bounds.MAX_COUNT)
-    each = [tables.counters_to_wire(table) for table in counters.tables]
-    return ps_pb2.PsCounters(**fields | {"tables": each})
+    each = [to_message(ps_pb2.TableCounters, bounds.capped(table)) for table in counters.tables]
+    return to_message(ps_pb2.PsCounters, bounds.capped(counters), tables=each)
 
 
 def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
     """The counters a message stands for."""
-    fields = {field.name: getattr(message, field.name) for field in dataclass_fields(PsCounters)}
-    each = tuple(tables.counters_from_wire(table) for table in message.tables)
-    return PsCounters(**fields | {"labels": tuple(message.labels), "tables": each})
+    each = tuple(from_message(TableCounters, table) for table in message.tables)
+    return from_message(PsCounters, message, labels=tuple(message.labels), tables=each)
 
 
 PHASES = EnumCodes(Phase, common_pb2, "JOB_PHASE")

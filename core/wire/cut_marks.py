@@ -66,14 +66,11 @@ def marks_to_wire(marks: Marks) -> list[ps_pb2.CutMark]:
     messages = []
     for who, mark in marks.items():
         message = ps_pb2.CutMark(sequence=mark.sequence, pushes=mark.pushes)
-        getattr(message, "from").CopyFrom(codec.incarnation_to_wire(who))
+        codec.set_sender(message, who)
         messages.append(message)
     return messages
 
 
 def marks_from_wire(messages: Iterable[ps_pb2.CutMark]) -> dict[Incarnation, CutMark]:
     """Marks from messages."""
-    return {
-        codec.incarnation_from_wire(getattr(each, "from")): CutMark(each.sequence, each.pushes)
-        for each in messages
-    }
+    return {codec.sender_of(each): CutMark(each.sequence, each.pushes) for each in messages}

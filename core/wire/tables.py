@@ -6,7 +6,6 @@ from google.protobuf import struct_pb2
 
 from ...proto.v1 import ps_pb2
 from ..errors import ConfigurationError, RefusedError
-from ..report import TableCounters
 from ..rules.tables import (
     Admission,
     Chance,
@@ -17,7 +16,6 @@ from ..rules.tables import (
     TableOptions,
 )
 from ..rules.update_rules import UpdateRule
-from .bounds import MAX_COUNT
 
 _ORDERS: dict[Order, Any] = {
     "least_recent": ps_pb2.EVICTION_LEAST_RECENT,
@@ -89,31 +87,3 @@ def _admission_from_wire(message: ps_pb2.TableOptions) -> Admission | None:
     if kind == "sketch":
         return SketchedSightings(message.sketch.count, message.sketch.counters)
     return Chance(message.chance) if kind == "chance" else None
-
-
-def counters_to_wire(counters: TableCounters) -> ps_pb2.TableCounters:
-    """Counters of a table as a message; what is too large for it is as large as it can be."""
-    return ps_pb2.TableCounters(
-        name=counters.name,
-        rows=counters.rows,
-        num_bytes=counters.num_bytes,
-        admitted=min(counters.admitted, MAX_COUNT),
-        refused=min(counters.refused, MAX_COUNT),
-        full=min(counters.full, MAX_COUNT),
-        evicted=min(counters.evicted, MAX_COUNT),
-        disk_bytes=counters.disk_bytes,
-    )
-
-
-def counters_from_wire(message: ps_pb2.TableCounters) -> TableCounters:
-    """The counters that a message stands for."""
-    return TableCounters(
-        message.name,
-        message.rows,
-        message.num_bytes,
-        message.admitted,
-        message.refused,
-        message.full,
-        message.evicted,
-        message.disk_bytes,
-    )

@@ -22,6 +22,7 @@ from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
 from ...core.wire.bounds import check_number, check_text, shorten
 from ...core.wire.cut_marks import marks_to_wire
+from ...core.wire.same_fields import to_message
 from ...net.auth.guard import Visitor
 from ...net.unary import Servicer, servicer
 from ...proto.v1 import chief_pb2
@@ -132,7 +133,7 @@ class ChiefServicer:
         self, request: chief_pb2.HeartbeatRequest, _: Visitor
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         report = codec.report_from_wire(request.report, who.task)
         knows = codec.PHASES.from_wire(request.knows) if request.knows else Phase.RUNNING
         with self._locked_job.open() as (job, now):
@@ -145,7 +146,7 @@ class ChiefServicer:
 
     def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:
         """A task's part is over. Idempotent: the first outcome stays."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         outcome = codec.OUTCOMES.from_wire(request.outcome)
         report = codec.report_from_wire(request.report, who.task)
         message = shorten(request.message, bounds.MAX_TEXT_BYTES)
@@ -156,7 +157,7 @@ class ChiefServicer:
 
     def Arrive(self, request: chief_pb2.ArriveRequest, _: Visitor) -> chief_pb2.ArriveResponse:
         """A task is at a barrier. Idempotent per call."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         with self._locked_job.open() as (job, now):
             missing, finished = job.arrive(who, request.call, now=now)
         return chief_pb2.ArriveResponse(
@@ -251,7 +252,7 @@ class ChiefServicer:
 
     def JoinCut(self, request: chief_pb2.JoinCutRequest, _: Visitor) -> chief_pb2.JoinCutResponse:
         """A worker takes part in a cut, and asks whether it should mark. Idempotent."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         marks, again_s = self._locked_job.cuts.join(request.cut, who)
         return chief_pb2.JoinCutResponse(marks=marks, again_s=again_s)
 
@@ -259,7 +260,7 @@ class ChiefServicer:
         self, request: chief_pb2.TakeCutRequest, visitor: Visitor
     ) -> chief_pb2.TakeCutResponse:
         """Take a cut for a task that reads its values. Not idempotent: each has a new number."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         visitor.check("cut ROWS" if request.rows_only else "cut VALUES")
         number, global_step, marks = self._locked_job.cuts.take(who, rows_only=request.rows_only)
         return chief_pb2.TakeCutResponse(
@@ -270,19 +271,15 @@ class ChiefServicer:
         self, request: chief_pb2.ReleaseCutRequest, _: Visitor
     ) -> chief_pb2.ReleaseCutResponse:
         """Have the ps keep nothing of a cut any more. Idempotent."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         self._locked_job.cuts.release(request.cut, who)
         return chief_pb2.ReleaseCutResponse()
 
 
 def _leader_to_wire(leader: ShareLeader) -> chief_pb2.ShareLeader:
-    return chief_pb2.ShareLeader(
-        share=leader.share,
-        epoch=leader.epoch,
-        leader=codec.task_to_wire(leader.leader),
-        address=leader.address,
-        followers=[codec.task_to_wire(task) for task in leader.followers],
-    )
+    followers = [codec.task_to_wire(task) for task in leader.followers]
+    leads = codec.task_to_wire(leader.leader)
+    return to_message(chief_pb2.ShareLeader, leader, leader=leads, followers=followers)
 
 
 def _cuts_to_wire(counts: CutCounts) -> chief_pb2.CutCounts:
@@ -292,17 +289,9 @@ def _cuts_to_wire(counts: CutCounts) -> chief_pb2.CutCounts:
 
 
 def _move_to_wire(move: Move) -> chief_pb2.ShareMove:
-    return chief_pb2.ShareMove(
-        number=move.number,
-        share=move.share,
-        source=codec.task_to_wire(move.source),
-        to=codec.task_to_wire(move.to),
-        phase=getattr(chief_pb2, f"MOVE_PHASE_{move.phase.name}"),
-        reason=move.reason,
-        copied_bytes=move.copied_bytes,
-        total_bytes=move.total_bytes,
-        seconds=move.seconds,
-    )
+    phase = getattr(chief_pb2, f"MOVE_PHASE_{move.phase.name}")
+    source, to = codec.task_to_wire(move.source), codec.task_to_wire(move.to)
+    return to_message(chief_pb2.ShareMove, move, source=source, to=to, phase=phase)
 
 
 def _has_ended(member: Member | None) -> bool:

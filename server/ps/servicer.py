@@ -20,6 +20,7 @@ from ...core.wire.bounds import (
     check_text,
 )
 from ...core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
+from ...core.wire.same_fields import to_message
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .bases import SaveOrder
@@ -67,7 +68,7 @@ class ParameterServerServicer:
 
     def Define(self, request: ps_pb2.DefineRequest, visitor: Visitor) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         self._lease.check_job(who)
         with self._shares.at(request.share).serving() as store:
             return self._define(request, store, who, visitor)
@@ -169,7 +170,7 @@ class ParameterServerServicer:
 
     def MarkCut(self, request: ps_pb2.MarkCutRequest, _: Visitor) -> ps_pb2.MarkCutResponse:
         """Take a worker's mark. A repeat changes nothing."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
+        who = codec.sender_of(request)
         self._lease.check_job(who)
         cuts = self._shares.led(request.share).cuts
         cuts.mark(request.cut, who, CutMark(request.sequence, request.pushes))
@@ -264,28 +265,12 @@ class ParameterServerServicer:
 
 
 def _state_to_wire(state: ShareState) -> ps_pb2.ShareState:
+    role = getattr(ps_pb2, f"REPLICA_ROLE_{state.role.name}")
     followers = [
-        ps_pb2.FollowerState(
-            task=codec.task_to_wire(each.task),
-            has_joined=each.has_joined,
-            is_lost=each.is_lost,
-            is_needed=each.is_needed,
-            position=each.position,
-            acknowledged=each.acknowledged,
-            copied_bytes=each.copied_bytes,
-        )
+        to_message(ps_pb2.FollowerState, each, task=codec.task_to_wire(each.task))
         for each in state.followers
     ]
-    return ps_pb2.ShareState(
-        share=state.share,
-        role=getattr(ps_pb2, f"REPLICA_ROLE_{state.role.name}"),
-        epoch=state.epoch,
-        is_whole=state.is_whole,
-        followers=followers,
-        held_bytes=state.held_bytes,
-        pushes=state.pushes,
-        received_bytes=state.received_bytes,
-    )
+    return to_message(ps_pb2.ShareState, state, role=role, followers=followers)
 
 
 def _saved_to_wire(part: SavedPart, model_dir: str) -> ps_pb2.SaveShardsResponse:
@@ -293,8 +278,7 @@ def _saved_to_wire(part: SavedPart, model_dir: str) -> ps_pb2.SaveShardsResponse
     for block, marks in part.applied.items():
         for task, (generation, sequence) in marks.items():
             message = ps_pb2.AppliedPush(block=block, sequence=sequence)
-            who = codec.incarnation_to_wire(Incarnation(task, generation))
-            getattr(message, "from").CopyFrom(who)
+            codec.set_sender(message, Incarnation(task, generation))
             applied.append(message)
     return ps_pb2.SaveShardsResponse(
         tensors=[ps_pb2.SavedTensor(**record.model_dump()) for record in part.tensors],

@@ -66,7 +66,7 @@ class SessionService:
             OSError: The connection broke.
         """
         connection, hello = greeting.connection, greeting.hello
-        who = codec.incarnation_from_wire(getattr(hello, "from"))
+        who = codec.sender_of(hello)
         self._check_job(who)
         share = self._shares.at(hello.share)
         reads = who.task.type == READER

@@ -334,11 +334,6 @@ class Store:
             self.records.attach(follower)
             self.records.send(follower, self._marks.copied(self.contents))
 
-    def copy_log(self) -> LogCopied:
-        """Which pushes are complete."""
-        with self._marks_lock:
-            return self._marks.copied(self.contents)
-
     def take_log(self, log: LogCopied) -> None:
         """As follower: have the leader's marks."""
         with self._marks_lock:

@@ -252,7 +252,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(
 ) -> None:
     for task in gateway.ports:
         gateway.poll(task)
-    invoke, calls = gateway.driver._invoke, 0
+    invoke, calls = gateway.driver._call, 0
 
     def lossy(*arguments: object) -> object:
         nonlocal calls
@@ -262,7 +262,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(
             raise PeerLostError("the answer was lost")
         return answer
 
-    monkeypatch.setattr(gateway.driver, "_invoke", lossy)
+    monkeypatch.setattr(gateway.driver, "_call", lossy)
     gateway.driver.put_package(DIGEST, PACKAGE, lambda held: None)
     assert gateway.driver.submit(request(), 5.0).state == "running"
     assert len(gateway.driver.jobs()[0]) == 1

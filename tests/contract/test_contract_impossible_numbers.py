@@ -163,10 +163,10 @@ def test_tasks_beyond_the_cluster_are_bounded_and_those_that_are_gone_make_room(
     assert shown == {CHIEF, W0, *dynamic, TaskId("worker", 9)} - {dynamic[1]}
 
 
-def test_texts_of_a_task_are_shortened_where_they_are_shown(client: ChiefClient) -> None:
+def test_texts_of_a_task_are_shortened_where_they_are_shown(stub: Any, client: ChiefClient) -> None:
     who, *_ = client.register(W0, "there:1", timeout_s=T)
     client.finish(who, Outcome.LEFT, "漢" * 1_000_000, TaskReport(), timeout_s=T)
-    client.stop_job("y" * 1_000_000, timeout_s=T)
+    stub.StopJob(chief_pb2.StopJobRequest(reason="y" * 1_000_000), timeout=T)
     status = client.status(timeout_s=T)
     details = [item.detail for item in status.tasks if item.task == W0]
     assert 100 < len(details[0].encode()) <= 1024

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import windlass as wl
 from helpers.certificates import tls_settings
+from helpers.digests import log_of
 from helpers.ps_peers import REMOTE, Ps, open_session
 from helpers.tables import DIM, EXTREMES, F32, RULE, gradients, table
 from helpers.waiting import wait_until
@@ -262,7 +263,7 @@ def test_a_reader_is_no_worker_and_fills_no_place_of_one(job: Job) -> None:
         assert reader.lookup({"day": [1]})
         assert [ps.store.counters().sessions for ps in job.servers] == [0, 0]
         assert TaskId("reader", 0).type not in {
-            task.type for ps in job.servers for task in ps.store.copy_log().pushes
+            task.type for ps in job.servers for task in log_of(ps.store).pushes
         }
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from helpers.digests import digest_of
+from helpers.digests import digest_of, log_of
 from helpers.ps_peers import ADD, Ps, Worker, put, vector, worker_settings
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.remote_ps import RemotePs
@@ -165,7 +165,7 @@ def test_a_leader_that_hands_over_follows_without_a_copy_and_leads_again(
             [follower] = followers_of(controls[new])
             assert (follower.task, follower.has_joined, follower.is_lost) == (PS[old], True, False)
             assert digest_of(store_of(servers[0])) == digest_of(store_of(servers[1]))
-            assert store_of(servers[0]).copy_log() == store_of(servers[1]).copy_log()
+            assert log_of(store_of(servers[0])) == log_of(store_of(servers[1]))
         assert worker.value(vector())[0] == 3
         assert worker.sequence == 7
 

@@ -3,7 +3,14 @@
 import hashlib
 
 from windlass.engine.keyed.block import KeyedBlock
+from windlass.server.ps.replication.records import LogCopied
 from windlass.server.ps.store import Store
+
+
+def log_of(store: Store) -> LogCopied:
+    """Which pushes of a store are complete."""
+    with store._marks_lock:
+        return store._marks.copied(store.contents)
 
 
 def digest_of(store: Store) -> str:
@@ -33,7 +40,7 @@ def digest_of(store: Store) -> str:
             counts = part.versions.tolist(), part.updates.tolist()
             of_table = (part.number, part.shards[0].key, counts, marks, part.closures)
             digest.update(repr((of_table, part.table.digest())).encode())
-    log = store.copy_log()
+    log = log_of(store)
     pushes = sorted((str(task), mark) for task, mark in log.pushes.items())
     digest.update(repr((pushes, log.closures, log.global_step)).encode())
     return digest.hexdigest()

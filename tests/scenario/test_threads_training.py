@@ -284,11 +284,12 @@ def test_a_job_that_is_asked_to_stop_ends_everywhere_at_the_next_step() -> None:
 
     def stop() -> None:
         client = ChiefClient(cluster.spec.task_address("chief", 0), Settings(), Principal("driver"))
-        client.stop_job("enough", timeout_s=5)
+        client._stub.StopJob(chief_pb2.StopJobRequest(reason="enough"), timeout=5)
         client.close()
 
     from windlass.client.chief.calls import ChiefClient
     from windlass.core.settings import Settings
+    from windlass.proto.v1 import chief_pb2
 
     stopper = threading.Thread(target=stop)
     with LocalCluster(workers=2, ps=1) as cluster:

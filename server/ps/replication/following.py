@@ -64,7 +64,7 @@ class FollowService:
             raise RefusedError("a leader begins with the number of its share")
         share = self._share(first.begin.share)
         leader = codec.task_from_wire(first.begin.leader)
-        said = codec.incarnation_from_wire(getattr(greeting.hello, "from"))
+        said = codec.sender_of(greeting.hello)
         if said.task != leader:
             raise RefusedError(f"{said.task} cannot lead in the name of {leader}")
         follow = share.follow_on if first.begin.goes_on else share.follow

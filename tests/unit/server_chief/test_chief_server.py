@@ -146,25 +146,34 @@ def test_a_failure_is_reported_to_everybody_with_the_task_and_its_words(
     assert client.register(W0, "", timeout_s=T)[2:4] == told, "who comes late is told, too"
 
 
-def test_stopping_is_asked_for_with_a_reason_and_heard_by_all(client: ChiefClient) -> None:
-    who = register(client, W0)
-    assert client.stop_job("SIGINT", timeout_s=T) is Phase.STOPPING
-    assert client.stop_job("again", timeout_s=T) is Phase.STOPPING
-    assert client.heartbeat(who, TaskReport(), timeout_s=T) == (Phase.STOPPING, "SIGINT")
-    assert client.status(timeout_s=T).reason == "SIGINT"
-
-
-def test_stopping_without_a_reason_has_one(client: ChiefClient) -> None:
-    client.stop_job("", timeout_s=T)
-    assert client.status(timeout_s=T).reason == "asked to stop"
-
-
 @pytest.fixture
 def stub(server: ChiefServer) -> Iterator[chief_pb2_grpc.ChiefStub]:
     """A client without our checks."""
     channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
     yield chief_pb2_grpc.ChiefStub(channel)
     channel.close()
+
+
+def stop_job(stub: chief_pb2_grpc.ChiefStub, reason: str) -> Phase:
+    answer = stub.StopJob(chief_pb2.StopJobRequest(reason=reason), timeout=T)
+    return codec.PHASES.from_wire(answer.phase)
+
+
+def test_stopping_is_asked_for_with_a_reason_and_heard_by_all(
+    stub: chief_pb2_grpc.ChiefStub, client: ChiefClient
+) -> None:
+    who = register(client, W0)
+    assert stop_job(stub, "SIGINT") is Phase.STOPPING
+    assert stop_job(stub, "again") is Phase.STOPPING
+    assert client.heartbeat(who, TaskReport(), timeout_s=T) == (Phase.STOPPING, "SIGINT")
+    assert client.status(timeout_s=T).reason == "SIGINT"
+
+
+def test_stopping_without_a_reason_has_one(
+    stub: chief_pb2_grpc.ChiefStub, client: ChiefClient
+) -> None:
+    stop_job(stub, "")
+    assert client.status(timeout_s=T).reason == "asked to stop"
 
 
 def test_a_task_of_another_protocol_is_refused_with_both_versions(
