@@ -30,8 +30,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from ..distribute.embedding.reader import Reader, RowsAtOneMoment
-    from ..training.table_export import export_table
-    from ..training.table_import import import_tables
+    from ..training.tables.export import export_table
+    from ..training.tables.importing import import_tables
 else:
     __getattr__ = public_getattr(
         "windlass.embedding",
@@ -39,7 +39,7 @@ else:
         later={
             "Reader": "distribute.embedding.reader:Reader",
             "RowsAtOneMoment": "distribute.embedding.reader:RowsAtOneMoment",
-            "export_table": "training.table_export:export_table",
-            "import_tables": "training.table_import:import_tables",
+            "export_table": "training.tables.export:export_table",
+            "import_tables": "training.tables.importing:import_tables",
         },
     )

@@ -86,7 +86,7 @@ def scratch_array(path: Path, shape: tuple[int, ...], dtype: DType) -> Array:
 
 def write_torch(arrays: Mapping[str, Array], target: Path) -> None:
     """A dictionary of tensors, as ``torch.load`` reads it: the state of a module by its names."""
-    from .torch_tensors import to_tensor
+    from .torch_bridge.tensors import to_tensor
 
     torch = require("torch", "torch")
     torch.save({name: to_tensor(np.asarray(array)) for name, array in arrays.items()}, target)

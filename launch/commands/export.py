@@ -82,8 +82,8 @@ def _export_table(
     checkpoint: str, table: str, output: str | None, kind: str | None, *, overwrite: bool
 ) -> None:
     """Write the rows of one table."""
-    from ...training.table_export import export_table
-    from ...training.table_files import format_of_table
+    from ...training.tables.export import export_table
+    from ...training.tables.files import format_of_table
 
     if output is None:
         kind = kind or "safetensors"

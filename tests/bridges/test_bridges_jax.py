@@ -8,7 +8,7 @@ import pytest
 
 import windlass as wl
 from windlass.core.arrays.dtypes import BFLOAT16
-from windlass.training.jax_arrays import on_device
+from windlass.training.jax_bridge.arrays import on_device
 
 jax: Any = pytest.importorskip("jax")
 optax: Any = pytest.importorskip("optax")
@@ -120,7 +120,7 @@ def test_any_other_runs_on_the_worker_with_the_same_curve(optimizer: Any) -> Non
 
 def test_a_rule_that_differs_from_the_transformation_is_not_taken() -> None:
     """optax may change; what a rule computes is compared with what the transformation does."""
-    from windlass.training.optax_reading import place_transformation
+    from windlass.training.jax_bridge.optax_reading import place_transformation
 
     honest = optax.sgd(0.1)
     changed = optax.GradientTransformation(honest.init, honest.update)

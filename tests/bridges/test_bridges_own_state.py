@@ -145,7 +145,7 @@ class Copies:
 def test_an_optimizer_without_capturable_has_a_state_on_a_machine_with_cuda() -> None:
     """There ``step`` of a copied optimizer asks its groups for ``capturable``, which some lack."""
     torch = pytest.importorskip("torch")
-    from windlass.training.torch_state import TorchState
+    from windlass.training.torch_bridge.state import TorchState
 
     class OnCuda(torch.optim.Adafactor):  # type: ignore[misc, name-defined]
         """As torch checks it before a step on CUDA."""
@@ -162,7 +162,7 @@ def test_an_optimizer_without_capturable_has_a_state_on_a_machine_with_cuda() ->
 
 def test_gradients_of_a_device_are_copied_into_kept_buffers_and_waited_for_once() -> None:
     torch = pytest.importorskip("torch")
-    from windlass.training.torch_tensors import HostCopies
+    from windlass.training.torch_bridge.tensors import HostCopies
 
     seam = Copies(torch)
     copies = HostCopies(seam.on_host, seam.allocate, seam.synchronize)
@@ -210,7 +210,7 @@ def test_a_gpus_parameters_train_as_the_hosts() -> None:
 
 def test_copies_of_all_gradients_start_before_the_first_is_waited_for() -> None:
     pytest.importorskip("jax")
-    from windlass.training.jax_arrays import start_copies
+    from windlass.training.jax_bridge.arrays import start_copies
 
     done: list[str] = []
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.arrays.dtypes import Array
-from ..jax_on_device import StepsOnDevice
+from ..jax_bridge.on_device import StepsOnDevice
 
 if TYPE_CHECKING:
     from .weights import SharedWeights

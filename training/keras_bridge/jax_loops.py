@@ -20,7 +20,7 @@ from ...distribute.base.contexts import is_running
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
-from ..jax_arrays import on_device
+from ..jax_bridge.arrays import on_device
 from .eager_steps import EagerSteps
 from .jax_features import FedFeatureReader
 from .jax_rows import FedReader, JaxRowReader

@@ -15,7 +15,7 @@ from ...core.errors import ConfigurationError
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
-from ..jax_arrays import on_device, to_hosts
+from ..jax_bridge.arrays import on_device, to_hosts
 from .jax_alone import WholeSteps
 from .jax_features import FedFeatureReader
 from .jax_replicas import OnMesh

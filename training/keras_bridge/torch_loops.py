@@ -27,10 +27,10 @@ from ...distribute.base.contexts import is_running
 from ...distribute.strategies.strategy import Strategy
 from ..extras import require
 from ..own_optimizer import Deltas
-from ..torch_names import SHARED
-from ..torch_rules import step_without_hooks, take_scale_out
-from ..torch_state import StateCopy
-from ..torch_tensors import torch
+from ..torch_bridge.names import SHARED
+from ..torch_bridge.rules import step_without_hooks, take_scale_out
+from ..torch_bridge.state import StateCopy
+from ..torch_bridge.tensors import torch
 from .loop_state import LOOP
 from .loops import Group, Loop
 from .shared_variables import SharedVariables, models_of_scopes, shared_variables

@@ -14,8 +14,8 @@ from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
-from ..torch_embedding import EmbeddingBagCollection
-from ..torch_tensors import copy_into, to_array, to_tensor, torch
+from ..torch_bridge.embedding import EmbeddingBagCollection
+from ..torch_bridge.tensors import copy_into, to_array, to_tensor, torch
 from .eager_steps import EagerSteps, joined
 from .loop_state import plainly
 

@@ -11,8 +11,8 @@ from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept
 from ..kept_state import KeptState
 from ..own_optimizer import Deltas
-from ..torch_rules import TorchRules, has_stepped
-from ..torch_state import TorchState
+from ..torch_bridge.rules import TorchRules, has_stepped
+from ..torch_bridge.state import TorchState
 from .shared_variables import SharedVariables
 
 

@@ -35,7 +35,7 @@ from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
 from windlass.server.ps.table_copies import TableCopy
 from windlass.server.ps.table_deltas import delta_of_table
-from windlass.training.table_export import export_table
+from windlass.training.tables.export import export_table
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ADAM = Adam(learning_rate=0.1)

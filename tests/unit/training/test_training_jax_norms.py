@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from windlass.training.jax_norms import SameNorms
+from windlass.training.jax_bridge.norms import SameNorms
 
 
 @pytest.mark.parametrize(

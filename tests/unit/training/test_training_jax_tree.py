@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from helpers.late import Late
-from windlass.training.jax_tree import ParameterTree, named_leaves
-from windlass.training.optax_worker import WorkerOptimizer
+from windlass.training.jax_bridge.optax_worker import WorkerOptimizer
+from windlass.training.jax_bridge.tree import ParameterTree, named_leaves
 
 jax, jnp, optax = Late("jax"), Late("jax.numpy"), Late("optax")
 

@@ -16,7 +16,7 @@ from windlass.core.errors import (
     ShapeMismatchError,
     UnknownVariableError,
 )
-from windlass.training import table_files
+from windlass.training.tables import files
 
 emb = wl.embedding
 DIM = 3
@@ -148,7 +148,7 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
         emb.export_table(path, "grows", tmp_path / "rows", format="csv")
     save_file({"w": values(2)}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match="arrays w, and not keys and values"):
-        table_files.rows_of_file(tmp_path / "other.safetensors")
+        files.rows_of_file(tmp_path / "other.safetensors")
 
 
 def test_parquet_without_pyarrow_names_the_extra(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array, is_float
+from ...core.arrays.dtypes import Array, is_float
 
 log = logging.getLogger(__name__)
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..core.arrays.dtypes import Array
-from .array_store import ArrayStore
-from .torch_tensors import Targets, mark_changed
+from ...core.arrays.dtypes import Array
+from ..array_store import ArrayStore
+from .tensors import Targets, mark_changed
 
 if TYPE_CHECKING:
-    from ..distribute.own_arrays import OwnArrays
+    from ...distribute.own_arrays import OwnArrays
 
 
 class StepsInPlace:

@@ -8,22 +8,22 @@ pushes the gradients and loads what comes back.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.errors import ConfigurationError, NonFiniteGradientError
-from ..distribute.strategies.default import get_strategy
-from ..distribute.strategies.strategy import Strategy
-from .array_store import ArrayStore
-from .extras import require
-from .own_optimizer import Deltas, tell_of_half_precision
-from .torch_buffers import Buffers
-from .torch_changes import ProgramChanges, refuse_changes_in_forward
-from .torch_embedding import Collections
-from .torch_gradients import GradientsInSync
-from .torch_in_place import StepsInPlace
-from .torch_names import SHARED, named_parameters
-from .torch_rules import TorchRules, has_stepped, take_scale_out
-from .torch_server_state import StateOnServers, StepsOfState
-from .torch_tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
-from .torch_worker_state import StateOnWorker
+from ...core.errors import ConfigurationError, NonFiniteGradientError
+from ...distribute.strategies.default import get_strategy
+from ...distribute.strategies.strategy import Strategy
+from ..array_store import ArrayStore
+from ..extras import require
+from ..own_optimizer import Deltas, tell_of_half_precision
+from .buffers import Buffers
+from .changes import ProgramChanges, refuse_changes_in_forward
+from .embedding import Collections
+from .gradients import GradientsInSync
+from .in_place import StepsInPlace
+from .names import SHARED, named_parameters
+from .rules import TorchRules, has_stepped, take_scale_out
+from .server_state import StateOnServers, StepsOfState
+from .tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
+from .worker_state import StateOnWorker
 
 torch: Any = require("torch", "torch")
 

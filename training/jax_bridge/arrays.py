@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.arrays.any_framework import to_host
-from ..core.arrays.copying import joined
-from ..core.arrays.dtypes import Array, DType, size_of
-from ..core.process.accelerators import gpus_in_use
-from .extras import require
+from ...core.arrays.any_framework import to_host
+from ...core.arrays.copying import joined
+from ...core.arrays.dtypes import Array, DType, size_of
+from ...core.process.accelerators import gpus_in_use
+from ..extras import require
 
 # device_put takes 20 µs a piece, and three times that after a computation has displaced it from the
 # caches: as long as it takes to copy this much. From here on memory is shared.

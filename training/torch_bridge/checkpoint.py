@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from ..core.checkpoint.directory import new_checkpoint_path
-from ..core.errors import ConfigurationError
-from ..core.rules.counterparts import OnWorker
-from ..distribute.job_snapshots import SavedVariable
-from ..distribute.saved_variables import write_variables
-from ..distribute.strategies.strategy import Strategy
-from . import saving
-from .extras import require
-from .rule_table import optimizer_of, place_torch
-from .torch_names import named_buffers, named_parameters
-from .torch_tensors import to_array
+from ...core.arrays.dtypes import Array
+from ...core.checkpoint.directory import new_checkpoint_path
+from ...core.errors import ConfigurationError
+from ...core.rules.counterparts import OnWorker
+from ...distribute.job_snapshots import SavedVariable
+from ...distribute.saved_variables import write_variables
+from ...distribute.strategies.strategy import Strategy
+from .. import saving
+from ..extras import require
+from ..rule_table import optimizer_of, place_torch
+from .names import named_buffers, named_parameters
+from .tensors import to_array
 
 _Slots = Mapping[str, tuple[str, float]]
 

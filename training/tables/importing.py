@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.any_framework import to_host
-from ..core.arrays.dtypes import Array, DType, as_dtype
-from ..core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
-from ..core.checkpoint.commit import commit_step
-from ..core.checkpoint.manifest import TableRecord
-from ..core.checkpoint.storage import open_model_dir
-from ..core.checkpoint.tensor_file import TensorSpec
-from ..core.errors import ConfigurationError, ShapeMismatchError
-from ..core.versions import own_versions
-from ..distribute.embedding.config import DEFAULT_MAX_ROWS, TableConfig
-from .export_formats import scratch_array
-from .table_files import PIECE_BYTES, Rows, rows_of_arrays, rows_of_file
+from ...core.arrays.any_framework import to_host
+from ...core.arrays.dtypes import Array, DType, as_dtype
+from ...core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
+from ...core.checkpoint.commit import commit_step
+from ...core.checkpoint.manifest import TableRecord
+from ...core.checkpoint.storage import open_model_dir
+from ...core.checkpoint.tensor_file import TensorSpec
+from ...core.errors import ConfigurationError, ShapeMismatchError
+from ...core.versions import own_versions
+from ...distribute.embedding.config import DEFAULT_MAX_ROWS, TableConfig
+from ..export_formats import scratch_array
+from .files import PIECE_BYTES, Rows, rows_of_arrays, rows_of_file
 
 _FILE = "tables.safetensors"
 

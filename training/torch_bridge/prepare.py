@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.errors import ConfigurationError
-from ..distribute.strategies.strategy import Strategy
-from .extras import require
-from .torch_optimizer import DistributedOptimizer
+from ...core.errors import ConfigurationError
+from ...distribute.strategies.strategy import Strategy
+from ..extras import require
+from .optimizer import DistributedOptimizer
 
 torch: Any = require("torch", "torch")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, NoReturn
 
-from ..core.errors import ConfigurationError
+from ...core.errors import ConfigurationError
 
 _STEPS = "windlass_steps"
 _OPTIMIZER = "windlass_optimizer"

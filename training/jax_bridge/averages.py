@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from ..distribute.base.moved_average import MovedAverage
-from .extras import require
-from .jax_arrays import name_of, on_device
+from ...core.arrays.dtypes import Array
+from ...distribute.base.moved_average import MovedAverage
+from ..extras import require
+from .arrays import name_of, on_device
 
 
 class JaxAverages:

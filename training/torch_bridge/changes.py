@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from ..core.errors import ConfigurationError
-from .array_store import ArrayStore
-from .extras import require
-from .torch_tensors import Targets
+from ...core.arrays.dtypes import Array
+from ...core.errors import ConfigurationError
+from ..array_store import ArrayStore
+from ..extras import require
+from .tensors import Targets
 
 torch: Any = require("torch", "torch")
 

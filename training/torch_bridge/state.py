@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from .extras import require
-from .kept_state import can_keep
-from .torch_tensors import HostCopies, to_tensor
+from ...core.arrays.dtypes import Array
+from ..extras import require
+from ..kept_state import can_keep
+from .tensors import HostCopies, to_tensor
 
 torch: Any = require("torch", "torch")
 

@@ -1,7 +1,7 @@
 """``wl.training.jax``: what a JAX program uses of Windlass."""
 
-from .jax_embedding import RowGradients, embedding_lookup, value_and_grad
-from .jax_state import TrainState
-from .worker_part import worker_part
+from ..worker_part import worker_part
+from .embedding import RowGradients, embedding_lookup, value_and_grad
+from .state import TrainState
 
 __all__ = ["RowGradients", "TrainState", "embedding_lookup", "value_and_grad", "worker_part"]

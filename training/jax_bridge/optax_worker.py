@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from .extras import require
-from .jax_arrays import on_device, start_copies, to_hosts
-from .jax_tree import ParameterTree, named_leaves
-from .kept_state import KeptState, can_keep
+from ...core.arrays.dtypes import Array
+from ..extras import require
+from ..kept_state import KeptState, can_keep
+from .arrays import on_device, start_copies, to_hosts
+from .tree import ParameterTree, named_leaves
 
 __all__ = ["WorkerOptimizer"]
 

@@ -7,15 +7,15 @@ program sets counts from the next step on.
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.arrays.indexed_slices import IndexedSlices
-from ..core.errors import ConfigurationError
-from ..core.rules.counterparts import OnServer, OnWorker, Place
-from ..distribute.optimizer import Optimizer
-from ..distribute.strategies.strategy import Strategy
-from .extras import require
-from .own_optimizer import Deltas, choose_place
-from .rule_table import optimizer_of, place_torch
-from .torch_tensors import to_array
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.errors import ConfigurationError
+from ...core.rules.counterparts import OnServer, OnWorker, Place
+from ...distribute.optimizer import Optimizer
+from ...distribute.strategies.strategy import Strategy
+from ..extras import require
+from ..own_optimizer import Deltas, choose_place
+from ..rule_table import optimizer_of, place_torch
+from .tensors import to_array
 
 torch: Any = require("torch", "torch")
 

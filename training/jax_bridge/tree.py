@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from ..core.errors import ConfigurationError
-from .extras import require
-from .jax_arrays import name_of
+from ...core.arrays.dtypes import Array
+from ...core.errors import ConfigurationError
+from ..extras import require
+from .arrays import name_of
 
 __all__ = ["ParameterTree", "is_floating", "named_leaves"]
 

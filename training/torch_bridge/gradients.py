@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import ConfigurationError
-from .array_store import ArrayStore
-from .extras import require
-from .torch_tensors import from_gradient, to_tensor
+from ...core.errors import ConfigurationError
+from ..array_store import ArrayStore
+from ..extras import require
+from .tensors import from_gradient, to_tensor
 
 torch: Any = require("torch", "torch")
 

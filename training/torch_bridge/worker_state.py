@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..distribute.strategies.finite_updates import not_finite
-from ..distribute.strategies.strategy import Strategy
-from ..distribute.variables.variable import Variable
-from .array_store import ArrayStore
-from .kept_state import KeptState
-from .torch_rules import step_without_hooks
-from .torch_state import StateCopy, TorchState
+from ...distribute.strategies.finite_updates import not_finite
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+from ..array_store import ArrayStore
+from ..kept_state import KeptState
+from .rules import step_without_hooks
+from .state import StateCopy, TorchState
 
 if TYPE_CHECKING:
-    from ..distribute.own_arrays import OwnValues
+    from ...distribute.own_arrays import OwnValues
 
 
 class StateOnWorker:

@@ -7,10 +7,10 @@ of it, and the gradient for that argument is that of the rows.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..distribute.embedding.tables import Embeddings, Lookup
-from ..distribute.embedding.waiting_gradients import WaitingGradients
-from .extras import require
-from .jax_arrays import on_device
+from ...distribute.embedding.tables import Embeddings, Lookup
+from ...distribute.embedding.waiting_gradients import WaitingGradients
+from ..extras import require
+from .arrays import on_device
 
 jax: Any = require("jax", "jax")
 

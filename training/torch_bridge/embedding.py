@@ -9,18 +9,18 @@ message as the gradients of the parameters, or ``apply_gradients`` of a program 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from ..core.errors import ConfigurationError
-from ..distribute.embedding.config import FeatureConfig
-from ..distribute.embedding.look_ahead import LookAhead
-from ..distribute.embedding.tables import Embeddings, Lookup
-from ..distribute.embedding.waiting_gradients import WaitingGradients
-from ..distribute.optimizer import Optimizer
-from ..distribute.strategies.default import get_strategy
-from ..distribute.strategies.strategy import Strategy
-from .array_store import PushBeside
-from .extras import require
-from .torch_jagged import KeyedTensor, ragged_of
-from .torch_tensors import to_array, to_tensor
+from ...core.errors import ConfigurationError
+from ...distribute.embedding.config import FeatureConfig
+from ...distribute.embedding.look_ahead import LookAhead
+from ...distribute.embedding.tables import Embeddings, Lookup
+from ...distribute.embedding.waiting_gradients import WaitingGradients
+from ...distribute.optimizer import Optimizer
+from ...distribute.strategies.default import get_strategy
+from ...distribute.strategies.strategy import Strategy
+from ..array_store import PushBeside
+from ..extras import require
+from .jagged import KeyedTensor, ragged_of
+from .tensors import to_array, to_tensor
 
 torch: Any = require("torch", "torch")
 

@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..core.arrays.dtypes import Array, same_values
-from ..core.arrays.indexed_slices import IndexedSlices
-from ..core.process.accelerators import pin_memory_with
-from .extras import require
+from ...core.arrays.dtypes import Array, same_values
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.process.accelerators import pin_memory_with
+from ..extras import require
 
 torch: Any = require("torch", "torch")
 

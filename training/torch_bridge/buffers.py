@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from ..distribute.base.moved_average import MovedAverage
-from ..distribute.strategies.strategy import Strategy
-from ..distribute.variables.variable import Variable
-from .torch_names import named_buffers
-from .torch_tensors import HostCopies, Targets, to_array
+from ...core.arrays.dtypes import Array
+from ...distribute.base.moved_average import MovedAverage
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+from .names import named_buffers
+from .tensors import HostCopies, Targets, to_array
 
 _AVERAGES = ("running_", "moving_")
 _COUNTER = "num_batches_tracked"

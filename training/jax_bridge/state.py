@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays.any_framework import to_host
-from ..core.errors import ConfigurationError
-from ..core.rules.counterparts import OnServer, OnWorker, Place
-from ..distribute.base.contexts import get_replica_context, is_running
-from ..distribute.strategies.default import get_strategy
-from ..distribute.strategies.strategy import Strategy
-from .array_store import ArrayStore, Kept, Update
-from .extras import require
-from .jax_arrays import on_device, to_hosts
-from .jax_averages import JaxAverages
-from .jax_embedding import RowGradients
-from .jax_norms import SameNorms
-from .jax_on_device import StepsOnDevice
-from .jax_tree import ParameterTree, is_floating
+from ...core.arrays.any_framework import to_host
+from ...core.errors import ConfigurationError
+from ...core.rules.counterparts import OnServer, OnWorker, Place
+from ...distribute.base.contexts import get_replica_context, is_running
+from ...distribute.strategies.default import get_strategy
+from ...distribute.strategies.strategy import Strategy
+from ..array_store import ArrayStore, Kept, Update
+from ..extras import require
+from ..own_optimizer import Deltas, choose_place, tell_of_half_precision
+from ..rule_table import optimizer_of
+from ..update_count import UpdateCount, counted_by
+from .arrays import on_device, to_hosts
+from .averages import JaxAverages
+from .embedding import RowGradients
+from .norms import SameNorms
+from .on_device import StepsOnDevice
 from .optax_reading import place_transformation
 from .optax_worker import WorkerOptimizer
-from .own_optimizer import Deltas, choose_place, tell_of_half_precision
-from .rule_table import optimizer_of
-from .update_count import UpdateCount, counted_by
+from .tree import ParameterTree, is_floating
 
 __all__ = ["TrainState"]
 

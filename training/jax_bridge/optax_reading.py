@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from ..core.arrays.dtypes import Array
-from ..core.rules.counterparts import OnServer, OnWorker, Place
-from ..core.rules.known_rules import built_in
-from ..core.rules.update_rules import UpdateRule, make_rule
-from ..engine.rules import apply_formula
-from .extras import require
-from .rule_table import place_optax
+from ...core.arrays.dtypes import Array
+from ...core.rules.counterparts import OnServer, OnWorker, Place
+from ...core.rules.known_rules import built_in
+from ...core.rules.update_rules import UpdateRule, make_rule
+from ...engine.rules import apply_formula
+from ..extras import require
+from ..rule_table import place_optax
 
 _DEPTH = 20  # chains in chains
 _STEPS = 3

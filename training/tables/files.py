@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array, DType, as_bytes
-from ..core.checkpoint.export import write_tensors
-from ..core.checkpoint.tensor_file import TensorSpec
-from ..core.errors import CheckpointError, ShapeMismatchError
-from .export_formats import mapped, mapped_npy
-from .extras import require
+from ...core.arrays.dtypes import Array, DType, as_bytes
+from ...core.checkpoint.export import write_tensors
+from ...core.checkpoint.tensor_file import TensorSpec
+from ...core.errors import CheckpointError, ShapeMismatchError
+from ..export_formats import mapped, mapped_npy
+from ..extras import require
 
 FORMATS = {".npy": "npy", ".safetensors": "safetensors", ".parquet": "parquet"}
 """Formats by the ending of a file."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from ..core.arrays.dtypes import Array
-from .array_store import ArrayStore
-from .jax_arrays import to_hosts
+from ...core.arrays.dtypes import Array
+from ..array_store import ArrayStore
+from .arrays import to_hosts
 
 
 class StepsOnDevice:

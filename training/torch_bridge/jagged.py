@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..distribute.embedding.inputs import Ragged
-from .extras import require
-from .torch_tensors import to_array
+from ...distribute.embedding.inputs import Ragged
+from ..extras import require
+from .tensors import to_array
 
 torch: Any = require("torch", "torch")
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.arrays.dtypes import as_dtype, row_shape
-from ..core.checkpoint import CheckpointReader
-from ..core.errors import CheckpointError, StorageError, UnknownVariableError
-from ..core.files.new_path import new_path
-from ..distribute.reading import load_checkpoint
-from ..engine.keyed.tiles import used_places
-from .table_files import PIECE_BYTES, Piece, format_of_table, new_row_file
+from ...core.arrays.dtypes import as_dtype, row_shape
+from ...core.checkpoint import CheckpointReader
+from ...core.errors import CheckpointError, StorageError, UnknownVariableError
+from ...core.files.new_path import new_path
+from ...distribute.reading import load_checkpoint
+from ...engine.keyed.tiles import used_places
+from .files import PIECE_BYTES, Piece, format_of_table, new_row_file
 
 
 def export_table(
