@@ -114,8 +114,8 @@ class UpdateKernel:
         if not gradient.size:
             return
         count = value.size // width
-        low, high = int(rows.min()), int(rows.max())
-        if low < 0 or high >= count:
+        if int(rows.view(np.uint64).max()) >= count:  # also a negative one
+            low, high = int(rows.min()), int(rows.max())
             raise ValueError(
                 f"kernel {self.name}: row {low if low < 0 else high} is out of range; the value "
                 f"has {count} rows of {width} elements"

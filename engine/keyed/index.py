@@ -101,6 +101,7 @@ class KeyIndex:
         self._counts = np.zeros(count, INT64)
         self._levels = np.arange(count) / count  # a segment has first size * 2 ** level entries
         self._sizes = _sizes(self._levels)
+        self._room = _room(self._levels)
         full = _enough(self._levels, np.full(count, -(-max_keys // count)))
         with reserving(name, f"{max_keys} keys of its index"):
             self._segments = [_new_segment(size) for size in _sizes(full).tolist()]
@@ -196,6 +197,8 @@ class KeyIndex:
 
     def _make_room(self, keys: Array) -> None:
         """Grow the segments that have no room for their part of these keys, all taken for new."""
+        if (self._counts + keys.size <= self._room).all():  # not even if all were of one
+            return
         needed = self._counts.copy()
         kernel = kernel_if_ready("count_segments")
         if kernel is not None:
@@ -206,7 +209,7 @@ class KeyIndex:
         levels = _enough(self._levels, needed)
         due = np.flatnonzero(levels != self._levels)
         if due.size:
-            self._levels = levels
+            self._levels, self._room = levels, _room(levels)
             self._grow(due, _sizes(levels))
 
     def _grow(self, due: Array, sizes: Array) -> None:
@@ -235,10 +238,15 @@ def _sizes(levels: Array) -> Array:
     return sizes
 
 
+def _room(levels: Array) -> Array:
+    room: Array = _sizes(levels) * _MOST_FULL
+    return room
+
+
 def _enough(levels: Array, counts: Array) -> Array:
     """The levels from these on at which segments have room for so many keys."""
     levels = levels.copy()
-    while (full := counts > _sizes(levels) * _MOST_FULL).any():
+    while (full := counts > _room(levels)).any():
         levels[full] += 1
     return levels
 

@@ -95,16 +95,22 @@ class RowStore:
         """
         again = min(self._num_free, keys.size)
         left, used = self._num_free - again, self.used
-        released = self._free[left : self._num_free][::-1].copy()
         fresh = slice(used, used + keys.size - again)
-        self._num_free, self.used = left, fresh.stop
-        self.keys[released], self.keys[fresh] = keys[:again], keys[again:]
+        rows = np.arange(used, fresh.stop)
+        self.used = fresh.stop
+        self.keys[fresh] = keys[again:]
+        for slot, start in self._starts.items():
+            if start:  # memory that was never used is zero
+                self.slots[slot][fresh] = start
+        if not again:
+            return rows
+        released = self._free[left : self._num_free][::-1].copy()
+        self._num_free = left
+        self.keys[released] = keys[:again]
         self.counts[released] = 0
         for slot, start in self._starts.items():
             self.slots[slot][released] = start
-            if start:  # memory that was never used is zero
-                self.slots[slot][fresh] = start
-        return np.concatenate([released, np.arange(used, fresh.stop)])
+        return np.concatenate([released, rows])
 
     def note_copied(self, rows: Array) -> None:
         """These rows are copied now, from here or to here; for those that may be on disk."""

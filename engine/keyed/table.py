@@ -37,6 +37,7 @@ from .tiles import Tile, check_tile, tile_of
 _EVICTED_AT_ONCE = 64  # this part of a full table at least: choosing reads all rows
 _KEPT_BYTES = 64 << 20
 _CHECKS = 16  # per ``max_unseen_steps``, for the same reason
+_NONE = np.empty(0, INT64)
 
 
 class KeyedTable:
@@ -146,19 +147,20 @@ class KeyedTable:
         """
         gradients = self._checked(keys, gradients, step)
         rows = self._find_again(keys)
-        if self._repeat(keys, rows):
+        missing = self._missing(keys, rows)
+        if missing is None:
             keys, inverse = distinct(self.definition.name, keys, self._memory)
             shape = (keys.size, self.definition.dim)
             summed = self._memory.take_array(shape, self.definition.dtype)
             gradients = sum_duplicates(gradients, inverse, summed)
             rows = self._index.find(keys)
+            missing = np.flatnonzero(rows < 0)
         self.step = max(self.step, step)
         self.counts.pushes += 1
-        known = rows >= 0
-        if not known.all():
-            rows[~known] = self._make(keys[~known], rows[known])
-            kept = np.flatnonzero(rows >= 0)
-            if kept.size < rows.size:
+        if missing.size:
+            rows[missing] = made = self._make(keys[missing], rows)
+            if made.min() < 0:
+                kept = np.flatnonzero(rows >= 0)
                 rows, gradients = rows[kept], gradients[kept]
         gradients, scale = clipped(self.definition.clipping, gradients, scale)
         self._store.touch(rows, self.step)
@@ -381,21 +383,31 @@ class KeyedTable:
             rows[unknown] = self._index.find(keys[unknown])
         return rows
 
-    def _repeat(self, keys: Array, rows: Array) -> bool:
-        """Whether a key is there twice. Rows may be marked as busy, until they are touched."""
-        missing = self._store.mark(rows)
-        if missing is None or missing > 0:
-            new = keys if missing is None else keys[rows < 0]
-            return distinct(self.definition.name, new, self._memory)[0].size < new.size
-        return missing < 0
+    def _missing(self, keys: Array, rows: Array) -> Array | None:
+        """Which keys have no row; None: a key is there twice. Rows may be marked as busy, until
+        they are touched.
+        """
+        count = self._store.mark(rows)
+        if count == 0:
+            return _NONE
+        if count is not None and count < 0:
+            return None
+        missing = np.flatnonzero(rows < 0)
+        ascending = np.sort(keys if count is None else keys[missing])
+        return None if (ascending[1:] == ascending[:-1]).any() else missing
 
-    def _make(self, keys: Array, busy: Array) -> Array:
-        """Rows for keys that have none, or -1 for those that get none."""
+    def _make(self, keys: Array, others: Array) -> Array:
+        """Rows for keys that have none, or -1 for those that get none.
+
+        Args:
+            keys: int64, each once.
+            others: Rows that are not evicted for them; -1 stands for none.
+        """
         rows = np.full(keys.size, -1, INT64)
         chosen = np.flatnonzero(self._admitter.admit(keys, self.counts.pushes))
         self.counts.refused += keys.size - chosen.size
         if chosen.size > self._store.room:
-            self._make_room(chosen.size - self._store.room, busy)
+            self._make_room(chosen.size - self._store.room, others[others >= 0])
             self.counts.full += max(0, chosen.size - self._store.room)
             chosen = chosen[: self._store.room]
         rows[chosen] = self._insert(keys[chosen])
