@@ -7,7 +7,7 @@ because they are sorted by ps.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes
 from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import ShapeMismatchError
-from ...core.rules.definitions import ShardDefinition
+from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
 from ...engine.rows import deduplicate, sum_duplicates
 from .placed_variable import PlacedVariable
@@ -149,66 +149,72 @@ class DistinctRowsCache:
         # Rows on their way: fresh memory costs a page fault per 4 KiB, more than filling it.
         self.memory = BufferPools()
 
-    def of(self, table: str, ids: Array, num_rows: int) -> DistinctRows:
-        """The distinct values among some ids.
+    def of(self, placed: PlacedVariable, ids: Array) -> DistinctRows:
+        """The distinct ids of a variable, or keys of a table. See :meth:`of_all`."""
+        return self.of_all([(placed, ids)])[0]
+
+    def of_all(self, wanted: Sequence[tuple[PlacedVariable, Array]]) -> list[DistinctRows]:
+        """The distinct ids of several variables, or keys of tables.
 
         Args:
-            table: Name of the variable.
-            ids: int64, shape ``(n,)``.
-            num_rows: Number of rows of the table.
+            wanted: Variables, and int64, shape ``(n,)``: numbers of rows, or keys of a table.
 
         Raises:
-            ShapeMismatchError: An id is not in ``[0, num_rows)``.
+            ShapeMismatchError: The number of a row is out of range, or keys are no vector of int64.
         """
+        found = [self._known(placed.definition.name, ids) for placed, ids in wanted]
+        keys: dict[
+            int, list[int]
+        ] = {}  # by number of ps: tables whose keys are worked out together
+        for place, (placed, ids) in enumerate(wanted):
+            definition = placed.definition
+            if found[place] is None:
+                self._make_room(definition.name)
+                if definition.table is not None:
+                    keys.setdefault(len(placed.shards), []).append(place)
+                else:
+                    found[place] = self._of_rows(definition, ids)
+        for num_ps, places in keys.items():
+            some = [(wanted[place][0].definition.name, wanted[place][1]) for place in places]
+            for place, each in zip(places, _distinct_keys(some, num_ps, self.memory), strict=True):
+                found[place] = each
+        return [
+            self._keep(placed.definition.name, each)
+            for (placed, _), each in zip(wanted, found, strict=True)
+            if each is not None
+        ]
 
-        def find() -> DistinctRows:
-            try:
-                return _distinct(ids, num_rows, self.memory)
-            except ValueError as error:
-                wrong = ids.min() if ids.min() < 0 else ids.max()
-                raise ShapeMismatchError(
-                    f"{self._who.task}: row {wrong} of {table!r} is out of range: it has "
-                    f"{num_rows} rows",
-                    task=self._who.task,
-                    variable=table,
-                ) from error
+    def _of_rows(self, definition: VariableDefinition, ids: Array) -> DistinctRows:
+        table, num_rows = definition.name, definition.shape[0] if definition.shape else 0
+        try:
+            return _distinct(ids, num_rows, self.memory)
+        except ValueError as error:
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise ShapeMismatchError(
+                f"{self._who.task}: row {wrong} of {table!r} is out of range: it has "
+                f"{num_rows} rows",
+                task=self._who.task,
+                variable=table,
+            ) from error
 
-        return self._known(table, ids, find)
-
-    def of_keys(self, table: str, keys: Array, num_parts: int) -> DistinctRows:
-        """The distinct keys among some, by the part of the table that they belong to.
-
-        Args:
-            table: Name of the table.
-            keys: int64, shape ``(n,)``.
-            num_parts: Number of the table's parts, which is that of the ps.
-        """
-        return self._known(table, keys, lambda: _distinct_keys(table, keys, num_parts, self.memory))
-
-    def of_placed(self, placed: PlacedVariable, ids: Array) -> DistinctRows:
-        """The distinct ids of a variable, or keys of a table.
-
-        Raises:
-            ShapeMismatchError: An id is out of range.
-        """
-        definition = placed.definition
-        if definition.table is not None:
-            return self.of_keys(definition.name, ids, len(placed.shards))
-        rows = definition.shape[0] if definition.shape else 0
-        return self.of(definition.name, ids, rows)
-
-    def _known(self, table: str, ids: Array, find: Callable[[], DistinctRows]) -> DistinctRows:
-        last = self._last.setdefault(table, [])
+    def _known(self, table: str, ids: Array) -> DistinctRows | None:
+        last = self._last.get(table, ())
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
-        found = next((known for known in last if _same(known.ids, ids)), None)
-        if found is not None:
-            return found
-        del last[: max(0, len(last) + 1 - self.per_table)]  # their memory is used again
-        found = find()
-        last.append(found)
-        self._last.move_to_end(table)
-        if len(self._last) > _KEPT_TABLES:
-            self._last.popitem(last=False)
+        return next((known for known in last if _same(known.ids, ids)), None)
+
+    def _make_room(self, table: str) -> None:
+        """Forget the oldest of a table: its memory is used again."""
+        last = self._last.get(table, [])
+        del last[: max(0, len(last) + 1 - self.per_table)]
+
+    def _keep(self, table: str, found: DistinctRows) -> DistinctRows:
+        last = self._last.setdefault(table, [])
+        if not any(each is found for each in last):
+            self._make_room(table)
+            last.append(found)
+            self._last.move_to_end(table)
+            if len(self._last) > _KEPT_TABLES:
+                self._last.popitem(last=False)
         return found
 
 
@@ -233,12 +239,22 @@ def _distinct(ids: Array, num_rows: int, memory: BufferPools) -> DistinctRows:
     return DistinctRows(own, unique, inverse)
 
 
-def _distinct_keys(table: str, keys: Array, num_parts: int, memory: BufferPools) -> DistinctRows:
+def _distinct_keys(
+    wanted: Sequence[tuple[str, Array]], num_ps: int, memory: BufferPools
+) -> list[DistinctRows]:
+    """Of tables that are cut over as many ps, by name; worked out together."""
     from ...engine.keyed.distinct import distinct_by_ps  # a worker without tables never loads it
+    from ...engine.keyed.index import as_keys
 
-    own = memory.take_array(keys.shape, keys.dtype)
-    own[:] = keys
-    unique, inverse, bounds = distinct_by_ps(table, own, num_parts, memory)
-    # Of one part they stand in the order in which they came.
-    same = num_parts == 1 and unique.size == own.size
-    return DistinctRows(own, unique, None if same else inverse, bounds)
+    keys = [as_keys(name, each) for name, each in wanted]
+    sizes = [each.size for each in keys]
+    own = memory.take_array((sum(sizes),), np.dtype(np.int64))
+    np.concatenate(keys, out=own)
+    rows, start = [], 0
+    for each in distinct_by_ps(own, sizes, num_ps, memory):
+        ids = own[start : start + each.inverse.size]
+        # Of one part they stand in the order in which they came.
+        same = num_ps == 1 and each.unique.size == ids.size
+        rows.append(DistinctRows(ids, each.unique, None if same else each.inverse, each.bounds))
+        start += ids.size
+    return rows

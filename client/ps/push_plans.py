@@ -295,7 +295,7 @@ def _cut_rows(
             task=who.task,
             variable=name,
         )
-    touched = distinct.of_placed(cut.placed, value.indices)
+    touched = distinct.of(cut.placed, value.indices)
     values = np.ascontiguousarray(value.values).reshape(touched.ids.size, size_of(row))
     sums = touched.sums(values, distinct.memory)
     wire = cut.entries[0][2].dtype or definition.dtype

@@ -217,7 +217,8 @@ class ReaderSession:
         """
         placed = {name: self._placed[name] for name in wanted}
         with self._session.between_steps():
-            distinct = {n: self._distinct.of_placed(placed[n], ids) for n, ids in wanted.items()}
+            found = self._distinct.of_all([(placed[n], ids) for n, ids in wanted.items()])
+            distinct = dict(zip(wanted, found, strict=True))
         until, backoff = time.monotonic() + timeout_s, Backoff(0.05, 0.5)
         while True:
             try:

@@ -1,7 +1,7 @@
 """Rows that a session looks up, and what its own pushes change of them."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from threading import RLock
@@ -124,11 +124,8 @@ class RowLookups:
             rows are those of ``engine/keyed/row_states.py``)
         """
         with self._session.between_steps():
-            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
-            whole = [
-                self._wanted(*self._distinct_ids(name, keys), with_state=True)
-                for name, keys in states.items()
-            ]
+            rows = self._wanted(self._distinct_ids(wanted))
+            whole = self._wanted(self._distinct_ids(states), with_state=True)
             self._fetch([*rows, *whole])
             return _found(rows), _found(whole)
 
@@ -145,7 +142,7 @@ class RowLookups:
     def look_up_ahead(self, wanted: Mapping[str, Array]) -> RowsAhead:
         """Look up rows for a later step. Arguments and errors: :meth:`lookup_rows`."""
         with self._session.between_steps():
-            rows = [self._wanted(*self._distinct_ids(name, ids)) for name, ids in wanted.items()]
+            rows = self._wanted(self._distinct_ids(wanted))
             self._fetch(rows)
             ahead = RowsAhead(rows)
             self._ahead.add(ahead)
@@ -162,10 +159,10 @@ class RowLookups:
             stale = ahead.stale()
             if any(positions.size for positions in stale):
                 # All of them are asked for, so that the layout is that of the lookup.
-                changed = [
-                    self._wanted(each.placed, part_of(each.distinct, positions))
+                changed = self._wanted(
+                    (each.placed, part_of(each.distinct, positions))
                     for each, positions in zip(ahead.rows, stale, strict=True)
-                ]
+                )
                 self._fetch(changed)
                 for each, positions, now in zip(ahead.rows, stale, changed, strict=True):
                     each.out[positions] = now.out
@@ -186,20 +183,31 @@ class RowLookups:
         with self._session.lock:
             self.distinct.per_table = count
 
-    def _distinct_ids(self, variable: str, ids: Array) -> tuple[PlacedVariable, DistinctRows]:
-        placed = self._place(variable)
-        return placed, self.distinct.of_placed(placed, ids)
+    def _distinct_ids(
+        self, wanted: Mapping[str, Array]
+    ) -> list[tuple[PlacedVariable, DistinctRows]]:
+        placed = [self._place(name) for name in wanted]
+        found = self.distinct.of_all(list(zip(placed, wanted.values(), strict=True)))
+        return list(zip(placed, found, strict=True))
 
     def _wanted(
-        self, placed: PlacedVariable, distinct: DistinctRows, *, with_state: bool = False
-    ) -> WantedRows:
-        definition = placed.definition
-        elements = size_of(row_shape(definition.shape))
-        if with_state and definition.table is not None:
-            elements = definition.table.state_elements(elements)
-        shape = (distinct.unique.size, elements)
-        out = self.distinct.memory.take_array(shape, definition.dtype)
-        return WantedRows(placed, distinct, out, with_state)
+        self, several: Iterable[tuple[PlacedVariable, DistinctRows]], *, with_state: bool = False
+    ) -> list[WantedRows]:
+        """Rows to be filled, of all variables in one piece of memory."""
+        shapes = []
+        for placed, distinct in several:
+            definition = placed.definition
+            elements = size_of(row_shape(definition.shape))
+            if with_state and definition.table is not None:
+                elements = definition.table.state_elements(elements)
+            shapes.append((placed, distinct, (distinct.unique.size, elements)))
+        out = self.distinct.memory.take_arrays(
+            [(shape, placed.definition.dtype) for placed, _, shape in shapes]
+        )
+        return [
+            WantedRows(placed, distinct, rows, with_state)
+            for (placed, distinct, _), rows in zip(shapes, out, strict=True)
+        ]
 
     def _fetch(self, rows: Sequence[WantedRows]) -> None:
         plan = self._plans.row_plan(rows)
@@ -227,7 +235,7 @@ class RowLookups:
             changed = rows
             if rows is not None:
                 placed = self._place(variable)
-                changed = self.distinct.of_placed(placed, rows).unique
+                changed = self.distinct.of(placed, rows).unique
             for ahead in self._ahead:
                 ahead.note(variable, changed)
 
@@ -239,7 +247,7 @@ class RowLookups:
             watcher, rows = self._watchers.get(write.variable), write.value
             if watcher is None or not isinstance(rows, IndexedSlices):
                 continue
-            _, distinct = self._distinct_ids(write.variable, rows.indices)
+            distinct = self.distinct.of(self._place(write.variable), rows.indices)
             values = np.ascontiguousarray(rows.values).reshape(distinct.ids.size, -1)
             watcher.pushed(distinct, distinct.sums(values, self.distinct.memory), step)
 

@@ -2,6 +2,8 @@
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -142,3 +144,22 @@ class BufferPools:
         step = 1 << max(0, num_bytes.bit_length() - _SIZES_PER_DOUBLING_BITS)
         memory = self.take(-(-num_bytes // step) * step)
         return memory[:num_bytes].view(dtype).reshape(shape)
+
+    def take_arrays(self, wanted: Sequence[tuple[tuple[int, ...], DType]]) -> list[Array]:
+        """Several arrays in one buffer, which is used again when none of them is referenced.
+
+        Args:
+            wanted: Shapes and dtypes.
+        """
+        ends = list(
+            accumulate(_in_lines(size_of(shape) * dtype.itemsize) for shape, dtype in wanted)
+        )
+        memory = self.take_array((ends[-1] if ends else 0,), np.dtype(np.uint8))
+        return [
+            memory[start : start + size_of(shape) * dtype.itemsize].view(dtype).reshape(shape)
+            for start, (shape, dtype) in zip([0, *ends], wanted, strict=False)
+        ]
+
+
+def _in_lines(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

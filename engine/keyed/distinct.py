@@ -1,5 +1,9 @@
 """Distinct keys of a step: found once, for the lookup and for the push of their gradients."""
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
 
 from ...core.arrays.buffers import BufferPools
@@ -13,6 +17,21 @@ _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
 _MOST_PS, _MOST_KEYS = 2**15 - 1, 2**29  # that kernels count in these types
 _ENTRIES = 4  # at most of the hash table of a part for each of its keys
 _KEY_BYTES = 128  # what a key moves in the caches, for ``split``
+
+
+class DistinctKeys(NamedTuple):
+    """Distinct keys of one table.
+
+    Attributes:
+        unique: int64, shape ``(count,)``: those of the first ps, of the second and so on, each in
+            the order in which they first stand.
+        inverse: int64, shape ``(n,)``: ``unique[inverse]`` is the keys.
+        bounds: Where the keys of each ps begin, and ``count``.
+    """
+
+    unique: Array
+    inverse: Array
+    bounds: tuple[int, ...]
 
 
 def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tuple[Array, Array]:
@@ -30,56 +49,71 @@ def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tupl
     Raises:
         ShapeMismatchError: The keys are no vector of int64.
     """
-    unique, inverse, _ = distinct_by_ps(table, keys, 1, memory if memory else BufferPools())
-    return unique, inverse
+    keys = as_keys(table, keys)
+    found = distinct_by_ps(keys, (keys.size,), 1, memory if memory else BufferPools())[0]
+    return found.unique, found.inverse
 
 
 def distinct_by_ps(
-    table: str, keys: Array, num_ps: int, memory: BufferPools
-) -> tuple[Array, Array, tuple[int, ...]]:
-    """The distinct keys, those of one ps beside each other, and where each key went.
+    keys: Array, sizes: Sequence[int], num_ps: int, memory: BufferPools
+) -> list[DistinctKeys]:
+    """The distinct keys of some tables, those of one ps beside each other.
 
-    By several threads if the keys are many: keys of two ps have nothing in common.
+    By several threads if the keys are many: keys of two tables, or of two ps, have nothing in
+    common.
 
     Args:
-        table: The table's name, for messages.
-        keys: int64, shape ``(n,)``. May repeat.
-        num_ps: Number of ps among which the table is divided.
+        keys: int64, contiguous: those of the first table, of the second and so on. May repeat.
+        sizes: How many keys each table has.
+        num_ps: Number of ps among which each of the tables is divided.
         memory: For the result and to work in.
-
-    Returns:
-        (the distinct keys of the first ps, of the second and so on, each in the order in which they
-        first stand, int64, shape ``(count,)``; int64, shape ``(n,)``: ``unique[inverse]`` is
-        ``keys``; where the keys of each ps begin, and ``count``)
-
-    Raises:
-        ShapeMismatchError: The keys are no vector of int64.
     """
-    keys = as_keys(table, keys)
+    tables = np.zeros(len(sizes) + 1, INT64)
+    np.cumsum(sizes, out=tables[1:])
+    edges = tables.tolist()
     kernels = [kernel_if_ready(name) for name in ("divide_keys", "distinct_keys", "join_keys")]
     if None in kernels or num_ps > _MOST_PS or keys.size > _MOST_KEYS:
-        return _by_numpy(keys, num_ps)
+        return [_by_numpy(keys[i:j], num_ps) for i, j in pairwise(edges)]
     divide, find, join = kernels
-    unique, inverse = (memory.take_array(keys.shape, INT64) for _ in range(2))
+    unique, inverse = memory.take_array((2, keys.size), INT64)
     memory_32 = memory.take_array(((1 + _ENTRIES) * keys.size,), _INT32)
     places, entries = memory_32[: keys.size], memory_32[keys.size :]
-    starts, bounds = np.zeros((2, num_ps + 1), INT64)
+    starts = tables if num_ps == 1 else np.full(len(sizes) * num_ps + 1, keys.size, INT64)
+    counts = np.zeros(len(sizes) * num_ps, INT64)
+    parts = entries.view(_INT16)
+
+    def find_parts(first: int, last: int) -> None:
+        own = entries[_ENTRIES * starts[first] : _ENTRIES * starts[last]]
+        find(keys, places, starts, first, last, _SECRET, own, unique, inverse, counts)
+
     if num_ps == 1:
-        places[:], starts[1] = np.arange(keys.size, dtype=_INT32), keys.size
+        places[:] = np.arange(keys.size, dtype=_INT32)
     else:
-        divide(keys, entries.view(_INT16), places, starts)
-
-    def of_some_ps(begin: int, end: int) -> None:
-        own = entries[_ENTRIES * starts[begin] : _ENTRIES * starts[end]]
-        find(keys, places, starts, begin, end, _SECRET, own, unique, inverse, bounds[1:])
-
-    split(of_some_ps, num_ps, itemsize=keys.size * _KEY_BYTES // num_ps, aligned=1)
+        _split(lambda *some: divide(keys, tables, num_ps, *some, parts, places, starts), tables)
+    _split(find_parts, starts)
     if num_ps > 1:
-        join(places, starts, bounds, unique, inverse)
-    return unique[: bounds[-1]], inverse, tuple(bounds.tolist())
+        _split(lambda *some: join(places, starts, num_ps, *some, counts, unique, inverse), tables)
+    bounds = np.zeros((len(sizes), num_ps + 1), INT64)
+    np.cumsum(counts.reshape(-1, num_ps), axis=1, out=bounds[:, 1:])
+    return [
+        DistinctKeys(unique[i : i + own[-1]], inverse[i:j], tuple(own))
+        for i, j, own in zip(edges, edges[1:], bounds.tolist(), strict=False)
+    ]
 
 
-def _by_numpy(keys: Array, num_ps: int) -> tuple[Array, Array, tuple[int, ...]]:
+def _split(work: Callable[[int, int], None], edges: Array) -> None:
+    """Call ``work`` for parts of pieces ``[edges[i], edges[i + 1])`` of the keys, in threads."""
+    count = int(edges[-1])
+    middles = (edges[:-1] + edges[1:]) // 2
+
+    def some_pieces(start: int, stop: int) -> None:
+        first, last = np.searchsorted(middles, (start, stop)).tolist()
+        work(first, middles.size if stop == count else last)
+
+    split(some_pieces, count, itemsize=_KEY_BYTES, aligned=1)
+
+
+def _by_numpy(keys: Array, num_ps: int) -> DistinctKeys:
     ascending, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     part = ps_of_keys(ascending, num_ps)
     order = np.lexsort((first, part))
@@ -87,4 +121,4 @@ def _by_numpy(keys: Array, num_ps: int) -> tuple[Array, Array, tuple[int, ...]]:
     places[order] = np.arange(order.size)
     bounds = np.zeros(num_ps + 1, INT64)
     np.cumsum(np.bincount(part, minlength=num_ps), out=bounds[1:])
-    return ascending[order], places[inverse], tuple(bounds.tolist())
+    return DistinctKeys(ascending[order], places[inverse], tuple(bounds.tolist()))

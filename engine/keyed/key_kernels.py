@@ -1,4 +1,4 @@
-"""Kernels on the keys of a step: which are distinct, and which ps has each.
+"""Kernels on the keys of a step's tables: which are distinct, and which ps has each.
 
 ``distinct.py`` checks their arguments, and says the same in array operations.
 """
@@ -26,27 +26,36 @@ def _ps_of(key, num_ps):  # type: ignore[no-untyped-def]
     return np.int64(((word >> _U32) * num_ps) >> _U32)
 
 
-@FUNCTIONS.kernel(lambda dtype: (read(dtype), changed(_INT16), changed(_INT32), changed(dtype)))
-def divide_keys(keys, parts, places, starts):  # type: ignore[no-untyped-def]
-    """``places``: where the keys of the first ps are, of the second and so on, each in order.
+@FUNCTIONS.kernel(
+    lambda dtype: (
+        read(dtype), read(dtype), INT64, INT64, INT64, changed(_INT16), changed(_INT32),
+        changed(dtype),
+    )
+)  # fmt: skip
+def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # type: ignore[no-untyped-def]
+    """``places``: where each table's keys of the first ps are, of the second and so on, in order.
 
-    ``parts``: room to work in, at least one for each key. ``starts``: zero, an element for each ps
-    and one more; where the places of each begin, and the end.
+    Of the tables from ``first`` to before ``last``; the keys of table ``t`` begin at ``tables[t]``.
+    ``parts``: room to work in, at least one for each key. ``starts``: where the places of each part
+    begin, those of table ``t`` from ``starts[t * num_ps]`` on.
     """
-    num_ps = np.uint64(starts.size - 1)
-    for i in range(keys.size):
-        part = _ps_of(keys[i], num_ps)
-        parts[i] = part
-        starts[part + 1] += 1
-    following = np.empty(starts.size, np.int64)
-    following[0] = 0
-    for part in range(1, starts.size):
-        starts[part] += starts[part - 1]
-        following[part] = starts[part]
-    for i in range(keys.size):
-        at = following[parts[i]]
-        following[parts[i]] = at + 1
-        places[at] = i
+    following = np.empty(num_ps, np.int64)
+    for table in range(first, last):
+        begin, end = tables[table], tables[table + 1]
+        for i in range(begin, end):  # by itself: the compiler makes vectors of it
+            parts[i] = _ps_of(keys[i], np.uint64(num_ps))
+        following[:] = 0
+        for i in range(begin, end):
+            following[parts[i]] += 1
+        at = begin
+        for part in range(num_ps):
+            starts[table * num_ps + part] = at
+            at += following[part]
+            following[part] = starts[table * num_ps + part]
+        for i in range(begin, end):
+            at = following[parts[i]]
+            following[parts[i]] = at + 1
+            places[at] = i
 
 
 @FUNCTIONS.kernel(
@@ -94,17 +103,22 @@ def distinct_keys(keys, places, starts, first, last, secret, table, unique, inve
 
 
 @FUNCTIONS.kernel(
-    lambda dtype: (read(_INT32), read(dtype), changed(dtype), changed(dtype), changed(dtype))
-)
-def join_keys(places, starts, bounds, unique, inverse):  # type: ignore[no-untyped-def]
-    """Put the distinct keys of all parts side by side, and number them through.
+    lambda dtype: (
+        read(_INT32), read(dtype), INT64, INT64, INT64, read(dtype), changed(dtype), changed(dtype),
+    )
+)  # fmt: skip
+def join_keys(places, starts, num_ps, first, last, counts, unique, inverse):  # type: ignore[no-untyped-def]
+    """Put the distinct keys of all parts of a table side by side, and number them through.
 
-    ``bounds``: zero, and how many each part has; then where those of each begin, and the end.
+    Of the tables from ``first`` to before ``last``. ``counts``: how many each part has.
     """
-    for part in range(1, bounds.size - 1):
-        begin, offset = starts[part], bounds[part]
-        for i in range(bounds[part + 1]):
-            unique[offset + i] = unique[begin + i]
-        bounds[part + 1] += offset
-        for i in range(begin, starts[part + 1]):
-            inverse[places[i]] += offset
+    for table in range(first, last):
+        offset = 0
+        for part in range(table * num_ps, (table + 1) * num_ps):
+            if offset > 0:
+                begin, to = starts[part], starts[table * num_ps] + offset
+                for i in range(counts[part]):
+                    unique[to + i] = unique[begin + i]
+                for i in range(begin, starts[part + 1]):
+                    inverse[places[i]] += offset
+            offset += counts[part]

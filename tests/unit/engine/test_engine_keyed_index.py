@@ -288,14 +288,35 @@ def test_many_keys_are_made_distinct() -> None:
 
 @pytest.mark.parametrize("count", [10_000, 150_000], ids=["one thread", "several"])
 @pytest.mark.parametrize("num_ps", [1, 2, 7])
-def test_distinct_keys_of_a_ps_stand_beside_each_other_in_order(num_ps: int, count: int) -> None:
-    keys = np.random.default_rng(1).integers(-3000, 3000, count)
-    unique, inverse, bounds = distinct_by_ps("t", keys, num_ps, BufferPools())
-    np.testing.assert_array_equal(unique[inverse], keys)
-    expected = list(dict.fromkeys(keys.tolist()))
-    part = ps_of_keys(np.array(expected), num_ps)
-    assert unique.tolist() == [expected[i] for i in np.argsort(part, kind="stable")]
-    assert np.diff(bounds).tolist() == np.bincount(part, minlength=num_ps).tolist()
+@pytest.mark.parametrize("tables", [1, 5])
+def test_distinct_keys_of_a_ps_stand_beside_each_other_in_order(
+    tables: int, num_ps: int, count: int
+) -> None:
+    rng = np.random.default_rng(1)
+    keys = rng.integers(-3000, 3000, count)
+    # Some tables have no keys, or one.
+    cuts = np.sort([0, 0, 1, count][: tables - 1]).tolist()
+    sizes = np.diff([0, *cuts, count]).tolist()
+    found = distinct_by_ps(keys, sizes, num_ps, BufferPools())
+    assert len(found) == tables
+    for own, (unique, inverse, bounds) in zip(np.split(keys, cuts), found, strict=True):
+        np.testing.assert_array_equal(unique[inverse], own)
+        expected = list(dict.fromkeys(own.tolist()))
+        part = ps_of_keys(np.array(expected, np.int64), num_ps)
+        assert unique.tolist() == [expected[i] for i in np.argsort(part, kind="stable")]
+        assert np.diff(bounds).tolist() == np.bincount(part, minlength=num_ps).tolist()
+
+
+def test_tables_of_all_sizes_are_divided_over_threads() -> None:
+    rng = np.random.default_rng(2)
+    for sizes in ([40_000] * 6, [150_000, 10, 0], [0, 10, 150_000], [3] * 2000 + [90_000]):
+        keys = rng.integers(-5000, 5000, sum(sizes))
+        found = distinct_by_ps(keys, sizes, 2, BufferPools())
+        for own, (unique, inverse, bounds) in zip(
+            np.split(keys, np.cumsum(sizes)[:-1]), found, strict=True
+        ):
+            np.testing.assert_array_equal(unique[inverse], own)
+            assert unique.size == np.unique(own).size == bounds[-1]
 
 
 @pytest.mark.parametrize(
