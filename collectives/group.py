@@ -149,6 +149,7 @@ class CollectiveGroup:
                 who, member, timeout_s=timeout_s, still_wanted=links.still_wanted
             )
         except PeerLostError as error:
+            links.still_wanted()  # the job has failed meanwhile, maybe: that is no late worker
             raise join_timeout_error(workers, links.next_rank, timeout_s, error) from error
         waits = WaitLog(self.task, limit_s=timeout_s, limit="join_timeout_s")
         previous = links.previous_rank

@@ -319,6 +319,21 @@ def test_a_worker_that_never_comes_is_a_join_timeout_naming_it() -> None:
     group.close()
 
 
+def test_a_job_that_fails_while_the_ring_forms_is_no_late_worker() -> None:
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    spec, first = ClusterSpec({"worker": addresses}), TaskId("worker", 0)
+
+    def failed() -> None:
+        raise PeerLostError("ends because the job failed")
+
+    task = ResolvedTask(first, spec, first, address=addresses[0])
+    group = CollectiveGroup(task, Settings(join_timeout_s=20), still_wanted=failed)
+    # Not a JoinTimeoutError, which is the container's own failure, and has its pod replaced.
+    with pytest.raises(PeerLostError, match="^ends because the job failed$"):
+        group.open()
+    group.close()
+
+
 def test_a_worker_that_starts_long_after_the_lease_is_waited_for() -> None:
     """Of four workers two have both their links before the late one has any."""
     groups = groups_of(4, 0.5, lease_s=0.5)

@@ -26,6 +26,7 @@ from ...core.process.waiting import WaitLog
 from ...core.settings import Settings, read_environment
 from ...core.states import Phase, State
 from ...core.task import Incarnation, TaskId
+from ...net.tcp import is_refused
 from ...server.chief.servicer import LockedJob
 from .job_saver import JobSaver
 from .job_summaries import open_job_summaries
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ATTACH_S = 2.0
+_SILENT_BEATS = 3  # heartbeats that a task has not sent
+_PORT_S = 0.2  # for a machine to refuse a connection
 _LEAST_CALLS = 8  # at once, to all ps: some may come later
 # Pods of one job that are deleted together get SIGTERM within two seconds: each kubelet hears of
 # it by itself. Behind a busy controller, which deletes the pods of each Job, it takes longer.
@@ -347,6 +350,7 @@ class ChiefLoop:
         while True:
             told = list(self._pool.map(end, untold))
             untold = tuple(each for each, knows in zip(untold, told, strict=True) if not knows)
+            self._lose_ended()
             with self._locked_job.open() as (job, now):
                 job.expire(now=now)
                 uninformed = job.uninformed() + [each.task for each in untold]
@@ -354,6 +358,21 @@ class ChiefLoop:
                 return
             waits.tick(", ".join(task.short for task in uninformed), "not told of the end yet")
             self._locked_job.clock.wait(threading.Event(), 0.05)
+
+    def _lose_ended(self) -> None:
+        """Give up tasks that cannot be told any more, before their lease is over: without ps each
+        task listens, and one that is silent and does not has ended.
+        """
+        if self._controls:
+            return
+        with self._locked_job.open() as (job, now):
+            members = [job.members[task] for task in job.uninformed()]
+            silent_s = _SILENT_BEATS * self._settings.heartbeat_s
+            silent = [each for each in members if each.address and now - each.heard > silent_s]
+        for member in silent:
+            if is_refused(member.address, _PORT_S):
+                with self._locked_job.open() as (_, now):
+                    member.enter(State.LOST, now, "its process has ended")
 
     def _comes_back(self, task: TaskId) -> bool:
         """Whether a ps that does not answer may be starting again, and would wait for a chief."""

@@ -1,5 +1,6 @@
 """The end of a job: whom the chief waits for, and for how long."""
 
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -174,6 +175,33 @@ def test_a_ps_that_is_started_again_as_its_job_ends_is_told(
     loop.close()
     assert ps.calls == pytest.approx(calls, abs=1)
     assert clock.now() - silent_s == pytest.approx(took_s, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("listens", "silent_s", "took_s"),
+    [
+        pytest.param(False, 0, 1.5, id="its process has ended"),
+        pytest.param(True, 0, 5, id="it is only slow"),
+        pytest.param(False, 60, 0, id="it was silent before"),
+    ],
+)
+def test_a_worker_in_sync_that_was_killed_keeps_the_chief_of_a_failed_job_no_longer_than_that(
+    listens: bool, silent_s: float, took_s: float
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if not listens:
+            server.close()
+        clock = ManualClock()
+        job = Job([(task, "") for task in (CHIEF, W0)], chief=CHIEF, lease_s=1000, now=0)
+        locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
+        job.register(W0, now=0, address=address)
+        clock.advance(silent_s)
+        job.fail("worker:0 closed the connection")
+        loop = make_loop(locked_job, who, [])
+        loop._dismiss(Phase.FAILED, "")
+        loop.close()
+    assert clock.now() - silent_s == pytest.approx(took_s, abs=0.1)
 
 
 class Answering:
