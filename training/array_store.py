@@ -20,6 +20,7 @@ from ..distribute.base.reductions import ReduceOp
 from ..distribute.optimizer import Optimizer
 from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
+from .in_sync import workers_in_sync
 from .named_arrays import NamedArrays
 from .rules_by_name import RulesByName
 from .worker_sums import reduce_replicas, sum_over_workers
@@ -386,7 +387,7 @@ class ArrayStore(NamedArrays):
     ) -> None:
         """A step of which all is done once, in a merge of the replicas."""
         strategy, replicas = self.strategy, len(self.strategy.extended.replica_devices)
-        workers = strategy.extended.num_replicas_in_sync // replicas
+        workers = workers_in_sync(strategy)
         scale = 1.0 / workers if self.mean and workers > 1 else None
         named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
 

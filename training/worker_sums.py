@@ -11,6 +11,7 @@ from ..distribute.base.devices import HOST
 from ..distribute.base.reductions import ReduceOp
 from ..distribute.base.values import DistributedValues, PerReplica, on_every_replica
 from ..distribute.strategies.strategy import Strategy
+from .in_sync import workers_in_sync
 
 
 def sum_over_workers(
@@ -29,7 +30,7 @@ def sum_over_workers(
     """
     extended = strategy.extended
     replicas = len(extended.replica_devices)
-    workers = extended.num_replicas_in_sync // replicas
+    workers = workers_in_sync(strategy)
     if workers == 1:
         return dict(named), dict(means)
     # The first replica has it all, the others have nothing to add.

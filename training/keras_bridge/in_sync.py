@@ -7,12 +7,8 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.base.reductions import ReduceOp
 from ...distribute.strategies.strategy import Strategy
+from ..in_sync import workers_in_sync
 from .frameworks import keras
-
-
-def workers_in_sync(strategy: Strategy) -> int:
-    """Workers whose steps are one; 1: this one alone, be it with several replicas."""
-    return strategy.extended.num_replicas_in_sync // len(strategy.extended.replica_devices)
 
 
 def sum_over_workers(strategy: Strategy, mine: Array) -> Array:

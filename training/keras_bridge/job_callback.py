@@ -8,9 +8,10 @@ import numpy as np
 
 from ...core.errors import ConfigurationError, RefusedError
 from ...distribute.strategies.strategy import Strategy
+from ..in_sync import workers_in_sync
 from ..progress import report, report_metrics
 from .frameworks import keras
-from .in_sync import of_all_workers, workers_in_sync
+from .in_sync import of_all_workers
 from .optimizer import require_scale
 
 _UNKNOWN = -1

@@ -26,8 +26,9 @@ from ...core.arrays.dtypes import Array
 from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
+from ..in_sync import workers_in_sync
 from .frameworks import keras
-from .in_sync import sum_over_workers, workers_in_sync
+from .in_sync import sum_over_workers
 from .replica_parts import combination
 
 MOST_NUMBERS = 8192

@@ -15,11 +15,12 @@ from ...core.checkpoint.export import JOB_STATE
 from ...core.errors import CollectiveMismatchError
 from ...core.process.replaced_errors import own_errors
 from ...distribute.strategies.strategy import Strategy
+from ..in_sync import workers_in_sync
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here
 from .files import writers
 from .frameworks import build_on_first_batch, framework_of_keras, keras
-from .in_sync import refuse_sums, workers_in_sync
+from .in_sync import refuse_sums
 from .inputs import as_input
 from .job_callback import JobCallback
 from .job_totals import InSync, OnServers

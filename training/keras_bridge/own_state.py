@@ -7,6 +7,7 @@ from ...core.arrays.dtypes import Array
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept
+from ..in_sync import copy_counts
 from ..kept_state import KeptState
 from .loop_state import plainly
 
@@ -37,8 +38,7 @@ class OwnState:
         entries = {name: array(v) for name, v in _entries(optimizer).items()}
         self._kept = KeptState(entries, kind=type(optimizer).__name__, prefix=prefix)
         self._shapes = {name: entry.shape for name, entry in entries.items()}
-        in_sync = strategy.extended.num_replicas_in_sync > 1
-        self._pushes = in_sync or bool(strategy.extended.should_checkpoint)
+        self._pushes = copy_counts(strategy)
 
     def variables(self, strategy: Strategy) -> dict[str, Variable]:
         """For the tables of a store."""

@@ -20,8 +20,8 @@ from ...core.process.replaced_errors import noting_errors
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
+from ..in_sync import workers_in_sync
 from .eager_steps import EagerSteps, joined
-from .in_sync import workers_in_sync
 from .loop_state import plainly
 from .tensorflow_features import GraphFeatureReader
 

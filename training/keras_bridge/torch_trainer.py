@@ -7,12 +7,10 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
-from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept
-from ..kept_state import KeptState
 from ..own_optimizer import Deltas
+from ..torch_bridge.kept_state import KeptTorchState
 from ..torch_bridge.rules import TorchRules, has_stepped
-from ..torch_bridge.state import TorchState
 from .shared_variables import SharedVariables
 
 
@@ -66,38 +64,15 @@ class TorchTrainer:
         array: Callable[[Any], Array],  # noqa: ARG002
     ) -> "TorchOwnState":
         """What the optimizer knows of each parameter."""
-        state = TorchState(self._optimizer, self._tensors)
-        return TorchOwnState(state, type(self._optimizer).__name__, strategy, prefix)
+        return TorchOwnState(self._optimizer, self._tensors, strategy, prefix)
 
 
-class TorchOwnState:
-    """The state of an optimizer of PyTorch on the worker, in the job's checkpoints.
-
-    Args:
-        state: State of the optimizer.
-        kind: Name of the optimizer's class.
-        strategy: Strategy under which the state is kept.
-        prefix: Prefix of the state's names.
-    """
-
-    def __init__(self, state: TorchState, kind: str, strategy: Strategy, prefix: str) -> None:
-        self._state = state
-        self._kept = KeptState(state.entries, kind=kind, prefix=prefix) if state.entries else None
-        in_sync = strategy.extended.num_replicas_in_sync > 1
-        self._pushes = in_sync or bool(strategy.extended.should_checkpoint)
-
-    def variables(self, strategy: Strategy) -> dict[str, Variable]:
-        """The variables that keep it, for the tables of a store."""
-        return {} if self._kept is None else self._kept.variables(strategy)
+class TorchOwnState(KeptTorchState):
+    """The state of an optimizer of PyTorch, as a :class:`KeptByWorker`."""
 
     def restore(self, optimizer: Any, store: ArrayStore) -> None:  # noqa: ARG002
         """Give the optimizer the state that the job has, if it has one."""
-        if self._kept is not None:
-            self._state.load(self._kept.found(store.pull(self._kept.names())))
-
-    def is_other(self, store: ArrayStore) -> bool:
-        """Whether one was restored since."""
-        return self._kept is not None and self._pushes and self._kept.is_other(store.pull)
+        self.take(store)
 
     def pushed(
         self,
@@ -106,7 +81,4 @@ class TorchOwnState:
         steps: int = 1,
     ) -> Kept | None:
         """What so many steps push of it; None: not this worker."""
-        kept = self._kept
-        if kept is None or not self._pushes:
-            return None
-        return lambda: kept.pushed(self._state.now(), steps)
+        return (lambda: self.after(steps)) if self.pushes else None

@@ -9,6 +9,7 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ..array_store import ArrayStore
 from ..extras import require
+from ..in_sync import copy_counts
 from .tensors import Targets
 
 torch: Any = require("torch", "torch")
@@ -27,9 +28,8 @@ class ProgramChanges:
     """
 
     def __init__(self, store: ArrayStore, names: Iterable[str], targets: Targets) -> None:
-        extended = store.strategy.extended
         self._store, self._names, self._targets = store, list(names), targets
-        self._counts = extended.num_replicas_in_sync > 1 or bool(extended.should_checkpoint)
+        self._counts = copy_counts(store.strategy)
         self._overwritten = 0  # before steps in turn
 
     def follow(self, given: Mapping[str, Array]) -> Mapping[str, Array]:
