@@ -15,10 +15,12 @@ from ...core.arrays.any_framework import to_host
 from ...core.errors import ConfigurationError
 from ...core.rules.counterparts import OnServer, OnWorker, Place
 from ...distribute.base.contexts import get_replica_context, is_running
+from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
 from ..array_store import ArrayStore, Kept, Update
 from ..extras import require
+from ..in_sync import copy_counts
 from ..own_optimizer import Deltas, choose_place, tell_of_half_precision
 from ..rule_table import optimizer_of
 from ..update_count import UpdateCount, counted_by
@@ -119,7 +121,7 @@ class TrainState:
         self._in_sync = strategy.extended.num_replicas_in_sync > 1
         self._are_reduced = False  # the gradients of the next step, by synchronize
         self._norms = SameNorms()
-        self._keeps = own is not None and (self._in_sync or strategy.extended.should_checkpoint)
+        self._keeps = own is not None and copy_counts(strategy)
         self._values: Mapping[str, Any] = {}
         self._arrays: list[Any] | None = None
         self._on_device: StepsOnDevice | None = None
@@ -277,54 +279,75 @@ class TrainState:
         """
         if rows is None and self._step_on_device(gradients, averages, extra):
             return self.params
-        own = self._own_optimizer
+        reduced, self._are_reduced = self._are_reduced, False
+        named = self._named(gradients, reduced=reduced)
+        moved = self._moved(averages)
+        update, kept = self._step_on_worker(extra)
+        if is_running(self.store.strategy):
+            self._push(named, update, kept, moved)
+            if rows is not None:
+                rows.apply(self.store.scale)
+            self._count_one()
+            return None
+        values = self.store.exchange(
+            self._with_decay(named, self._values),
+            update=update,
+            kept=kept,
+            averages=moved,
+            reduced=reduced,
+            beside=None if rows is None else rows.apply,
+        )
+        self._count_one()
+        self._take(values)
+        return self.params
+
+    def _named(self, gradients: Any, *, reduced: bool) -> dict[str, Any]:
+        """Gradients by name, where the optimizer takes them."""
         # An optimizer on this worker takes gradients where they are, if no other worker's join.
         named = self._tree.named_gradients(gradients)
-        if own is None or self._in_sync:
+        if self._own_optimizer is None or self._in_sync:
             named = to_hosts(named)
-        reduced, self._are_reduced = self._are_reduced, False
         if self._in_sync and not reduced:
             self._norms.note(named)
-        moved = {}
+        return named
+
+    def _moved(self, averages: Any) -> dict[str, MovedAverage]:
+        """What a step moves: the model's averages, and the count of a schedule on the servers."""
+        moved: dict[str, MovedAverage] = {}
         if averages is not None:
             moved = self._moving.moved(averages, self._averages_now())
-        if own is None and self._count is not None:
+        if self._count is not None:
             moved |= self._count.one_more
-        update: Update | None = None
-        kept: Kept | None = None
-        if own is not None:
-            everyones = self._over_replicas(extra) if extra and self._in_sync else extra
-            update, kept = self._update_and_kept(own, everyones)
-        if not is_running(self.store.strategy):
-            named = self._with_decay(named, self._values)
-            values = self.store.exchange(
-                named,
-                update=update,
-                kept=kept,
-                averages=moved,
-                reduced=reduced,
-                beside=None if rows is None else rows.apply,
-            )
-            self._count_one()
-            self._take(values)
-            return self.params
-        if update is None:
+        return moved
+
+    def _push(
+        self,
+        named: dict[str, Any],
+        update: Update | None,
+        kept: Kept | None,
+        moved: Mapping[str, MovedAverage],
+    ) -> None:
+        """Give a step that is running what it pushes."""
+        if update is not None:
+            self.store.push_by(update, named, kept=kept)
+        else:
             values = self.store.pull() if self._decay or self._count is not None else {}
             if self._count is not None:
                 self._count.saw(values)
             self.store.push(self._with_decay(named, values))
-        else:
-            self.store.push_by(update, named, kept=kept)
         self.store.push_averages(moved)
-        if rows is not None:
-            rows.apply(self.store.scale)
-        self._count_one()
-        return None
 
-    def _update_and_kept(
-        self, own: WorkerOptimizer, extra: Mapping[str, Any]
-    ) -> tuple[Update, Kept]:
-        """A step of the optimizer on this worker, whose state is the new one once it counts."""
+    def _step_on_worker(self, extra: Mapping[str, Any]) -> tuple[Update | None, Kept | None]:
+        """A step of the optimizer on this worker, whose state is the new one once it counts.
+
+        Returns:
+            (update, kept), as the store takes them; both None: the servers have the optimizer.
+        """
+        own = self._own_optimizer
+        if own is None:
+            return None, None
+        if extra and self._in_sync:
+            extra = self._over_replicas(extra)
         state: Any = None
 
         def update(gradients: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
+from ..in_sync import copy_counts, workers_in_sync
 from ..own_optimizer import Deltas
 from ..update_count import UpdateCount
 from .averages import decays_of, moved_and_assigned, state_of
@@ -25,7 +26,6 @@ from .distributed_embedding import DistributedEmbedding, FeatureReader, collecti
 from .embedding import Embedding, RowReader, embeddings_of
 from .framework_steps import steps_module
 from .frameworks import keras
-from .in_sync import workers_in_sync
 from .optimizer import KeptByWorker, KerasTrainer, OptimizerTrainer, require_fresh, settings_of
 from .replicas import Placement
 from .shared_variables import SharedVariables, shared_variables
@@ -108,8 +108,7 @@ class SharedWeights:
         self.model = model
         self.placement: Any = placement
         self.is_chief = bool(strategy.extended.should_checkpoint)
-        self._in_sync = workers_in_sync(strategy) > 1
-        self.can_assign = self.is_chief or self._in_sync
+        self.can_assign = copy_counts(strategy)
         self.steps = 0
         self._overwritten = 0  # changes of this worker, before steps in turn
         self._prefix = f"{name}/" if name else ""
@@ -124,10 +123,7 @@ class SharedWeights:
         self.worker_reason = None if self.trainer is None else self.trainer.worker_reason
         server_state = "" if self.trainer is None else self.trainer.server_state
         self.warnings = StateWarnings(model.name, server_state, is_chief=self.is_chief)
-        self._count: UpdateCount | None = None  # of a schedule on the servers
-        if isinstance(self.trainer, KerasTrainer):
-            prefix = f"{self._prefix}{model.name}/{self.optimizer.name}/"
-            self._count = self.trainer.count_of_schedule(prefix, strategy)
+        self._count = self._count_of_schedule(strategy)
         embeddings = embeddings_of(model)
         collections = collections_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
@@ -135,7 +131,7 @@ class SharedWeights:
         if self.trainer is None:
             embeddings, collections = [], []
         decays = decays_of(model)
-        self.variables = self._shared_variables(decays, in_sync=self._in_sync)
+        self.variables = self._shared_variables(decays, in_sync=workers_in_sync(strategy) > 1)
         self._names = {id(variable): name for name, variable in self.variables.items()}
         self.averages = {
             name: decays[id(variable)]
@@ -143,41 +139,62 @@ class SharedWeights:
             if id(variable) in decays
         }
         self.backend: Steps = (steps or steps_module().STEPS)(self)
-        tables: list[Variable] = []
-        self.readers: dict[str, RowReader] = {}
-        for layer in embeddings:
-            table, self.readers[table.name] = self._table(layer, strategy)
-            tables.append(table)
+        readers = [self._table(layer, strategy) for layer in embeddings]
+        self.readers = {table.name: reader for table, reader in readers}
         self._features = [self._feature_reader(layer, strategy) for layer in collections]
         self._own_state: KeptByWorker | None = None
-        kept: Mapping[str, Variable] = {}
         if self.trainer is not None and self.worker_reason is not None:
             self._own_state = self.trainer.own_state(strategy, name, self.backend.array)
-            kept = self._own_state.variables(strategy)
-        self.kept_names = list(kept)
-        self.shared.is_sharing = True
-        try:
-            self.store = ArrayStore(
-                {
-                    each: self.shared.leaf(each, self.backend.array(variable))
-                    for each, variable in self.variables.items()
-                }
-                | dict({} if self._count is None else self._count.first),
-                self._optimizers(embeddings, tables),
-                strategy,
-                mean=mean,
-                of_worker=True,
-                tables={table.name: table for table in tables} | dict(kept),
-            )
-            self.shared.add(self.variables, self.store.variables)
-        finally:
-            self.shared.is_sharing = False
-        for layer, reader in zip(embeddings, self.readers.values(), strict=True):
+        tables = [table for table, _ in readers]
+        optimizers = self._optimizers(embeddings, tables)
+        self.store = self._new_store(strategy, optimizers, tables, mean=mean)
+        for layer, (_, reader) in zip(embeddings, readers, strict=True):
             layer.read_from(reader)
         for collection, features in zip(collections, self._features, strict=True):
             collection.read_from(features)
         if self.trainer is not None and self.worker_reason is None:
             self.shared.take(self.optimizer, self._trained())
+        self._begin()
+
+    def _count_of_schedule(self, strategy: Strategy) -> UpdateCount | None:
+        """What a schedule on the servers goes by, where the strategy counts no updates of it."""
+        if not isinstance(self.trainer, KerasTrainer):
+            return None
+        prefix = f"{self._prefix}{self.model.name}/{self.optimizer.name}/"
+        return self.trainer.count_of_schedule(prefix, strategy)
+
+    def _new_store(
+        self,
+        strategy: Strategy,
+        optimizers: Mapping[str, Optimizer],
+        tables: Sequence[Variable],
+        *,
+        mean: bool,
+    ) -> ArrayStore:
+        """Weights, tables of embeddings, and a state on this worker, as variables of the job."""
+        kept = {} if self._own_state is None else self._own_state.variables(strategy)
+        self.kept_names = list(kept)
+        self.shared.is_sharing = True
+        try:
+            first = {
+                each: self.shared.leaf(each, self.backend.array(variable))
+                for each, variable in self.variables.items()
+            }
+            store = ArrayStore(
+                first | dict({} if self._count is None else self._count.first),
+                optimizers,
+                strategy,
+                mean=mean,
+                of_worker=True,
+                tables={table.name: table for table in tables} | dict(kept),
+            )
+            self.shared.add(self.variables, store.variables)
+        finally:
+            self.shared.is_sharing = False
+        return store
+
+    def _begin(self) -> None:
+        """Load what the job has of the weights, and of the state of an optimizer on this worker."""
         values = self.pull()
         self.began_elsewhere = not self._has(values)
         # The batch of a first step has moved averages already: it pushes what became of them.

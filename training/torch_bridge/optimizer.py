@@ -6,12 +6,13 @@ pushes the gradients and loads what comes back.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
-from ..array_store import ArrayStore
+from ..array_store import ArrayStore, PushBeside
 from ..extras import require
 from ..own_optimizer import Deltas, tell_of_half_precision
 from .buffers import Buffers
@@ -81,50 +82,25 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         strategy = strategy if strategy is not None else get_strategy()
         _check(optimizer, strategy)
         refuse_changes_in_forward(module, strategy.num_training_tasks)
-        self._optimizer = optimizer
-        setattr(optimizer, SHARED, True)
-        setattr(self, SHARED, True)
-        self._complete = False
-        super().__init__(optimizer.param_groups, optimizer.defaults)
-        self._complete = True
-        self.param_groups = optimizer.param_groups
-        if hasattr(optimizer, "_optimizer_step_pre_hooks"):  # else it is not of torch, and has none
-            self._optimizer_step_pre_hooks = optimizer._optimizer_step_pre_hooks
-            self._optimizer_step_post_hooks = optimizer._optimizer_step_post_hooks
+        self._wrap(optimizer)
         self._parameters = named_parameters(optimizer, module, name)
-        names = {id(parameter): each for each, parameter in self._parameters.items()}
         self._collections = Collections(module, strategy)
         self._buffers = Buffers(module, name, strategy)
         self._rules = TorchRules(optimizer, deltas)
         self.worker_reason = self._rules.worker_reason
-        if self.worker_reason is None and has_stepped(optimizer):
-            raise ConfigurationError(
-                f"this {self._kind} has a state already, and the servers begin with a fresh one; "
-                "wrap it before its first step, begin the job with its state by "
-                "wl.training.torch.write_checkpoint, or keep it on the worker with "
-                'deltas="always"'
-            )
-        self._show_no_state()
+        on_worker = self.worker_reason is not None
+        if not on_worker:
+            self._require_fresh()
+            self._show_no_state()
         everything = self._parameters | self._buffers.tensors
         pin_values_for(everything.values())
-        first = {each: to_array(tensor) for each, tensor in self._parameters.items()}
-        on_worker = self.worker_reason is not None
-        own_state = (
+        self._own_state = (
             StateOnWorker(optimizer, self._parameters, strategy, name) if on_worker else None
         )
-        self._own_state = own_state
-        self.store = ArrayStore(
-            first | self._buffers.leaves(),
-            self._rules.optimizers(names),
-            strategy,
-            mean=mean,
-            tables=None if own_state is None else own_state.variables(strategy),
-        )
+        self.store = self._new_store(strategy, mean=mean)
         self._buffers.share(self.store.variables)
-        if self.store.alone is None or not on_worker:
-            tell_of_half_precision(first, self._kind, as_deltas=on_worker)
-        if own_state is not None:
-            own_state.begin(self.store, in_place=not self._collections)
+        if self._own_state is not None:
+            self._own_state.begin(self.store, in_place=not self._collections)
         self._steps_of_state = StepsOfState(self._kind, resumed=self.store.step > 0)
         self._copies, self._results = HostCopies(), HostCopies()
         self._values: Mapping[str, Any] = {}
@@ -141,6 +117,45 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             may_step=not self._collections,  # whose rows travel with a push
         )
         self._load()
+
+    def _wrap(self, optimizer: Any) -> None:
+        """Be an optimizer of torch that has the groups and hooks of another one."""
+        self._optimizer = optimizer
+        setattr(optimizer, SHARED, True)
+        setattr(self, SHARED, True)
+        self._complete = False
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self._complete = True
+        self.param_groups = optimizer.param_groups
+        if hasattr(optimizer, "_optimizer_step_pre_hooks"):  # else it is not of torch, and has none
+            self._optimizer_step_pre_hooks = optimizer._optimizer_step_pre_hooks
+            self._optimizer_step_post_hooks = optimizer._optimizer_step_post_hooks
+
+    def _require_fresh(self) -> None:
+        """Refuse an optimizer that is to run on the servers, and has a state already."""
+        if has_stepped(self._optimizer):
+            raise ConfigurationError(
+                f"this {self._kind} has a state already, and the servers begin with a fresh one; "
+                "wrap it before its first step, begin the job with its state by "
+                "wl.training.torch.write_checkpoint, or keep it on the worker with "
+                'deltas="always"'
+            )
+
+    def _new_store(self, strategy: Strategy, *, mean: bool) -> ArrayStore:
+        """Parameters, buffers, and what is kept of a state on this worker, as variables."""
+        own_state = self._own_state
+        first = {each: to_array(tensor) for each, tensor in self._parameters.items()}
+        names = {id(parameter): each for each, parameter in self._parameters.items()}
+        store = ArrayStore(
+            first | self._buffers.leaves(),
+            self._rules.optimizers(names),
+            strategy,
+            mean=mean,
+            tables=None if own_state is None else own_state.variables(strategy),
+        )
+        if store.alone is None or own_state is None:
+            tell_of_half_precision(first, self._kind, as_deltas=own_state is not None)
+        return store
 
     # -- values ------------------------------------------------------------------------------
 
@@ -226,19 +241,30 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             return loss
         state = self._own_state
         if state is None:
-            self._rules.follow()
-            gradients = self._rules.completed(
-                self._gradients(),
-                self._parameters,
-                share=1.0 if reduced else self._share_of_decay(),
-            )
-            self._steps_of_state.made += self._rules.have_state
+            gradients = self._gradients_for_servers(reduced=reduced)
             if self._in_place.step(gradients):
                 return loss
         else:
             gradients = self._gradients()
             if self._step_here(state, gradients):
                 return loss
+        self._take_changes()
+        self._values = values = self._exchange(state, gradients, reduced=reduced, beside=beside)
+        self._stepped.load(values)
+        self._buffers.loaded(values)
+        self._in_place.loaded()
+        return loss
+
+    def _gradients_for_servers(self, *, reduced: bool) -> dict[str, Any]:
+        """The gradients as the rules of the servers want them, by the groups' settings of now."""
+        self._rules.follow()
+        share = 1.0 if reduced else self._share_of_decay()
+        gradients = self._rules.completed(self._gradients(), self._parameters, share=share)
+        self._steps_of_state.made += self._rules.have_state
+        return gradients
+
+    def _take_changes(self) -> None:
+        """Go on from what the program, or steps in place, have made of the values since."""
         after_own = self._in_place.values()
         if after_own is not None:
             self._values = after_own
@@ -247,34 +273,34 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             taken = self._changes.follow(self._values)
             if taken:
                 self._values = {**self._values, **taken}
-        moved = self._buffers.moved()
-        changed = self._buffers.changed() or None
+
+    def _exchange(
+        self,
+        state: StateOnWorker | None,
+        gradients: Mapping[str, Any],
+        *,
+        reduced: bool,
+        beside: PushBeside | None,
+    ) -> Any:
+        """Push a step and what it has made of buffers; the values that come back."""
+        exchange = partial(
+            self.store.exchange,
+            gradients,
+            averages=self._buffers.moved(),
+            assigned=self._buffers.changed() or None,
+            reduced=reduced,
+            beside=beside,
+        )
         if state is None:
-            values = self.store.exchange(
-                gradients, assigned=changed, averages=moved, reduced=reduced, beside=beside
-            )
-        else:
-            try:
-                values = self.store.exchange(
-                    gradients,
-                    update=lambda reduced: self._update_here(state, reduced),
-                    assigned=changed,
-                    averages=moved,
-                    kept=state.pushed,
-                    reduced=reduced,
-                    beside=beside,
-                )
-            except NonFiniteGradientError:  # what was refused is in the parameters by now
-                self._stepped.load(self._values)
-                self._buffers.loaded(self._values)
-                raise
-            finally:
-                state.undo_refused()
-        self._values = values
-        self._stepped.load(values)
-        self._buffers.loaded(values)
-        self._in_place.loaded()
-        return loss
+            return exchange()
+        try:
+            return exchange(update=partial(self._update_here, state), kept=state.pushed)
+        except NonFiniteGradientError:  # what was refused is in the parameters by now
+            self._stepped.load(self._values)
+            self._buffers.loaded(self._values)
+            raise
+        finally:
+            state.undo_refused()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As ``Optimizer.zero_grad``; gradients of an ``EmbeddingBagCollection``, too."""
