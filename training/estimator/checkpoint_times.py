@@ -2,15 +2,26 @@
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ...core.checkpoint import latest_checkpoint
 from .hooks import CheckpointSaverListener, RunningModel
 from .saving import OwnCheckpoints
 from .timers import SecondOrStepTimer
 
+if TYPE_CHECKING:
+    from .run_config import RunConfig
+
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.25  # for checkpoints that the job writes
+
+
+def timer_of(config: "RunConfig") -> SecondOrStepTimer:
+    """When a training of this configuration saves."""
+    return SecondOrStepTimer(
+        config.save_checkpoints_secs or None, config.save_checkpoints_steps or None
+    )
 
 
 class Checkpoints:

@@ -1,9 +1,12 @@
 """Arguments of an Estimator's methods, checked as TensorFlow checks them."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from ...core.errors import ConfigurationError
 from .hooks import CheckpointSaverListener, SessionRunHook
+
+_Kind = TypeVar("_Kind")
 
 
 def check_steps(steps: int | None, max_steps: int | None) -> None:
@@ -26,11 +29,7 @@ def check_hooks(hooks: Sequence[SessionRunHook] | None) -> list[SessionRunHook]:
     Raises:
         TypeError: One is none.
     """
-    found = list(hooks or ())
-    for hook in found:
-        if not isinstance(hook, SessionRunHook):
-            raise TypeError(f"Hooks must be a SessionRunHook, given: {hook!r}")
-    return found
+    return all_of(SessionRunHook, hooks, "Hooks must be a SessionRunHook, given: {!r}")
 
 
 def check_listeners(
@@ -41,10 +40,23 @@ def check_listeners(
     Raises:
         TypeError: One is none.
     """
-    found = list(listeners or ())
-    for listener in found:
-        if not isinstance(listener, CheckpointSaverListener):
-            raise TypeError(
-                f"saving_listeners must be CheckpointSaverListener, given: {listener!r}"
-            )
+    wanted = "saving_listeners must be CheckpointSaverListener, given: {!r}"
+    return all_of(CheckpointSaverListener, listeners, wanted)
+
+
+def all_of(kind: type[_Kind], given: Sequence[_Kind] | None, message: str) -> list[_Kind]:
+    """What was given, all of one kind.
+
+    Args:
+        kind: Their class.
+        given: Any number of them; None: there are none.
+        message: Of the error, with a place for one that is of another kind.
+
+    Raises:
+        TypeError: One is of another kind.
+    """
+    found = list(given or ())
+    for each in found:
+        if not isinstance(each, kind):
+            raise TypeError(message.format(each))
     return found

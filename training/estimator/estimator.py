@@ -25,6 +25,7 @@ from .model_calls import Model, ModelFn, check_model_fn
 from .modes import ModeKeys
 from .run_config import RunConfig
 from .saving import reader_of
+from .train_call import TrainCall
 from .trainer import Trainer, newest_checkpoint
 from .training_target import choose_model_dir, eval_strategy
 
@@ -138,9 +139,9 @@ class Estimator:
             WindlassError: What the strategy and the job raise.
         """
         check_steps(steps, max_steps)
-        hooks = check_hooks(hooks)
         listeners = check_listeners(saving_listeners)
-        loss = self._trainer.train(input_fn, hooks, steps, max_steps, listeners)
+        call = TrainCall(input_fn, check_hooks(hooks), listeners, steps, max_steps)
+        loss = self._trainer.train(call)
         if loss is not None:
             log.info("Loss for final step: %s.", loss)
         return self

@@ -6,7 +6,7 @@ evaluation loads them by these from the checkpoint.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,9 +52,6 @@ def model_to_estimator(
         ConfigurationError: Both or neither model are given, or it is not built or not compiled.
     """
     keras = require("keras", "keras")
-    from ..keras_bridge import distribute  # needs Keras
-    from ..keras_bridge.shared_variables import share_anew
-
     if (keras_model is None) == (keras_model_path is None):
         raise ConfigurationError(
             "Either `keras_model` or `keras_model_path` needs to be provided, and not both."
@@ -62,40 +59,63 @@ def model_to_estimator(
     model = keras_model
     if model is None:
         model = keras.models.load_model(keras_model_path, custom_objects=custom_objects)
-    compiled = _compile_config(model)
-    first = [np.array(weight) for weight in model.get_weights()]
-    names = dict(metric_names_map or {})
+    copies = _ModelCopies(model, _compile_config(model), dict(custom_objects or {}))
+    model_fn = _model_fn_of(copies, dict(metric_names_map or {}))
+    return Estimator(model_fn, model_dir=model_dir, config=config)
 
-    def copy() -> Any:
+
+class _ModelCopies:
+    """Makes copies of a compiled Keras model, with the weights that it has now."""
+
+    def __init__(self, model: Any, compiled: Any, custom_objects: dict[str, Any]) -> None:
+        self._model, self._compiled, self._custom_objects = model, compiled, custom_objects
+        self._first = [np.array(weight) for weight in model.get_weights()]
+        self._keras = require("keras", "keras")
+
+    def _copy(self) -> Any:
         # In no scope: there a model may be shared before it has its weights.
         outside = entered(Frame(default_strategy(), None))
-        with outside, keras.utils.custom_object_scope(dict(custom_objects or {})):
-            made = keras.models.clone_model(model)
-            made.compile_from_config(compiled)
-            made.set_weights(first)
+        with outside, self._keras.utils.custom_object_scope(self._custom_objects):
+            made = self._keras.models.clone_model(self._model)
+            made.compile_from_config(self._compiled)
+            made.set_weights(self._first)
         return made
 
-    def to_train() -> Any:
+    def to_train(self) -> Any:
+        """A copy whose weights are shared under the strategy of now."""
+        from ..keras_bridge import distribute  # needs Keras
+        from ..keras_bridge.shared_variables import share_anew
+
         instead = "start a process for each, or train the model by its own `fit`, which divides"
         _require_one_replica("train_distribute", f"{instead} batches")
         share_anew(get_strategy())
-        return distribute(copy(), get_strategy())
+        return distribute(self._copy(), get_strategy())
 
-    def to_look_at() -> Any:
+    def to_look_at(self) -> "tuple[Any, _MetricSums]":
+        """A copy with the checkpoint's weights, and what its metrics add up to."""
         _require_one_replica("eval_distribute", "leave it out")
-        made = copy()
-        _load(made, keras)
+        made = self._copy()
+        _load(made, self._keras)
         return made, _MetricSums(made)
+
+
+def _model_fn_of(copies: _ModelCopies, names: Mapping[str, str]) -> Callable[..., EstimatorSpec]:
+    """The model function of an Estimator.
+
+    Args:
+        copies: Makes the models that it calls.
+        names: Other names for metrics.
+    """
 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         if mode == ModeKeys.TRAIN:
-            training = once(to_train)
+            training = once(copies.to_train)
 
             def train_op() -> Any:
                 return training.train_on_batch(features, labels, return_dict=True)["loss"]
 
             return EstimatorSpec(mode, train_op=train_op)
-        looked_at, sums = once(to_look_at)
+        looked_at, sums = once(copies.to_look_at)
         if mode == ModeKeys.PREDICT:
             outputs = _named(looked_at, looked_at.predict_on_batch(features))
             return EstimatorSpec(
@@ -106,7 +126,7 @@ def model_to_estimator(
         metrics = {names.get(name, name): (lambda name=name: sums.results()[name]) for name in logs}
         return EstimatorSpec(mode, loss=logs["loss"], eval_metric_ops=metrics)
 
-    return Estimator(model_fn, model_dir=model_dir, config=config)
+    return model_fn
 
 
 def _require_one_replica(setting: str, instead: str) -> None:

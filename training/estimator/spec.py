@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.errors import ConfigurationError
 from .arrays import is_scalar
+from .checks import all_of
 from .hooks import SessionRunHook
 from .modes import ALL_MODES, ModeKeys
 
@@ -117,10 +118,5 @@ def _a_mapping(given: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
 
 
 def _hooks(given: Sequence[SessionRunHook] | None, name: str) -> tuple[SessionRunHook, ...]:
-    hooks = tuple(given or ())
-    for hook in hooks:
-        if not isinstance(hook, SessionRunHook):
-            raise TypeError(
-                f"All hooks must be SessionRunHook instances; {name} has a {type(hook).__name__}"
-            )
-    return hooks
+    message = f"All hooks must be SessionRunHook instances; {name} has a {{0.__class__.__name__}}"
+    return tuple(all_of(SessionRunHook, given, message))

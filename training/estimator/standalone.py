@@ -21,14 +21,14 @@ from ...distribute.coordinator.remote_value import RemoteValue
 from ...distribute.strategies.parameter_server import ParameterServerStrategy
 from .arrays import to_float, to_numpy
 from .building import Build, Registry
-from .checkpoint_times import Checkpoints
+from .checkpoint_times import Checkpoints, timer_of
 from .first_values import AsTheyAre, FirstValues
-from .hooks import CheckpointSaverListener, HookCalls, RunningModel, SessionRunHook
-from .inputs import InputFn, features_and_labels, source_of
+from .hooks import CheckpointSaverListener, HookCalls, RunningModel
+from .inputs import features_and_labels, source_of
 from .model_calls import Model
 from .modes import ModeKeys
 from .saving import OwnCheckpoints, values_writer
-from .timers import SecondOrStepTimer
+from .train_call import TrainCall
 from .training_loop import StepCount, values_of
 
 if TYPE_CHECKING:
@@ -74,25 +74,13 @@ class RemoteTraining:
     first: int
     resumes: CheckpointReader | None
 
-    def run(
-        self,
-        address: str,
-        input_fn: InputFn,
-        hooks: Sequence[SessionRunHook],
-        listeners: Sequence[CheckpointSaverListener],
-        *,
-        steps: int | None,
-        max_steps: int | None,
-    ) -> float:
+    def run(self, address: str, call: TrainCall) -> float:
         """Train, and return the last loss.
 
         Args:
             address: Address of the cluster.
-            input_fn: Input function, called here for the first batch and once on each worker.
-            hooks: Hooks, which are called here.
-            listeners: Listeners to the checkpoints, which are written here.
-            steps: Number of further steps.
-            max_steps: Global step at which the training ends.
+            call: What is asked for. Its input function is called here for the first batch and once
+                on each worker; hooks and listeners are called here, where checkpoints are written.
 
         Raises:
             ConfigurationError: The input has no batch, or the cluster no worker.
@@ -100,28 +88,12 @@ class RemoteTraining:
         """
         from ...worker.connecting import connect  # loads what no other training needs
 
-        limit = max_steps if max_steps is not None else steps and self.first + steps
+        input_fn = call.input_fn
         with connect(address) as cluster:
             strategy = ParameterServerStrategy(cluster.resolver)
             registry = Registry()
             step = StepCount(strategy, self.first, of_strategy=False)
             session = RunningModel(strategy, registry.variables, step)
-
-            def checkpoints_in(directory: str) -> OwnCheckpoints:
-                keep = self.config.keep_checkpoint_max or 0
-                return OwnCheckpoints(directory, values_writer(registry.variables), keep)
-
-            own = checkpoints_in(self.model_dir)
-            own.prepare()
-            timer = SecondOrStepTimer(
-                self.config.save_checkpoints_secs or None,
-                self.config.save_checkpoints_steps or None,
-            )
-            checkpoints = Checkpoints(
-                self.model_dir, own, timer, list(listeners), session, checkpoints_in
-            )
-            session.saving = checkpoints
-            calls = HookCalls(list(hooks), session)
             model = Model(
                 self.model_fn,
                 ModeKeys.TRAIN,
@@ -130,71 +102,137 @@ class RemoteTraining:
                 strategy,
                 Build(registry, self.values, self.resumes),
             )
-            calls.begin()
-            checkpoints.begin()
-            loss = self._first_step(model, input_fn, calls, step)
-            results = self._results(
-                model, input_fn, lambda: None if limit is None else limit - step()
+            loop = _RemoteLoop(
+                model,
+                session,
+                HookCalls(list(call.hooks), session),
+                step,
+                self._checkpoints(registry, call.listeners, session),
+                limit=call.last_step(self.first),
             )
-            while not (session.should_stop() or (limit is not None and step() >= limit)):
-                calls.before_run()
-                found = next(results, None)
-                if found is None:
-                    log.info("the input of a worker has ended")
-                    break
-                loss, recorded = found
-                step.note_step()
-                calls.after_run({**recorded, "loss": loss, "global_step": step()})
-                session.ending = limit is not None and step() >= limit
-                checkpoints.after_step(step())
-            session.ending = True
-            checkpoints.end(step())
-            calls.end()
-        return loss
+            known = {"mode": ModeKeys.TRAIN, "params": self.params}
+            return loop.run(
+                lambda: source_of(input_fn, {**known, "config": self.config}),
+                lambda: source_of(input_fn, known),
+            )
+
+    def _checkpoints(
+        self,
+        registry: Registry,
+        listeners: Sequence[CheckpointSaverListener],
+        session: RunningModel,
+    ) -> Checkpoints:
+        """What saves the variables of a registry here, as the configuration says."""
+
+        def checkpoints_in(directory: str) -> OwnCheckpoints:
+            keep = self.config.keep_checkpoint_max or 0
+            return OwnCheckpoints(directory, values_writer(registry.variables), keep)
+
+        own = checkpoints_in(self.model_dir)
+        own.prepare()
+        session.saving = checkpoints = Checkpoints(
+            self.model_dir,
+            own,
+            timer_of(self.config),
+            list(listeners),
+            session,
+            checkpoints_in,
+        )
+        return checkpoints
 
     def _config_of_workers(self) -> "RunConfig":
         return self.config.replace(
             train_distribute=None, eval_distribute=None, experimental_distribute=None
         )
 
-    def _source(self, input_fn: InputFn) -> Any:
-        known = {"mode": ModeKeys.TRAIN, "params": self.params, "config": self.config}
-        return source_of(input_fn, known)
 
-    def _first_step(
-        self, model: Model, input_fn: InputFn, calls: HookCalls, step: StepCount
-    ) -> float:
-        element = next(iter(self._source(input_fn)), None)
-        if element is None:
-            raise ConfigurationError("input_fn returned no batch, so nothing was trained")
-        calls.before_run()
-        called = model.call(*features_and_labels(element))
-        step.note_step()
-        spec = called[0].spec
-        calls.model_called((*spec.training_chief_hooks, *spec.training_hooks))
-        loss = float(np.mean([part.loss for part in called]))
-        calls.after_run(values_of(called, loss, step()))
+@dataclass
+class _RemoteLoop:
+    """The steps of one training: the first is made here, the others on workers.
+
+    Attributes:
+        model: Model, called here and on each worker.
+        session: The running model that hooks get as their session.
+        hooks: All hooks, which are called here.
+        step: Counter of the global step.
+        checkpoints: Saves checkpoints, and tells listeners.
+        limit: Global step at which the training ends; None: no such limit.
+    """
+
+    model: Model
+    session: RunningModel
+    hooks: HookCalls
+    step: StepCount
+    checkpoints: Checkpoints
+    limit: int | None
+
+    def run(self, source: Callable[[], Any], source_of_worker: Callable[[], Any]) -> float:
+        """Train; the last loss.
+
+        Args:
+            source: Returns the batches of which the first is used here.
+            source_of_worker: Returns the batches of a worker, called on each.
+
+        Raises:
+            ConfigurationError: The input has no batch, or the cluster no worker.
+            WindlassError: The cluster is lost.
+        """
+        self.hooks.begin()
+        self.checkpoints.begin()
+        loss = self._first_step(source)
+        results = self._results(source_of_worker)
+        while not self._ends():
+            self.hooks.before_run()
+            found = next(results, None)
+            if found is None:
+                log.info("the input of a worker has ended")
+                break
+            loss, recorded = found
+            self.step.note_step()
+            step = self.step()
+            self.hooks.after_run({**recorded, "loss": loss, "global_step": step})
+            self.session.ending = self.limit is not None and step >= self.limit
+            self.checkpoints.after_step(step)
+        self.session.ending = True
+        self.checkpoints.end(self.step())
+        self.hooks.end()
         return loss
 
-    def _results(
-        self, model: Model, input_fn: InputFn, left: Callable[[], int | None]
-    ) -> Iterator[tuple[float, dict[str, Any]]]:
+    def _ends(self) -> bool:
+        """Whether the training ends before the next step."""
+        return self.session.should_stop() or self._left() == 0
+
+    def _left(self) -> int | None:
+        """Steps until the limit; None: there is none."""
+        return None if self.limit is None else max(self.limit - self.step(), 0)
+
+    def _first_step(self, source: Callable[[], Any]) -> float:
+        element = next(iter(source()), None)
+        if element is None:
+            raise ConfigurationError("input_fn returned no batch, so nothing was trained")
+        self.hooks.before_run()
+        called = self.model.call(*features_and_labels(element))
+        self.step.note_step()
+        spec = called[0].spec
+        self.hooks.model_called((*spec.training_chief_hooks, *spec.training_hooks))
+        loss = float(np.mean([part.loss for part in called]))
+        self.hooks.after_run(values_of(called, loss, self.step()))
+        return loss
+
+    def _results(self, source: Callable[[], Any]) -> Iterator[tuple[float, dict[str, Any]]]:
         """(loss, recorded) of the workers' steps, in the order in which they were scheduled."""
-        strategy = model.strategy
-        assert isinstance(strategy, ParameterServerStrategy)  # noqa: S101 - run makes it
+        strategy = self.model.strategy
+        assert isinstance(strategy, ParameterServerStrategy)  # noqa: S101 - a training makes it
         coordinator = ClusterCoordinator(strategy)
-        known = {"mode": ModeKeys.TRAIN, "params": self.params}
-        dataset = coordinator.create_per_worker_dataset(lambda: source_of(input_fn, known))
-        iterator = iter(dataset)
+        iterator = iter(coordinator.create_per_worker_dataset(source))
         registry = Registry()
-        registry.variables.update(model.build.registry.variables)
-        on_workers = replace(model, build=Build(registry, AsTheyAre()))
+        registry.variables.update(self.model.build.registry.variables)
+        step = RemoteStep(replace(self.model, build=Build(registry, AsTheyAre())))
         workers = len(strategy.extended.runtime.task.spec.task_indices("worker"))
         waiting: deque[RemoteValue] = deque()
-        step = RemoteStep(on_workers)
         while True:
             # Those that wait count: they will have been made when their turn comes.
-            wanted, most = _WAITING * workers, left()
+            wanted, most = _WAITING * workers, self._left()
             if most is not None:
                 wanted = min(wanted, most)
             while len(waiting) < wanted:

@@ -2,7 +2,8 @@
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,17 @@ from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.strategies.strategy import Strategy
 from .basic_hooks import usual_hooks
 from .building import Build, Registry, registry_of
-from .checkpoint_times import Checkpoints
+from .checkpoint_times import Checkpoints, timer_of
 from .checkpoint_values import write_copy
 from .first_values import Anew, AsTheyAre, FirstValues, Resumed, WarmStart, WarmStartSettings
-from .hooks import CheckpointSaverListener, HookCalls, RunningModel, SessionRunHook
-from .inputs import InputFn, batches
+from .hooks import HookCalls, RunningModel, SessionRunHook
+from .inputs import batches
 from .model_calls import Model, ModelFn
 from .modes import ModeKeys
 from .run_config import SAVE_SECS, RunConfig
 from .saver_hook import with_interval_of_hook
 from .saving import OwnCheckpoints, shared_values_writer, writer_for
-from .timers import SecondOrStepTimer
+from .train_call import TrainCall
 from .training_loop import StepCount, TrainingLoop
 from .training_target import job_of, train_strategy
 
@@ -57,14 +58,7 @@ class Trainer:
         self._strategy: Strategy | None = None
         self._own_registry = Registry()  # under the default strategy
 
-    def train(
-        self,
-        input_fn: InputFn,
-        hooks: Sequence[SessionRunHook],
-        steps: int | None,
-        max_steps: int | None,
-        listeners: Sequence[CheckpointSaverListener],
-    ) -> float | None:
+    def train(self, call: TrainCall) -> float | None:
         """Train; the loss of the last step, None if there was nothing to do.
 
         Raises:
@@ -73,10 +67,8 @@ class Trainer:
         config = self._config
         experimental = config.experimental_distribute
         if experimental is not None and experimental.remote_cluster is not None:
-            return self._train_remotely(
-                experimental.remote_cluster, input_fn, hooks, steps, max_steps, listeners
-            )
-        wanted = with_interval_of_hook(config, hooks, self._model_dir)
+            return self._train_remotely(experimental.remote_cluster, call)
+        wanted = with_interval_of_hook(config, call.hooks, self._model_dir)
         if self._strategy is None:
             self._strategy = train_strategy(self._model_dir, wanted)
         strategy = self._strategy
@@ -84,7 +76,7 @@ class Trainer:
         _tell_of_job(job, wanted)
         newest, registry = newest_checkpoint(self._model_dir), self._registry(strategy)
         saved = newest.manifest.global_step if newest is not None else 0
-        if max_steps is not None and max(saved, registry.live_step or 0) >= max_steps:
+        if call.is_done_at(max(saved, registry.live_step or 0)):
             log.info("Skipping training since max_steps has already saved.")
             return None
         if config.tf_random_seed is not None:
@@ -98,10 +90,8 @@ class Trainer:
         checkpoints = Checkpoints(
             self._model_dir,
             self._own_checkpoints(strategy, registry) if job is None else None,
-            SecondOrStepTimer(
-                config.save_checkpoints_secs or None, config.save_checkpoints_steps or None
-            ),
-            list(listeners) if is_chief else [],
+            timer_of(config),
+            list(call.listeners) if is_chief else [],
             session,
             lambda directory: self._checkpoints_in(directory, strategy, registry, job),
         )
@@ -109,50 +99,36 @@ class Trainer:
         loop = TrainingLoop(
             Model(self._model_fn, ModeKeys.TRAIN, self._params, config, strategy, build),
             session,
-            HookCalls([*self._usual_hooks(max_steps, is_chief=is_chief), *hooks], session),
+            HookCalls(self._hooks(call, is_chief=is_chief), session),
             step,
             checkpoints,
             _check_of(job),
-            steps,
-            max_steps,
+            call,
             fresh=first == 0,
         )
-        given = batches(input_fn, strategy, mode=ModeKeys.TRAIN, params=self._params, config=config)
+        given = batches(
+            call.input_fn, strategy, mode=ModeKeys.TRAIN, params=self._params, config=config
+        )
         registry.live_step = first
         try:
             return loop.run(given)
         finally:
             registry.live_step = step()
 
-    def _train_remotely(
-        self,
-        address: str,
-        input_fn: InputFn,
-        hooks: Sequence[SessionRunHook],
-        steps: int | None,
-        max_steps: int | None,
-        listeners: Sequence[CheckpointSaverListener],
-    ) -> float | None:
+    def _train_remotely(self, address: str, call: TrainCall) -> float | None:
         # Coordinators are of use here alone.
         from .standalone import RemoteTraining
 
         newest = newest_checkpoint(self._model_dir)
         saved = newest.manifest.global_step if newest is not None else 0
-        if max_steps is not None and saved >= max_steps:
+        if call.is_done_at(saved):
             log.info("Skipping training since max_steps has already saved.")
             return None
         values = Resumed(newest) if newest is not None else self._anew()
         training = RemoteTraining(
             self._model_fn, self._model_dir, self._config, self._params, values, saved, newest
         )
-        return training.run(
-            address,
-            input_fn,
-            [*self._usual_hooks(max_steps, is_chief=True), *hooks],
-            listeners,
-            steps=steps,
-            max_steps=max_steps,
-        )
+        return training.run(address, replace(call, hooks=self._hooks(call, is_chief=True)))
 
     def _anew(self) -> FirstValues:
         """What variables begin with where there is no checkpoint."""
@@ -228,14 +204,16 @@ class Trainer:
         )
         return OwnCheckpoints(directory, writer, self._config.keep_checkpoint_max or 0)
 
-    def _usual_hooks(self, max_steps: int | None, *, is_chief: bool) -> list[SessionRunHook]:
-        return usual_hooks(
+    def _hooks(self, call: TrainCall, *, is_chief: bool) -> list[SessionRunHook]:
+        """Those of the configuration, then the program's."""
+        usual = usual_hooks(
             model_dir=self._model_dir,
             is_chief=is_chief,
             log_every=self._config.log_step_count_steps,
             summarize_every=self._config.save_summary_steps,
-            total_steps=max_steps,
+            total_steps=call.max_steps,
         )
+        return [*usual, *call.hooks]
 
 
 def newest_checkpoint(model_dir: str) -> CheckpointReader | None:

@@ -10,6 +10,7 @@ from ...distribute.strategies.strategy import Strategy
 from .checkpoint_times import Checkpoints
 from .hooks import HookCalls, RunningModel
 from .model_calls import Called, Model, count_examples
+from .train_call import TrainCall
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,7 @@ class TrainingLoop:
         step: Counter of the global step.
         checkpoints: Saves checkpoints, and tells listeners.
         check: Raises if this task should end.
-        steps: Number of further steps of the job; None: no such limit.
-        max_steps: Global step at which it ends; None: no such limit.
+        call: Says when it ends.
         fresh: Whether it begins from nothing: no checkpoint, no variables of an earlier one.
     """
 
@@ -62,8 +62,7 @@ class TrainingLoop:
     step: StepCount
     checkpoints: Checkpoints
     check: Callable[[], None]
-    steps: int | None = None
-    max_steps: int | None = None
+    call: TrainCall
     fresh: bool = True
     _limit_step: int | None = None
 
@@ -76,7 +75,7 @@ class TrainingLoop:
         self.hooks.begin()
         self.checkpoints.begin()
         loss: float | None = None
-        self._limit_step = self._limit()
+        self._limit_step = self.call.last_step(self.step())
         for features, labels in batches:
             if self._ends_before(features):
                 break
@@ -104,11 +103,6 @@ class TrainingLoop:
                 self.step(),
                 limit,
             )
-
-    def _limit(self) -> int | None:
-        if self.max_steps is not None:
-            return self.max_steps
-        return self.step() + self.steps if self.steps is not None else None
 
     def _one_step(self, features: Any, labels: Any, *, first: bool) -> float:
         self.hooks.before_run()

@@ -65,10 +65,7 @@ def embedding_lookup(
         max_sequence_length, dim)``.
 
     Raises:
-        KeyError: There is no such feature.
-        TypeError: Ids are no integers.
-        ValueError: Weights do not fit the ids.
-        ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
+        Exception: What ``Embeddings.lookup`` raises.
     """
     return _on_device(embeddings.lookup(ids, weights))
 

@@ -12,6 +12,7 @@ Source: tf.distribute, of which Keras 2 asked for the strategy at the same two p
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import ConfigurationError
@@ -38,15 +39,7 @@ def follow_scopes() -> None:
     model = keras.Model
     if _CHANGED in vars(model):
         return
-    make, compile_model = model.__init__, model.compile
-
-    @functools.wraps(make)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        strategy = current_strategy()
-        object.__setattr__(self, MADE_UNDER, strategy)
-        if strategy is not None:
-            _note_model(self, strategy)
+    compile_model = model.compile
 
     @functools.wraps(compile_model)
     def compiled(self: Any, *args: Any, distribute: Strategy | None = None, **kwargs: Any) -> None:
@@ -55,7 +48,7 @@ def follow_scopes() -> None:
         if strategy is not None:
             _distribute(self, strategy)
 
-    model.__init__ = made
+    _note_strategy_of_all(model, _note_model)
     owner = next(kind for kind in model.__mro__ if "compile" in vars(kind))
     owner.compile = compiled
     after_build = model._post_build
@@ -76,6 +69,26 @@ def follow_scopes() -> None:
     setattr(model, _CHANGED, True)
 
 
+def _note_strategy_of_all(kind: Any, note: Callable[[Any, Strategy], None]) -> None:
+    """Have every object of a class know the strategy in whose scope it is made.
+
+    Args:
+        kind: The class, whose constructor is changed.
+        note: Called with each object that is made in a scope, and the strategy.
+    """
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        strategy = current_strategy()
+        object.__setattr__(self, MADE_UNDER, strategy)
+        if strategy is not None:
+            note(self, strategy)
+
+    kind.__init__ = made
+
+
 def _note_model(model: Any, strategy: Strategy) -> None:
     from .loops import share_models
     from .shared_variables import shared_variables
@@ -84,24 +97,20 @@ def _note_model(model: Any, strategy: Strategy) -> None:
     strategy.when_scopes_end("keras", lambda: share_models(strategy))
 
 
+def _note_optimizer(optimizer: Any, strategy: Strategy) -> None:
+    from .shared_variables import shared_variables
+
+    shared_variables(strategy).optimizers.add(optimizer)
+
+
 def follow_optimizers(keras: Any) -> None:
     """Change the base class of Keras' optimizers: a loop of a program's own shares what they train.
 
     Outside of scopes, and in the steps that ``fit`` makes, they do what they did.
     """
     optimizer = keras.optimizers.Optimizer
-    make, build = optimizer.__init__, optimizer.build
-    apply, stateless_apply = optimizer.apply, optimizer.stateless_apply
-
-    @functools.wraps(make)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        strategy = current_strategy()
-        object.__setattr__(self, MADE_UNDER, strategy)
-        if strategy is not None:
-            from .shared_variables import shared_variables
-
-            shared_variables(strategy).optimizers.add(self)
+    _note_strategy_of_all(optimizer, _note_optimizer)
+    build, apply, stateless_apply = optimizer.build, optimizer.apply, optimizer.stateless_apply
 
     @functools.wraps(build)
     def built(self: Any, variables: Any) -> None:
@@ -138,7 +147,7 @@ def follow_optimizers(keras: Any) -> None:
         loop = loop_of(self, strategy)
         return loop.stateless_apply(optimizer_variables, grads, trainable_variables)
 
-    optimizer.__init__, optimizer.build = made, built
+    optimizer.build = built
     optimizer.apply, optimizer.stateless_apply = applied, stateless_applied
 
 
