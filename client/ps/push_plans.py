@@ -92,14 +92,6 @@ class _Run:
     packed: bool
 
 
-@dataclass(slots=True)
-class _OpenRun:
-    indices: list[int]
-    dtype: DType
-    num_bytes: int
-    packed: bool
-
-
 @dataclass(frozen=True, slots=True)
 class _Cut:
     """A variable that is cut, or of which only a part travels.
@@ -358,49 +350,18 @@ def plan_push(
         row_dtype: The dtype in which gradients of a variable's rows travel, if it states one.
     """
     entries: dict[int, list[LayoutEntry]] = {}
-    parts: list[_Run | _Cut] = []
-    runs: dict[int, _OpenRun] = {}
-
-    def close(ps: int) -> None:
-        run = runs.pop(ps, None)
-        if run is not None:
-            parts.append(_Run(ps, _picker(run.indices), run.dtype, run.num_bytes, run.packed))
-
+    parts = _PlanParts()
     pushed = zip(variables, sparse, operations, decays or [0.0] * len(variables), strict=True)
     for index, (placed, rows, operation, decay) in enumerate(pushed):
-        definition = placed.definition
-        # A variable cut over near and far ps travels as it is: its parts come of one gradient.
-        kinds = {wire_formats[ps] for ps, _ in placed.shards}
-        wire_format = kinds.pop() if len(kinds) == 1 else WireFormat()
-        cut = []
         stated = row_dtype(placed) if rows and operation is Operation.APPLY else None
-        for ps, shard in placed.shards:
-            entry = _entry(definition, shard, operation, decay, wire_format, rows=rows)
-            if stated is not None:
-                entry = replace(entry, dtype=stated)
+        cut = _shards(placed, operation, decay, wire_formats, rows=rows, stated=stated)
+        for ps, _, entry in cut:
             entries.setdefault(ps, []).append(entry)
-            cut.append((ps, shard, entry))
-        ps, shard, entry = cut[0]
-        plain = entry.encoding is Encoding.DENSE and entry.dtype is None and len(cut) == 1
-        if not plain:
-            for ps, _, _ in cut:
-                close(ps)
-            parts.append(_Cut(index, placed, tuple(cut), rounds=stated is not None))
-            continue
-        small = definition.num_bytes <= _SMALL_BYTES
-        run, key = runs.get(ps), (definition.dtype, index in packed)
-        if run is not None and not (small and (run.dtype, run.packed) == key):
-            close(ps)
-            run = None
-        if run is None:
-            runs[ps] = _OpenRun([index], definition.dtype, definition.num_bytes, index in packed)
+        ps, _, entry = cut[0]
+        if entry.encoding is Encoding.DENSE and entry.dtype is None and len(cut) == 1:
+            parts.add_whole(index, ps, placed.definition, packed=index in packed)
         else:
-            run.indices.append(index)
-            run.num_bytes += definition.num_bytes
-        if not small:
-            close(ps)
-    for ps in list(runs):
-        close(ps)
+            parts.add_cut(_Cut(index, placed, cut, rounds=stated is not None))
     arrays = [placed for index, placed in enumerate(variables) if index not in packed]
     return PushPlan(
         layouts={ps: new_layout(items) for ps, items in entries.items()},
@@ -409,8 +370,92 @@ def plan_push(
         dtypes=tuple(placed.definition.dtype for placed in arrays),
         sparse=any(sparse),
         packed=tuple(variables[index].definition.num_bytes for index in sorted(packed)),
-        parts=tuple(parts),
+        parts=parts.all(),
     )
+
+
+@dataclass(slots=True)
+class _OpenRun:
+    indices: list[int]
+    dtype: DType
+    num_bytes: int
+    packed: bool
+
+
+class _PlanParts:
+    """The parts of a plan, in the order of each layout: small neighbours on a ps are one run."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Run | _Cut] = []
+        self._open: dict[int, _OpenRun] = {}
+
+    def add_cut(self, cut: _Cut) -> None:
+        """A variable that is cut, or of which only a part travels."""
+        for ps, _, _ in cut.entries:
+            self._close(ps)
+        self._parts.append(cut)
+
+    def add_whole(
+        self, index: int, ps: int, definition: VariableDefinition, *, packed: bool
+    ) -> None:
+        """A variable that travels as it is."""
+        small = definition.num_bytes <= _SMALL_BYTES
+        run = self._open.get(ps)
+        if run is not None and not (
+            small and run.dtype == definition.dtype and run.packed == packed
+        ):
+            self._close(ps)
+            run = None
+        if run is None:
+            self._open[ps] = _OpenRun([index], definition.dtype, definition.num_bytes, packed)
+        else:
+            run.indices.append(index)
+            run.num_bytes += definition.num_bytes
+        if not small:
+            self._close(ps)
+
+    def all(self) -> tuple[_Run | _Cut, ...]:
+        """Every part, once all variables were added."""
+        for ps in list(self._open):
+            self._close(ps)
+        return tuple(self._parts)
+
+    def _close(self, ps: int) -> None:
+        run = self._open.pop(ps, None)
+        if run is not None:
+            picker = _picker(run.indices)
+            self._parts.append(_Run(ps, picker, run.dtype, run.num_bytes, run.packed))
+
+
+def _shards(
+    placed: PlacedVariable,
+    operation: Operation,
+    decay: float,
+    wire_formats: Sequence[WireFormat],
+    *,
+    rows: bool,
+    stated: DType | None,
+) -> tuple[tuple[int, ShardDefinition, LayoutEntry], ...]:
+    """How each shard of a pushed variable travels.
+
+    Args:
+        placed: The variable.
+        operation: Operation on it.
+        decay: Decay of the old value.
+        wire_formats: Wire format per ps.
+        rows: Whether it comes as rows.
+        stated: The dtype in which its rows travel; None: that of the wire format.
+    """
+    # A variable cut over near and far ps travels as it is: its parts come of one gradient.
+    kinds = {wire_formats[ps] for ps, _ in placed.shards}
+    wire_format = kinds.pop() if len(kinds) == 1 else WireFormat()
+    cut = []
+    for ps, shard in placed.shards:
+        entry = _entry(placed.definition, shard, operation, decay, wire_format, rows=rows)
+        if stated is not None:
+            entry = replace(entry, dtype=stated)
+        cut.append((ps, shard, entry))
+    return tuple(cut)
 
 
 def _entry(
