@@ -24,15 +24,7 @@ def whole_number(value: Any, name: str) -> int:
 
 
 def real_number(value: Any, name: str) -> Any:
-    """A number, as it was given.
-
-    Args:
-        value: What a program gave.
-        name: The argument's, for the message.
-
-    Raises:
-        ArgumentTypeError: It is no number: text, a list, or None.
-    """
+    """A number as it was given, of the argument ``name``; as :func:`whole_number` otherwise."""
     if not isinstance(value, Real):
         raise ArgumentTypeError(f"`{name}` must be a number, got {value!r}")
     return value

@@ -55,22 +55,20 @@ def connect_tcp(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> SocketStr
 
 def is_listening(address: str, timeout_s: float) -> bool:
     """Whether ``host:port`` accepts connections. Nothing is sent."""
-    try:
-        _connect(address, timeout_s).close()
-    except OSError:
-        return False
-    return True
+    return _failure_to_connect(address, timeout_s) is None
 
 
 def is_refused(address: str, timeout_s: float) -> bool:
     """Whether the machine of ``host:port`` says that nothing listens there. Nothing is sent."""
+    return isinstance(_failure_to_connect(address, timeout_s), ConnectionRefusedError)
+
+
+def _failure_to_connect(address: str, timeout_s: float) -> OSError | None:
     try:
         _connect(address, timeout_s).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
+    except OSError as error:
+        return error
+    return None
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:

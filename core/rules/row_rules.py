@@ -26,13 +26,7 @@ class RowwiseAdagrad(UpdateRule):
     epsilon: float = Field(default=1e-8, ge=0)
 
     def array_update(
-        self,
-        xp: Any,
-        w: Any,
-        slots: dict[str, Any],
-        g: Any,
-        rate: float,
-        t: int,  # noqa: ARG002
+        self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
         """The formula above, of rows."""
         squares = (g * g).sum(axis=1, keepdims=True) * (1 / w.shape[1])
@@ -61,13 +55,7 @@ class GroupFtrl(UpdateRule):
     beta: float = Field(default=0.0, ge=0)
 
     def array_update(
-        self,
-        xp: Any,
-        w: Any,
-        slots: dict[str, Any],
-        g: Any,
-        rate: float,
-        t: int,  # noqa: ARG002
+        self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
         """The formula above, of rows."""
         l1, l2, group = self.strengths(rate, w.shape[1])

@@ -63,13 +63,13 @@ class ServerSchedule(BaseModel):
         return self.model_dump()
 
 
-class ExponentialDecay(ServerSchedule):
-    """``initial * decay_rate ** (step / decay_steps)``; ``staircase`` floors the exponent."""
+class _DecayOverTime(ServerSchedule):
+    """What exponential decay and that by inverse time share: arguments, and how they count time."""
 
-    name: Literal["ExponentialDecay"] = "ExponentialDecay"
+    name: str
     initial_learning_rate: float
     decay_steps: float = Field(gt=0)
-    decay_rate: float = Field(gt=0)
+    decay_rate: float
     staircase: bool = False
 
     if TYPE_CHECKING:  # type checkers make one of the fields of every class that has none itself
@@ -83,40 +83,36 @@ class ExponentialDecay(ServerSchedule):
             name: str = "",
         ) -> None: ...
 
+    def _time(self, step: int) -> float:
+        time = step / self.decay_steps
+        return math.floor(time) if self.staircase else time
+
+
+class ExponentialDecay(_DecayOverTime):
+    """``initial * decay_rate ** (step / decay_steps)``; ``staircase`` floors the exponent."""
+
+    name: Literal["ExponentialDecay"] = "ExponentialDecay"
+    decay_rate: float = Field(gt=0)
+
+    if TYPE_CHECKING:
+        __init__ = _DecayOverTime.__init__
+
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
-        exponent = step / self.decay_steps
-        if self.staircase:
-            exponent = math.floor(exponent)
-        return self.initial_learning_rate * math.pow(self.decay_rate, exponent)
+        return self.initial_learning_rate * math.pow(self.decay_rate, self._time(step))
 
 
-class InverseTimeDecay(ServerSchedule):
+class InverseTimeDecay(_DecayOverTime):
     """``initial / (1 + decay_rate * step / decay_steps)``; ``staircase`` floors the quotient."""
 
     name: Literal["InverseTimeDecay"] = "InverseTimeDecay"
-    initial_learning_rate: float
-    decay_steps: float = Field(gt=0)
-    decay_rate: float
-    staircase: bool = False
 
     if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            initial_learning_rate: float,
-            decay_steps: float,
-            decay_rate: float,
-            staircase: bool = False,
-            name: str = "",
-        ) -> None: ...
+        __init__ = _DecayOverTime.__init__
 
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
-        quotient = step / self.decay_steps
-        if self.staircase:
-            quotient = math.floor(quotient)
-        return self.initial_learning_rate / (1 + self.decay_rate * quotient)
+        return self.initial_learning_rate / (1 + self.decay_rate * self._time(step))
 
 
 class PolynomialDecay(ServerSchedule):

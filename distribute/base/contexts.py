@@ -216,6 +216,7 @@ class Merging:
     agreed: tuple[object, ...]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the function."""
         return self.function(*args, **kwargs)
 
 
@@ -363,15 +364,3 @@ class ReplicaContext:
 
     def __repr__(self) -> str:
         return f"<ReplicaContext {self._replica_id} of {self.num_replicas_in_sync}>"
-
-
-__all__ = [
-    "Frame",
-    "ReplicaContext",
-    "experimental_set_strategy",
-    "get_loss_reduction",
-    "get_replica_context",
-    "get_strategy",
-    "has_strategy",
-    "in_cross_replica_context",
-]

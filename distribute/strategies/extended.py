@@ -263,12 +263,16 @@ class StrategyExtended(StepInterface):
                 lambda _, a, k: self.update(var, fn, a, k, group), (id(var), code_of(fn))
             )
             return context.merge_call(merge, (args, kwargs or {}))
+        self._note_update(var)
         components = self._components(var)
         results = [
             self._update_one(number, component.device, fn, component, args, kwargs or {})
             for number, component in enumerate(components)
         ]
         return regroup(results, mirrored=True) if group else tuple(results)
+
+    def _note_update(self, var: Variable) -> None:
+        """A function is about to be called for a variable, which it may change."""
 
     def _components(self, var: Variable) -> Sequence[Variable]:
         return var.values if isinstance(var, DistributedVariable) else (var,)

@@ -1,6 +1,6 @@
 """MirroredStrategy: synchronous replicas on one machine's devices, with equal variable copies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,15 +92,6 @@ class MirroredExtended(CountedStepsExtended):
         """What every copy begins with."""
         return np.asarray(spec.first_value())
 
-    def update(
-        self,
-        var: Variable,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        group: bool = True,
-    ) -> Any:
-        """Call a function for every copy of a variable, which may change it."""
+    def _note_update(self, var: Variable) -> None:
         if isinstance(var, MirroredVariable):
             self.note_write()
-        return super().update(var, fn, args, kwargs, group)

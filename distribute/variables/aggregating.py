@@ -14,7 +14,8 @@ from ..base.interface import StrategyInterface
 from ..base.reductions import ReduceOp, VariableAggregation, VariableSynchronization
 from ..base.values import DistributedValues, PerReplica, on_every_replica
 from .local import LocalVariable
-from .spec import Scatter, VariableSpec
+from .scatter import Scatter
+from .spec import VariableSpec
 from .variable import Variable
 
 _NONE = VariableAggregation.NONE

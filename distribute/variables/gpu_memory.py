@@ -13,7 +13,8 @@ from ...core.process.accelerators import load_cupy
 from ...core.rules.update_rules import UpdateRule
 from ...engine.rules import apply_formula
 from ..base.devices import on_device
-from .spec import Scatter, VariableSpec
+from .scatter import Scatter
+from .spec import VariableSpec
 
 
 class GpuMemory:

@@ -24,7 +24,8 @@ from ..base.values import DistributedValues
 from .conversions import in_dtype, row_numbers
 from .gpu_memory import GpuMemory, change_rows_on_gpu
 from .memory import HostMemory, VariableMemory
-from .spec import Scatter, VariableSpec
+from .scatter import Scatter
+from .spec import VariableSpec
 from .variable import Variable
 
 

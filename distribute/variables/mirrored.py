@@ -18,7 +18,8 @@ from ..base.values import DistributedValues, Mirrored, on_every_replica
 from .aggregating import AggregatedVariable
 from .conversions import in_dtype, row_numbers
 from .local import LocalVariable
-from .spec import Scatter, VariableSpec
+from .scatter import Scatter
+from .spec import VariableSpec
 from .variable import Variable
 
 _NONE = VariableAggregation.NONE

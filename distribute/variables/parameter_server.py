@@ -18,8 +18,9 @@ from ..base.interface import StrategyInterface
 from ..base.values import DistributedValues
 from .aggregating import AggregatedVariable
 from .conversions import in_dtype, row_numbers
+from .scatter import Scatter
 from .sharded import ShardedVariable
-from .spec import Scatter, VariableSpec
+from .spec import VariableSpec
 from .variable import Variable
 
 OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}

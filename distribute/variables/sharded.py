@@ -10,7 +10,8 @@ from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from .conversions import row_numbers
-from .spec import Scatter, VariableSpec
+from .scatter import Scatter
+from .spec import VariableSpec
 from .variable import Variable
 
 

@@ -1,9 +1,8 @@
-"""The checked arguments of ``Variable(...)``, and the ways in which rows are changed."""
+"""The checked arguments of ``Variable(...)``."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,18 +13,6 @@ from ...core.arrays.dtypes import Array, DType, as_dtype, is_float
 from ...core.rules.definitions import VariableDefinition, cut
 from ...core.rules.initializers import Initializer
 from ..base.reductions import VariableAggregation, VariableSynchronization
-
-
-class Scatter(StrEnum):
-    """What is done with rows of a variable; the names of TensorFlow's ``scatter_`` methods."""
-
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    MIN = "min"
-    MAX = "max"
-    UPDATE = "update"
 
 
 @dataclass(frozen=True, slots=True)

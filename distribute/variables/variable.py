@@ -29,7 +29,8 @@ from ..base.reductions import VariableAggregation, VariableSynchronization
 from ..base.values import PerReplica
 from ..base.worker_index import current_worker
 from .conversions import in_dtype
-from .spec import Scatter, VariableSpec, make_spec
+from .scatter import Scatter
+from .spec import VariableSpec, make_spec
 
 
 class _DispatchingMeta(ABCMeta):

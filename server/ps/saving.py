@@ -196,7 +196,8 @@ class _Written:
         self.applied[number] = block.applied
         for piece in block.pieces:
             for tensor, parts in copies.of(block, piece):
-                self.tensors.append(_record(tensor, self._file, writer.write_parts(parts)))
+                digest = writer.write_parts(parts)
+                self._add(tensor.shard, tensor.slot, tensor.row_offset, tensor, digest)
         saved = {each.entry: each.shard for piece in block.pieces for each in piece.tensors}
         self.shards += [
             SavedShard(shard, block.versions[entry], block.updates[entry], number)
@@ -210,36 +211,30 @@ class _Written:
         self.applied[number] = part.applied
         for place, array in zip(part.pieces, part.arrays(), strict=True):
             digest = writer.write(array)
-            self.tensors.append(_record_of_piece(part.shard, place, self._file, digest))
+            self._add(part.shard, place.column, place.start, place, digest, part.shard.part)
         self.shards.append(
             SavedShard(part.shard, part.version, part.updates, number, part.since_base)
         )
 
-
-def _record_of_piece(
-    shard: ShardDefinition, piece: PartPiece, file: str, digest: str
-) -> TensorRecord:
-    return TensorRecord(
-        variable=shard.variable.name,
-        slot=piece.column,
-        row_offset=piece.start,
-        rows=piece.rows,
-        file=file,
-        tensor=piece.spec.name,
-        digest=digest,
-        num_bytes=piece.spec.num_bytes,
-        part=shard.part,
-    )
-
-
-def _record(tensor: PlannedTensor, file: str, digest: str) -> TensorRecord:
-    return TensorRecord(
-        variable=tensor.shard.variable.name,
-        slot=tensor.slot,
-        row_offset=tensor.row_offset,
-        rows=tensor.rows,
-        file=file,
-        tensor=tensor.spec.name,
-        digest=digest,
-        num_bytes=tensor.spec.num_bytes,
-    )
+    def _add(
+        self,
+        shard: ShardDefinition,
+        slot: str,
+        row_offset: int,
+        array: PlannedTensor | PartPiece,
+        digest: str,
+        part: int = 0,
+    ) -> None:
+        self.tensors.append(
+            TensorRecord(
+                variable=shard.variable.name,
+                slot=slot,
+                row_offset=row_offset,
+                rows=array.rows,
+                file=self._file,
+                tensor=array.spec.name,
+                digest=digest,
+                num_bytes=array.spec.num_bytes,
+                part=part,
+            )
+        )

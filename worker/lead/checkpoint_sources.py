@@ -57,6 +57,30 @@ class WholeOrDelta:
 WHOLE = WholeOrDelta()
 
 
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """A checkpoint that is to be written.
+
+    Attributes:
+        model_dir: Where its folder will be.
+        name: The folder's name.
+        global_step: The step that the source has taken.
+        final: The job is complete.
+        kind: Whether what changed is enough; a source may write everything all the same.
+    """
+
+    model_dir: Folder
+    name: str
+    global_step: int
+    final: bool
+    kind: WholeOrDelta = WHOLE
+
+    @property
+    def folder(self) -> Folder:
+        """Its folder."""
+        return self.model_dir.subfolder(self.name)
+
+
 class CheckpointSource(Protocol):
     """Used by one thread: :meth:`take`, then :meth:`write`. Folders are as the chief knows them."""
 
@@ -80,23 +104,8 @@ class CheckpointSource(Protocol):
     def take(self, global_step: int, kind: WholeOrDelta = WHOLE) -> int | None:
         """Prepare to write, about step ``global_step``; the step it is, None: nothing to save."""
 
-    def write(
-        self,
-        model_dir: Folder,
-        checkpoint: str,
-        global_step: int,
-        *,
-        final: bool,
-        kind: WholeOrDelta = WHOLE,
-    ) -> Written | None:
+    def write(self, new: NewCheckpoint) -> Written | None:
         """Write the values; None: there are none.
-
-        Args:
-            model_dir: Where the checkpoint's folder will be.
-            checkpoint: The folder's name.
-            global_step: The step that :meth:`take` returned.
-            final: The job is complete.
-            kind: Whether what changed is enough; a source may write everything all the same.
 
         Raises:
             OSError: The file system refused.
@@ -211,26 +220,19 @@ class PsShards:
             ]
             return [each.result() for each in saving]
 
-    def write(
-        self,
-        model_dir: Folder,
-        checkpoint: str,
-        global_step: int,
-        *,
-        final: bool,
-        kind: WholeOrDelta = WHOLE,
-    ) -> Written | None:
+    def write(self, new: NewCheckpoint) -> Written | None:
         """Have every ps write, and find its files; see :class:`CheckpointSource`."""
-        led, parts = self._save(checkpoint, kind)
+        led, parts = self._save(new.name, new.kind)
         if not any(part.shards for part in parts):
             return None
-        folder = model_dir.subfolder(checkpoint)
         for (_, control), part in zip(led, parts, strict=True):
             for name, record in part.files.items():
-                if folder.size(name) != record.num_bytes:
-                    raise _not_shared(control, model_dir, f"{checkpoint}/{name}")
+                if new.folder.size(name) != record.num_bytes:
+                    raise _not_shared(control, new.model_dir, f"{new.name}/{name}")
         cut = self._cut.record() if self._cut is not None else None
-        manifest = manifest_of_parts(parts, global_step, final=final, cut=cut, base=kind.base)
+        manifest = manifest_of_parts(
+            parts, new.global_step, final=new.final, cut=cut, base=new.kind.base
+        )
         return Written(manifest, sum(part.pushes for part in parts))
 
 
@@ -261,21 +263,12 @@ class ProgramVariables:
         """Drop the copy."""
         self._taken = None
 
-    def write(
-        self,
-        model_dir: Folder,
-        checkpoint: str,
-        global_step: int,
-        *,
-        final: bool,
-        kind: WholeOrDelta = WHOLE,  # noqa: ARG002 - always whole: one task has it all in memory
-    ) -> Written | None:
-        """Write what was taken; see :class:`CheckpointSource`."""
+    def write(self, new: NewCheckpoint) -> Written | None:
+        """Write what was taken, always all of it: one task has it in memory."""
         taken, self._taken = self._taken, None  # memory for a copy of the model
         if taken is None or not taken.variables:
             return None
-        folder = model_dir.subfolder(checkpoint)
-        return Written(write_values(folder, taken.variables, global_step, final=final))
+        return Written(write_values(new.folder, taken.variables, new.global_step, final=new.final))
 
 
 def source_of(

@@ -20,7 +20,7 @@ from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
-from .checkpoint_sources import CheckpointSource, NextSource, Written
+from .checkpoint_sources import CheckpointSource, NewCheckpoint, NextSource, Written
 from .delta_policy import DeltaPolicy
 
 log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class Checkpointer:
 
         def write(name: str) -> Manifest | None:
             nonlocal written
-            written = source.write(self._folder, name, step, final=final, kind=kind)
+            written = source.write(NewCheckpoint(self._folder, name, step, final, kind))
             return written.manifest if written is not None else None
 
         info = commit_step(self._model_dir, step, write, self._writer)

@@ -20,7 +20,7 @@ from windlass.core.rules.built_in.adam import Adam
 from windlass.core.rules.built_in.sgd import SGD
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
 from windlass.distribute.variables.local import LocalVariable
-from windlass.distribute.variables.spec import Scatter
+from windlass.distribute.variables.scatter import Scatter
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NUMBERS = [dtype for dtype in DTYPES if dtype != np.bool_]

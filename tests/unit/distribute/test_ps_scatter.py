@@ -11,7 +11,7 @@ from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.cluster_resolver import TFConfigClusterResolver
 from windlass.distribute.experimental import partitioners
 from windlass.distribute.runtime import local_runtime
-from windlass.distribute.variables.spec import Scatter
+from windlass.distribute.variables.scatter import Scatter
 
 FIRST = np.array([[8, 4], [6, 3], [2, 12], [16, 1], [5, 32]])
 ROWS = wl.IndexedSlices(np.array([[2, 2], [4, 8], [2, 4], [1, 16]]), np.array([3, 0, 3, 4]))
