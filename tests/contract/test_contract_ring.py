@@ -329,7 +329,7 @@ def test_a_job_that_fails_while_the_ring_forms_is_no_late_worker() -> None:
     task = ResolvedTask(first, spec, first, address=addresses[0])
     group = CollectiveGroup(task, Settings(join_timeout_s=20), still_wanted=failed)
     # Not a JoinTimeoutError, which is the container's own failure, and has its pod replaced.
-    with pytest.raises(PeerLostError, match="^ends because the job failed$"):
+    with pytest.raises(PeerLostError, match=r"^ends because the job failed$"):
         group.open()
     group.close()
 
