@@ -62,7 +62,7 @@ class TableCounters:
     disk_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PsCounters:
     """A ps's work since its start.
 

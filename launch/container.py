@@ -22,7 +22,7 @@ from ..cluster.resolvers.tf_config import TF_CONFIG
 from ..cluster.roles import PS, TASK_TYPES
 from ..cluster.supervision.decisions import Supervision, TaskRun
 from ..cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
-from ..cluster.supervision.exits import End
+from ..cluster.supervision.exits import End, JobNeeds
 from ..cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
@@ -53,8 +53,7 @@ _AFTER_PEERS = Restarts(after_peers=True, after_kill=True, first_wait_s=0.5, lon
 def container_policy(task: TaskId) -> Policy:
     """How the only task of a container is supervised; it is the chief of its container."""
     return Policy(
-        task,
-        synchronous=False,
+        JobNeeds(task),
         # SIGTERM is passed on; who sent it kills when the time is over.
         ending={Cause.REQUESTED: (EndingStep(0.0, Measure.ASK),)},
         restarts=dict.fromkeys(TASK_TYPES, _AFTER_PEERS),

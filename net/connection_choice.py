@@ -5,17 +5,17 @@ used is found out by trying; this says what the findings mean, for the status an
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import StrEnum, auto
 
 
 class ConnectionKind(StrEnum):
     """From the fastest to the slowest."""
 
     SHARED_MEMORY = "shm"
-    UNIX = "unix"
-    TCP = "tcp"
-    TLS = "tls"
-    GRPC = "grpc"
+    UNIX = auto()
+    TCP = auto()
+    TLS = auto()
+    GRPC = auto()
 
 
 @dataclass(frozen=True, slots=True)

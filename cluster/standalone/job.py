@@ -13,7 +13,7 @@ from ..resolvers.tf_config import write_tf_config
 from ..roles import CHIEF, PS, WORKER
 from ..supervision.decisions import Supervision, TaskRun
 from ..supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
-from ..supervision.exits import End
+from ..supervision.exits import End, JobNeeds
 from ..supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
 from .orders import Order, Start, Stop
 from .submission import Submission
@@ -45,8 +45,7 @@ def standalone_policy(*, synchronous: bool, shares_move: bool = False) -> Policy
     restarts = {WORKER: Restarts(most=MOST_ATTEMPTS)}
     if shares_move:
         restarts[PS] = Restarts(first_wait_s=0.2, longest_wait_s=10.0)
-    chief = TaskId(CHIEF, 0)
-    return Policy(chief, synchronous, _ENDING, restarts, shares_move=shares_move)
+    return Policy(JobNeeds(TaskId(CHIEF, 0), synchronous, shares_move), _ENDING, restarts)
 
 
 class JobState(StrEnum):

@@ -127,21 +127,15 @@ class Supervision:
 
     @property
     def _chief(self) -> TaskRun:
-        return self._runs[self._policy.chief]
+        return self._runs[self._policy.needs.chief]
 
     def _task_ended(self, event: Ended, now: float) -> list[Order]:
-        end, policy = event.end, self._policy
+        end = event.end
         run = self._runs[end.task]
         if run.has_ended:
             return []
         run.code, run.ended = end.code, now
-        verdict = on_exit(
-            end,
-            chief=policy.chief,
-            stopping=self._is_expected(end),
-            synchronous=policy.synchronous,
-            shares_move=policy.shares_move,
-        )
+        verdict = on_exit(end, self._policy.needs, stopping=self._is_expected(end))
         if (rule := self._restarts(event, verdict)) is not None:
             self._start_later(end.task, rule, now)
             return []
@@ -164,10 +158,10 @@ class Supervision:
             return True
         if self._cause is Cause.REQUESTED and not self._failures:
             # An error that keeps the chief from saving counts; all else was asked for.
-            return end.task != self._policy.chief or is_retryable(end.code)
+            return end.task != self._policy.needs.chief or is_retryable(end.code)
         # The evaluator works on when the others have left; its failure still counts. Of a
         # synchronous job every exit counts by itself.
-        is_over = self._chief.code == 0 and not self._policy.synchronous
+        is_over = self._chief.code == 0 and not self._policy.needs.synchronous
         return is_over and end.task.type != EVALUATOR
 
     # -- starting again ----------------------------------------------------------------------
@@ -183,7 +177,9 @@ class Supervision:
         else:
             is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
             goes_on = not (verdict.job_ends or self._chief.has_ended)
-            wanted = is_lost and (goes_on or task == self._policy.chief)  # which ends the job else
+            wanted = is_lost and (
+                goes_on or task == self._policy.needs.chief
+            )  # which ends the job else
         is_allowed = rule.most is None or self._runs[task].attempt < rule.most
         return rule if wanted and is_allowed else None
 
@@ -268,7 +264,7 @@ class Supervision:
                 task: Seen(run.code, run.ended if run.has_ended else looked.stopped.get(task))
                 for task, run in self._runs.items()
             },
-            chief=self._policy.chief,
+            chief=self._policy.needs.chief,
             chief_answered=looked.chief_answered,
             patience_s=self._policy.hang_s,
             now=now,

@@ -71,14 +71,23 @@ class Verdict:
     message: str = ""
 
 
-def on_exit(
-    end: End,
-    *,
-    chief: TaskId,
-    stopping: bool,
-    synchronous: bool = False,
-    shares_move: bool = False,
-) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class JobNeeds:
+    """Which of its tasks a job cannot do without.
+
+    Attributes:
+        chief: The chief, which may be worker 0.
+        synchronous: There are no ps, and every task but the evaluator needs all others.
+        shares_move: Other ps may have what a ps had (``ps_replicas``), or it had nothing. If all
+            that have something are lost, the chief ends the job.
+    """
+
+    chief: TaskId
+    synchronous: bool = False
+    shares_move: bool = False
+
+
+def on_exit(end: End, needs: JobNeeds, *, stopping: bool) -> Verdict:
     """Decide what the exit of a task means for the job.
 
     A worker killed by a signal, or with a retryable code, does not end the job: training is
@@ -87,19 +96,16 @@ def on_exit(
 
     Args:
         end: The exit.
-        chief: The chief, which may be worker 0.
+        needs: What the job needs.
         stopping: The job is being stopped or is over; exits are expected.
-        synchronous: There are no ps, and every task but the evaluator needs all others.
-        shares_move: Other ps may have what a ps had (``ps_replicas``), or it had nothing. If all
-            that have something are lost, the chief ends the job.
     """
     task, code, why = end.task, end.code, end.sentence
     if code == 0 or stopping:
         return Verdict()
-    if task.type == PS and shares_move and is_retryable(code):
+    if task.type == PS and needs.shares_move and is_retryable(code):
         return Verdict(message=f"{why}; the job goes on if other ps have what it had")
-    needed = task.type in (PS, CHIEF) or task == chief
-    if needed or (synchronous and task.type != EVALUATOR):
+    needed = task.type in (PS, CHIEF) or task == needs.chief
+    if needed or (needs.synchronous and task.type != EVALUATOR):
         return Verdict(job_ends=True, failed=True, message=why)
     if task.type in (WORKER, EVALUATOR) and code in FOLLOWED:
         return Verdict(message=why)  # the whole job may be ending; the chief reports it

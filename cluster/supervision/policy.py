@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
-from ...core.task import TaskId
 from ..roles import TASK_TYPES
+from .exits import JobNeeds
 
 ALL_ROLES = frozenset(TASK_TYPES)
 
@@ -71,21 +71,17 @@ class Policy:
     """How the tasks of a job are supervised.
 
     Attributes:
-        chief: The chief, which may be worker 0.
-        synchronous: There are no ps, and every task but the evaluator needs all others.
+        needs: Which tasks it needs.
         ending: The steps for each cause, in order. A cause without steps waits for the tasks to
             end by themselves.
         restarts: Which ended tasks are started again, by role. A role that is not there: none.
         hang_s: How long a task may hang before it is killed: a lease and a grace. Unit: seconds.
-        shares_move: Other ps may have what a ps has, and the chief says what its loss means.
     """
 
-    chief: TaskId
-    synchronous: bool
+    needs: JobNeeds
     ending: Mapping[Cause, tuple[EndingStep, ...]]
     restarts: Mapping[str, Restarts] = field(default_factory=dict)
     hang_s: float = float("inf")
-    shares_move: bool = False
 
 
 def later(steps: Iterable[EndingStep], after_s: float) -> tuple[EndingStep, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...cluster.supervision.exits import End, on_exit, whom_to_blame
+from ...cluster.supervision.exits import End, JobNeeds, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode, is_retryable
 from ...core.states import Phase
 from ...core.task import TaskId
@@ -244,17 +244,9 @@ def _failure(
     if not own:
         return why, int(ExitCode.PROGRAM_FAILED)
     others = [_end(line, why) for line in ended if line.role != role]
-    failures = [
-        other
-        for other in others
-        if on_exit(
-            other,
-            chief=TaskId(_leader(owners), 0),
-            # When training is over, the evaluator fails by itself.
-            stopping=role == EVALUATOR,
-            synchronous=PS not in owners,
-        ).failed
-    ]
+    needs = JobNeeds(TaskId(_leader(owners), 0), synchronous=PS not in owners)
+    over = role == EVALUATOR  # training is, when the evaluator fails by itself
+    failures = [other for other in others if on_exit(other, needs, stopping=over).failed]
     to_blame = whom_to_blame([*(_end(line, why) for line in own), *failures])
     if is_retryable(to_blame.code) and ran_out(failed):
         limit = retry_limit(owners[role])

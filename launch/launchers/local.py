@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,11 @@ def local_program(job: JobFile, folder: Path) -> Program:
     return find_program(str(folder / job.program))
 
 
+@dataclass(frozen=True)
 class LocalLauncher:
     """Processes of this machine, which end with this one.
 
-    Args:
+    Attributes:
         folder: Folder of the job file.
         settings: Settings of every task, made by :func:`local_settings`; ``model_dir`` is set.
         plain: Lines instead of a progress bar.
@@ -69,28 +71,19 @@ class LocalLauncher:
         restarts: How often a lost chief is started again.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: Settings,
-        *,
-        plain: bool = True,
-        resume: str = "",
-        restarts: int = 0,
-    ) -> None:
-        self._folder = folder
-        self._settings = settings
-        self._plain = plain
-        self._resume = resume
-        self._restarts = restarts
+    folder: Path
+    settings: Settings
+    plain: bool = True
+    resume: str = ""
+    restarts: int = 0
 
     def render(self, job: JobFile) -> str:
         """A line per process: its task, its variables and what it runs."""
         lines = [
             f"# {len(job.tasks)} processes of this machine, at free ports of 127.0.0.1",
-            f"# model directory: {self._settings.model_dir}",
+            f"# model directory: {self.settings.model_dir}",
         ]
-        shared, extras = self._settings.environment(), role_extras(job)
+        shared, extras = self.settings.environment(), role_extras(job)
         for task in job.tasks:
             own = extras[task.type].environment
             variables = [
@@ -105,7 +98,7 @@ class LocalLauncher:
     def _command(self, job: JobFile, task: "TaskId") -> list[str]:
         command = job.command(task.type)
         if job.program:
-            path = str(self._folder / job.program)
+            path = str(self.folder / job.program)
             command = [path if word == job.program else word for word in command]
         return command
 
@@ -113,20 +106,20 @@ class LocalLauncher:
         """Run the job to its end; its exit code."""
         from ..local.run import LocalJob
 
-        program = local_program(job, self._folder)
+        program = local_program(job, self.folder)
         cluster = local_cluster(job)
-        cluster.check_restarts(self._restarts)
-        display = choose_display(cluster.tasks(), plain=self._plain)
+        cluster.check_restarts(self.restarts)
+        display = choose_display(cluster.tasks(), plain=self.plain)
         try:
             local = LocalJob(
                 cluster,
                 program,
                 job.arguments,
-                self._settings,
+                self.settings,
                 display,
-                self._resume,
+                self.resume,
                 role_extras(job),
-                restarts=self._restarts,
+                restarts=self.restarts,
             )
             with local.signals():
                 result = local.run()

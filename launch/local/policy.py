@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ...cluster.roles import PS
+from ...cluster.supervision.exits import JobNeeds
 from ...cluster.supervision.policy import (
     ALL_ROLES,
     Cause,
@@ -43,8 +44,7 @@ def local_policy(cluster: LocalRoles, settings: Settings, restarts: int = 0) -> 
     if restarts:
         started_again[cluster.chief_task.type] = replace(_LOST_TASK, most=restarts)
     return Policy(
-        cluster.chief_task,
-        cluster.synchronous,
+        JobNeeds(cluster.chief_task, cluster.synchronous, settings.shares_move),
         {
             Cause.TOLD: later(_STOP, grace_s + _CHIEF_IS_LATE_S),
             # The tasks of a synchronous job end by themselves, each when it is done.
@@ -54,5 +54,4 @@ def local_policy(cluster: LocalRoles, settings: Settings, restarts: int = 0) -> 
         },
         restarts=started_again,
         hang_s=settings.lease_s + grace_s,
-        shares_move=settings.shares_move,
     )

@@ -6,7 +6,7 @@ store has no global lock: definitions have one, the push log has one, and every 
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -63,16 +63,6 @@ class PushRequest:
     segment: SharedSegment | None = None
 
 
-@dataclass(slots=True)
-class _Tally:
-    pushes: int = 0
-    duplicates: int = 0
-    refused: int = 0
-    pulls: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-
-
 _Taken = TypeVar("_Taken")
 _SMALL_BYTES = 64 * 1024
 _COUNTED_TABLES = 128  # in the status: each is a few numbers in every heartbeat
@@ -120,7 +110,7 @@ class Store:
         self._beside = beside
         self._marks_lock = threading.Lock()
         self._marks = PushMarks(task, settings.max_sessions)
-        self._tally = _Tally()
+        self._tally = PsCounters()  # of what happens; the rest is looked up
         self._tally_lock = threading.Lock()
 
     def check_contents(self, expected: int) -> None:
@@ -430,9 +420,9 @@ class Store:
         # is there must have its answer.
         global_step = self._marks.global_step
         with self._tally_lock:
-            counted = asdict(self._tally)
-        return PsCounters(
-            **counted,
+            counted = replace(self._tally)
+        return replace(
+            counted,
             variables=variables,
             shards=shards,
             value_bytes=values,

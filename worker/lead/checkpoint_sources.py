@@ -75,11 +75,6 @@ class NewCheckpoint:
     final: bool
     kind: WholeOrDelta = WHOLE
 
-    @property
-    def folder(self) -> Folder:
-        """Its folder."""
-        return self.model_dir.subfolder(self.name)
-
 
 class CheckpointSource(Protocol):
     """Used by one thread: :meth:`take`, then :meth:`write`. Folders are as the chief knows them."""
@@ -225,9 +220,10 @@ class PsShards:
         led, parts = self._save(new.name, new.kind)
         if not any(part.shards for part in parts):
             return None
+        folder = new.model_dir.subfolder(new.name)
         for (_, control), part in zip(led, parts, strict=True):
             for name, record in part.files.items():
-                if new.folder.size(name) != record.num_bytes:
+                if folder.size(name) != record.num_bytes:
                     raise _not_shared(control, new.model_dir, f"{new.name}/{name}")
         cut = self._cut.record() if self._cut is not None else None
         manifest = manifest_of_parts(
@@ -268,7 +264,8 @@ class ProgramVariables:
         taken, self._taken = self._taken, None  # memory for a copy of the model
         if taken is None or not taken.variables:
             return None
-        return Written(write_values(new.folder, taken.variables, new.global_step, final=new.final))
+        folder = new.model_dir.subfolder(new.name)
+        return Written(write_values(folder, taken.variables, new.global_step, final=new.final))
 
 
 def source_of(

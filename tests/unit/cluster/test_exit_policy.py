@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.cluster.supervision.exits import End, Verdict, on_exit, whom_to_blame
+from windlass.cluster.supervision.exits import End, JobNeeds, Verdict, on_exit, whom_to_blame
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
 
@@ -17,13 +17,13 @@ ENDS = "ends"
 
 @pytest.mark.parametrize("task", [CHIEF, PS, WORKER, EVALUATOR], ids=lambda task: task.short)
 def test_a_task_that_is_done_ends_nothing(task: TaskId) -> None:
-    assert on_exit(End(task, 0), chief=CHIEF, stopping=False) == Verdict()
+    assert on_exit(End(task, 0), JobNeeds(CHIEF), stopping=False) == Verdict()
 
 
 @pytest.mark.parametrize("code", [1, 138, 143, -9, -15])
 @pytest.mark.parametrize("task", [CHIEF, PS, WORKER, EVALUATOR], ids=lambda task: task.short)
 def test_ends_of_a_job_that_stops_are_expected(task: TaskId, code: int) -> None:
-    assert on_exit(End(task, code), chief=CHIEF, stopping=True) == Verdict()
+    assert on_exit(End(task, code), JobNeeds(CHIEF), stopping=True) == Verdict()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_ends_of_a_job_that_stops_are_expected(task: TaskId, code: int) -> None:
     ],
 )
 def test_nobody_goes_on_without_ps_or_chief(task: TaskId, code: int, outcome: str) -> None:
-    verdict = on_exit(End(task, code), chief=CHIEF, stopping=False)
+    verdict = on_exit(End(task, code), JobNeeds(CHIEF), stopping=False)
     assert (verdict.job_ends, verdict.failed) == ((outcome == ENDS,) * 2)
     assert task.short in verdict.message
     if outcome == ENDS:
@@ -56,12 +56,12 @@ def test_nobody_goes_on_without_ps_or_chief(task: TaskId, code: int, outcome: st
 
 @pytest.mark.parametrize("task", [WORKER, EVALUATOR], ids=lambda task: task.short)
 def test_it_is_said_that_the_job_goes_on_without_a_killed_task(task: TaskId) -> None:
-    message = on_exit(End(task, -9), chief=CHIEF, stopping=False).message
+    message = on_exit(End(task, -9), JobNeeds(CHIEF), stopping=False).message
     assert message.endswith("the job goes on without it")
 
 
 def test_a_worker_that_leads_counts_as_the_chief() -> None:
-    verdict = on_exit(End(WORKER, -9), chief=WORKER, stopping=False)
+    verdict = on_exit(End(WORKER, -9), JobNeeds(WORKER), stopping=False)
     assert verdict.job_ends
     assert verdict.failed
 
@@ -75,12 +75,12 @@ def test_a_worker_that_leads_counts_as_the_chief() -> None:
     ],
 )
 def test_the_message_tells_the_code_and_what_it_means(code: int, words: list[str]) -> None:
-    message = on_exit(End(PS, code), chief=CHIEF, stopping=False).message
+    message = on_exit(End(PS, code), JobNeeds(CHIEF), stopping=False).message
     assert all(word in message for word in words)
 
 
 def test_an_evaluator_that_failed_is_the_jobs_failure_but_does_not_end_training() -> None:
-    verdict = on_exit(End(EVALUATOR, 1), chief=CHIEF, stopping=False)
+    verdict = on_exit(End(EVALUATOR, 1), JobNeeds(CHIEF), stopping=False)
     assert verdict.failed
     assert not verdict.job_ends
     assert verdict.message.startswith("evaluator:0 ended with 1")
@@ -88,14 +88,14 @@ def test_an_evaluator_that_failed_is_the_jobs_failure_but_does_not_end_training(
 
 @pytest.mark.parametrize("code", [1, 77, 128, -9, ExitCode.DRAINED, ExitCode.PEER_LOST])
 def test_in_sync_nobody_goes_on_without_another(code: int) -> None:
-    verdict = on_exit(End(WORKER, code), chief=CHIEF, stopping=False, synchronous=True)
+    verdict = on_exit(End(WORKER, code), JobNeeds(CHIEF, synchronous=True), stopping=False)
     assert verdict.job_ends
     assert verdict.failed
 
 
 @pytest.mark.parametrize("code", [-9, 1])
 def test_in_sync_too_training_goes_on_without_the_evaluator(code: int) -> None:
-    verdict = on_exit(End(EVALUATOR, code), chief=CHIEF, stopping=False, synchronous=True)
+    verdict = on_exit(End(EVALUATOR, code), JobNeeds(CHIEF, synchronous=True), stopping=False)
     assert not verdict.job_ends
     assert verdict.failed == (code == 1)
 
