@@ -24,8 +24,9 @@ from ..jit import (
 from ..row_kernels import KernelRegistry
 
 FUNCTIONS = KernelRegistry()
-TILE = 256  # keys whose entries are asked for at once; what is noted of them stays in the caches
+TILE = 256  # keys whose homes are worked out at once; what is noted of them stays in the caches
 _ENTRY = 16  # bytes
+_AHEAD = np.uint64(16)  # keys between the one at work and the one whose memory is asked for
 _PAGE = 4096  # bytes
 _NEXT = 32  # bytes: what is probed next may be in another cache line
 _U1, _U13, _U16, _U17, _U21, _U32 = (np.uint64(n) for n in (1, 13, 16, 17, 21, 32))
@@ -70,9 +71,9 @@ def _hash(key, k0, k1):  # type: ignore[no-untyped-def]
 @inlined
 def hash_tile(keys, start, count, secret, hashes):  # type: ignore[no-untyped-def]
     """``hashes[j]``: the hash of ``keys[start + j]``, for ``count`` of them."""
-    k0, k1 = secret[0], secret[1]
-    for j in range(count):
-        hashes[j] = _hash(keys[start + j], k0, k1)
+    k0, k1, first = secret[0], secret[1], np.uint64(start)
+    for j in range(np.uint64(count)):  # without sign: the compiler makes wider vectors of it
+        hashes[j] = _hash(keys[first + j], k0, k1)
 
 
 @inlined
@@ -89,14 +90,23 @@ def _home(hashed, size):  # type: ignore[no-untyped-def]
 
 @inlined
 def _locate_tile(hashes, count, addresses, sizes, shift, places, ends):  # type: ignore[no-untyped-def]
-    """Where probing begins and where its segment ends; asks for the memory there."""
-    for j in range(count):
-        segment = segment_of(hashes[j], shift)
+    """Where probing begins and where its segment ends; asks for the memory of the first keys."""
+    for j in range(np.uint64(count)):  # by itself: the compiler makes vectors of it
+        segment = np.uint64(segment_of(hashes[j], shift))
         first, size = addresses[segment], sizes[segment]
         places[j] = first + _ENTRY * _home(hashes[j], size)
         ends[j] = first + _ENTRY * size
+    for j in range(min(np.uint64(count), _AHEAD)):
         prefetch_word(places[j])
         prefetch_word(places[j] + _NEXT)
+
+
+@inlined
+def _prefetch_ahead(places, j, count):  # type: ignore[no-untyped-def]
+    """Ask for the memory of a key that comes later."""
+    if j + _AHEAD < count:
+        prefetch_word(places[j + _AHEAD])
+        prefetch_word(places[j + _AHEAD] + _NEXT)
 
 
 _SEGMENTS = (read(np.int64), read(np.int64), read(np.uint64), INT64)
@@ -109,18 +119,19 @@ def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[
     hashes = np.empty(TILE, np.uint64)
     places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
     for start in range(0, keys.size, TILE):
-        count = min(TILE, keys.size - start)
+        count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
         _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
         for j in range(count):
-            key, at, end = keys[start + j], places[j], ends[j]
+            _prefetch_ahead(places, j, count)
+            key, at, end = keys[np.uint64(start) + j], places[j], ends[j]
             value = load_word(at + 8)
             while value != 0 and load_word(at) != key:
                 at += _ENTRY
                 if at == end:
                     at -= _ENTRY * sizes[segment_of(hashes[j], shift)]
                 value = load_word(at + 8)
-            out[start + j] = value - 1
+            out[np.uint64(start) + j] = value - 1
 
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), read(np.uint64), INT64, changed(dtype)))
@@ -129,10 +140,10 @@ def count_segments(keys, secret, shift_bits, counts):  # type: ignore[no-untyped
     shift = np.uint64(shift_bits)
     hashes = np.empty(TILE, np.uint64)
     for start in range(0, keys.size, TILE):
-        count = min(TILE, keys.size - start)
+        count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
         for j in range(count):
-            counts[segment_of(hashes[j], shift)] += 1
+            counts[np.uint64(segment_of(hashes[j], shift))] += 1
 
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), read(dtype), *_SEGMENTS, changed(dtype)))
@@ -145,11 +156,12 @@ def insert_keys(keys, values, addresses, sizes, secret, shift_bits, counts):  # 
     hashes = np.empty(TILE, np.uint64)
     places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
     for start in range(0, keys.size, TILE):
-        count = min(TILE, keys.size - start)
+        count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
         _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
         for j in range(count):
-            key, at, end = keys[start + j], places[j], ends[j]
+            _prefetch_ahead(places, j, count)
+            key, at, end = keys[np.uint64(start) + j], places[j], ends[j]
             segment = segment_of(hashes[j], shift)
             value = load_word(at + 8)
             while value != 0 and load_word(at) != key:
@@ -160,7 +172,7 @@ def insert_keys(keys, values, addresses, sizes, secret, shift_bits, counts):  # 
             if value == 0:
                 store_word(at, key)
                 counts[segment] += 1
-            store_word(at + 8, values[start + j] + 1)
+            store_word(at + 8, values[np.uint64(start) + j] + 1)
 
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype), changed(dtype)))
@@ -175,11 +187,12 @@ def remove_keys(keys, addresses, sizes, secret, shift_bits, counts, out):  # typ
     hashes = np.empty(TILE, np.uint64)
     places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
     for start in range(0, keys.size, TILE):
-        count = min(TILE, keys.size - start)
+        count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
         _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
         for j in range(count):
-            key, at, end = keys[start + j], places[j], ends[j]
+            _prefetch_ahead(places, j, count)
+            key, at, end = keys[np.uint64(start) + j], places[j], ends[j]
             segment = segment_of(hashes[j], shift)
             size, first = sizes[segment], addresses[segment]
             value = load_word(at + 8)
@@ -188,7 +201,7 @@ def remove_keys(keys, addresses, sizes, secret, shift_bits, counts, out):  # typ
                 if at == end:
                     at = first
                 value = load_word(at + 8)
-            out[start + j] = value - 1
+            out[np.uint64(start) + j] = value - 1
             if value == 0:
                 continue
             counts[segment] -= 1

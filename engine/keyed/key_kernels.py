@@ -10,8 +10,9 @@ from ..row_kernels import KernelRegistry
 from .index_kernels import TILE, hash_tile, segment_of
 
 FUNCTIONS = KernelRegistry()
-_U1, _U32, _U33 = np.uint64(1), np.uint64(32), np.uint64(33)
+_U1, _U2, _U32, _U33 = (np.uint64(n) for n in (1, 2, 32, 33))
 _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
+_LANES = np.uint64(4)
 _M0, _M1 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
@@ -39,23 +40,42 @@ def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # ty
     ``parts``: room to work in, at least one for each key. ``starts``: where the places of each part
     begin, those of table ``t`` from ``starts[t * num_ps]`` on.
     """
-    following = np.empty(num_ps, np.int64)
+    of_lane = np.uint64(num_ps)
+    following = np.empty(4 * num_ps, np.int64)
     for table in range(first, last):
         begin, end = tables[table], tables[table + 1]
-        for i in range(begin, end):  # by itself: the compiler makes vectors of it
-            parts[i] = _ps_of(keys[i], np.uint64(num_ps))
+        low, each, high = np.uint64(begin), np.uint64((end - begin) // 4), np.uint64(end)
+        rest, last_lane = low + _LANES * each, (_LANES - _U1) * of_lane
+        for i in range(low, high):  # by itself: the compiler makes vectors of it
+            parts[i] = _ps_of(keys[i], of_lane)
+        # Four quarters of the keys by turns: a count waits for the one before it. Numbers without
+        # sign need no look at whether they count from the end.
         following[:] = 0
-        for i in range(begin, end):
-            following[parts[i]] += 1
+        for i in range(each):
+            for lane in range(_LANES):
+                following[lane * of_lane + np.uint64(parts[low + lane * each + i])] += 1
+        for i in range(rest, high):
+            following[last_lane + np.uint64(parts[i])] += 1
         at = begin
         for part in range(num_ps):
             starts[table * num_ps + part] = at
-            at += following[part]
-            following[part] = starts[table * num_ps + part]
-        for i in range(begin, end):
-            at = following[parts[i]]
-            following[parts[i]] = at + 1
-            places[at] = i
+            for lane in range(_LANES):
+                slot = lane * of_lane + np.uint64(part)
+                count = following[slot]
+                following[slot] = at
+                at += count
+        for i in range(each):
+            for lane in range(_LANES):
+                key = low + lane * each + i
+                slot = lane * of_lane + np.uint64(parts[key])
+                at = following[slot]
+                following[slot] = at + 1
+                places[np.uint64(at)] = key
+        for i in range(rest, high):
+            slot = last_lane + np.uint64(parts[i])
+            at = following[slot]
+            following[slot] = at + 1
+            places[np.uint64(at)] = i
 
 
 @FUNCTIONS.kernel(
@@ -73,32 +93,32 @@ def distinct_keys(keys, places, starts, first, last, secret, table, unique, inve
     """
     tile, hashes = np.empty(TILE, np.int64), np.empty(TILE, np.uint64)
     for part in range(first, last):
-        begin, end = starts[part], starts[part + 1]
-        size, shift = 1, np.uint64(63)
-        while size < 2 * (end - begin):
-            size *= 2
+        begin, end = np.uint64(starts[part]), np.uint64(starts[part + 1])
+        size, shift = _U1, np.uint64(63)
+        while size < _U2 * (end - begin):
+            size *= _U2
             shift -= _U1
         table[:size] = 0
         found = begin
-        for start in range(begin, end, TILE):
-            count = min(TILE, end - start)
+        for start in range(begin, end, np.uint64(TILE)):
+            count = min(np.uint64(TILE), end - start)
             for j in range(count):
-                tile[j] = keys[places[start + j]]
+                tile[j] = keys[np.uint64(places[start + j])]
             hash_tile(tile, 0, count, secret, hashes)
             for j in range(count):
                 prefetch(table, segment_of(hashes[j], shift))
             for j in range(count):
-                key, at = tile[j], segment_of(hashes[j], shift)
+                key, at = tile[j], np.uint64(segment_of(hashes[j], shift))
                 number = table[at]
-                while number != 0 and unique[begin + number - 1] != key:
-                    at = (at + 1) & (size - 1)
+                while number != 0 and unique[begin + np.uint64(number) - _U1] != key:
+                    at = (at + _U1) & (size - _U1)
                     number = table[at]
                 if number == 0:
                     unique[found] = key
-                    found += 1
-                    number = found - begin
+                    found += _U1
+                    number = np.int32(found - begin)
                     table[at] = number
-                inverse[places[start + j]] = number - 1
+                inverse[np.uint64(places[start + j])] = number - 1
         counts[part] = found - begin
 
 
@@ -116,9 +136,9 @@ def join_keys(places, starts, num_ps, first, last, counts, unique, inverse):  # 
         offset = 0
         for part in range(table * num_ps, (table + 1) * num_ps):
             if offset > 0:
-                begin, to = starts[part], starts[table * num_ps] + offset
-                for i in range(counts[part]):
+                begin, to = np.uint64(starts[part]), np.uint64(starts[table * num_ps] + offset)
+                for i in range(np.uint64(counts[part])):
                     unique[to + i] = unique[begin + i]
-                for i in range(begin, starts[part + 1]):
-                    inverse[places[i]] += offset
+                for i in range(begin, np.uint64(starts[part + 1])):
+                    inverse[np.uint64(places[i])] += offset
             offset += counts[part]
