@@ -129,6 +129,8 @@ class CollectiveCall:
                     waits = links.wait_log(self._timeout_s, began)
                 member = links.workers.members[rank]
                 waits.tick(f"{member}", f"call {self._head.sequence}, {self._head.what}")
+                if (lost := links.lost_receiver()) is not None:
+                    raise links.fail(lost) from None
                 now = time.monotonic()
                 if now - probed + 1e-3 < self._probe_after_s:
                     continue

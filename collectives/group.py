@@ -144,19 +144,30 @@ class CollectiveGroup:
         who = Incarnation(self.task, _GENERATION, self._settings.job_id)
         timeout_s = self._settings.join_timeout_s
         began = time.monotonic()
-        try:
-            links.sender = links.client(links.next_rank).open_link(
-                who, member, timeout_s=timeout_s, still_wanted=links.still_wanted
-            )
-        except PeerLostError as error:
-            links.still_wanted()  # the job has failed meanwhile, maybe: that is no late worker
-            raise join_timeout_error(workers, links.next_rank, timeout_s, error) from error
+        deadline = began + timeout_s
+
+        def open_link() -> None:
+            try:
+                links.sender = links.client(links.next_rank).open_link(
+                    who,
+                    member,
+                    timeout_s=deadline - time.monotonic(),
+                    still_wanted=links.still_wanted,
+                )
+            except PeerLostError as error:
+                links.still_wanted()  # the job has failed meanwhile, maybe: that is no late worker
+                raise join_timeout_error(workers, links.next_rank, timeout_s, error) from error
+
+        open_link()
         waits = WaitLog(self.task, limit_s=timeout_s, limit="join_timeout_s")
         previous = links.previous_rank
         while links.receiver is None:
             links.still_wanted()
             waits.tick(f"{workers.members[previous]} ({workers.addresses[previous]}) to join")
             links.receiver = server.incoming.take(links.number, previous, 0.2)
+            if links.sender is not None and links.sender.has_hung_up:
+                links.sender.close(0.0)  # it was the worker of before, which has ended since
+                open_link()
             if links.receiver is None and time.monotonic() - began > timeout_s:
                 raise join_timeout_error(workers, previous, timeout_s)
         streams = np.zeros(self.size, np.int64)

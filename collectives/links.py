@@ -207,6 +207,17 @@ class RingLinks:
         """The error for a worker that is lost in the current call."""
         return peer_lost_error(self.workers, rank, why, self._sequence, self._doing)
 
+    def lost_receiver(self) -> PeerLostError | None:
+        """The error for a next worker that has ended while the ring is formed; None: it has not.
+
+        A worker that is started again finds the one of before, which is about to end, too. When
+        the ring is formed, one that has ended may have made all its calls.
+        """
+        sender = self.sender
+        if self.join_deadline is None or sender is None or not sender.has_hung_up:
+            return None
+        return self.peer_lost_error(self.next_rank, "it closed the connection")
+
     def diagnose_timeout(
         self, began: float, timeout_s: float | None, suspect: int
     ) -> WindlassError | None:

@@ -136,6 +136,11 @@ class Sender(Protocol):
         """The link's kind, for people."""
         ...
 
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the receiver's process has ended, as far as that can be known by now."""
+        ...
+
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
         """Send one frame, its head packed; ``payload`` (flat bytes) may be changed after
         :meth:`flush`.

@@ -103,6 +103,11 @@ class _End:
             with contextlib.suppress(OSError):
                 self._stream.send_now([b"\0"])
 
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the other end's process has ended."""
+        return self._connection.has_hung_up
+
     def flush(self, timeout_s: float) -> None:
         """Nothing waits: what was sent is in the segment."""
 

@@ -25,6 +25,11 @@ class StreamSender:
         self._connection = connection
         self.description = connection.description
 
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the receiver's process has ended."""
+        return self._connection.has_hung_up
+
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
         """Send one frame."""
         self._connection.post(head, payload, timeout_s)

@@ -4,6 +4,7 @@ A frame is a message and the payload behind it, both unchanged, with their lengt
 (little-endian uint32 and uint64). Arrays go from and to the stream directly: nothing is encoded.
 """
 
+import select
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -81,6 +82,18 @@ class Connection:
     def description(self) -> str:
         """What it goes over, for messages."""
         return self.stream.description
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the other end sends nothing any more, as of a process that has ended. Nothing is
+        read; False also where the stream cannot tell.
+        """
+        number = self.stream.fileno()
+        if number < 0:
+            return False
+        poll = select.poll()
+        poll.register(number, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     # -- sending -----------------------------------------------------------------------------
 

@@ -14,10 +14,11 @@ import pytest
 from helpers.faulty_stream import Faults
 from helpers.rings import KINDS
 from helpers.streams import result, start
-from helpers.waiting import scaled
+from helpers.waiting import scaled, wait_until
 from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.collectives.group import CollectiveGroup
+from windlass.collectives.peers import hold_server, release_server
 from windlass.collectives.worker_client import WorkerClient
 from windlass.core.errors import (
     CollectiveMismatchError,
@@ -332,6 +333,20 @@ def test_a_job_that_fails_while_the_ring_forms_is_no_late_worker() -> None:
     with pytest.raises(PeerLostError, match=r"^ends because the job failed$"):
         group.open()
     group.close()
+
+
+def test_a_worker_that_is_started_again_waits_for_the_next_one_and_not_for_the_one_before() -> None:
+    """Its neighbour of the life before still listens, and takes its link, before that ends, too."""
+    first, second = groups_of(2, 5, join_timeout_s=scaled(20))
+    address = first._workers.addresses[1]
+    server = hold_server(second.task, address, Settings())
+    forming = start(first.open)
+    wait_until(lambda: server.incoming._links, 20, "the link")
+    release_server(address)
+    second.open()
+    result(forming, 20)
+    for each in [start(group.close) for group in (first, second)]:
+        result(each, 20)
 
 
 def test_a_worker_that_starts_long_after_the_lease_is_waited_for() -> None:

@@ -129,6 +129,17 @@ def test_frames_of_any_size_arrive_in_order(make: Callable[[], Link], sizes: lis
         result(sending, 20)
 
 
+def test_a_sender_knows_without_sending_that_the_receiver_has_ended(link: Link) -> None:
+    sender, receiver = link
+    sender.send(head_of(0, 8), noise(8), 5)
+    assert not sender.has_hung_up
+    receiver.close()
+    if sender.description.startswith("grpc"):
+        assert not sender.has_hung_up, "which a call of gRPC does not show"
+    else:
+        wait_until(lambda: sender.has_hung_up, 10)
+
+
 def test_neighbours_may_both_send_before_either_receives(
     make: Callable[[], Link], link: Link
 ) -> None:
