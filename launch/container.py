@@ -13,6 +13,7 @@ import logging
 import queue
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from ..core.process.memory import out_of_memory_kills
 from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, launcher_variables, read_environment
 from ..core.task import TaskId
+from ..worker.lead.own_job import HOLDS
 from ..worker.process.error_report import ERROR_COPY, read_report
 from .orphans import Reaper, end_children, inherit_orphans
 from .processes.executor import Executor, Work
@@ -74,9 +76,17 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
     Raises:
         OSError: The task cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="windlass-container-") as folder:
+    stop = threading.Event()
+    holds = bool(read_environment(HOLDS))
+    with (
+        tempfile.TemporaryDirectory(prefix="windlass-container-") as folder,
+        on_interrupts(lambda _: stop.set()),
+    ):
+        ended = _ended_before(settings) if holds and task.is_chief else None
         container = Container(task.task, arguments, settings, Path(folder) / "error")
-        code, error = _run(container)
+        code, error = ended or _run(container)
+        if container.was_asked_to_stop:
+            stop.set()
         code = code_for_launcher(
             task.task,
             code,
@@ -84,11 +94,35 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
             in_job=bool(read_environment(_INDEX_IN_JOB)),
         )
         write_termination_message(TERMINATION_LOG, code, error)
+        is_over = code == 0
         if task.is_chief:
             from .job_end import end_job
 
-            end_job(settings.job_id, task.task.type, code)
+            reason = _sentence(code, error)
+            is_over |= end_job(settings.job_id, task.task.type, code, reason=reason, stop=stop)
+        if holds and is_over:
+            _hold(task, settings, stop)
         return code
+
+
+def _ended_before(settings: Settings) -> tuple[int, str] | None:
+    from .job_end import ended_before
+
+    ended = ended_before(settings.job_id)
+    if ended is not None:
+        log.info("the job is over already, with exit code %d: nothing is left to do", ended[0])
+    return ended
+
+
+def _hold(task: ResolvedTask, settings: Settings, stop: threading.Event) -> None:
+    """Stay until ``stop``, and answer probes: whatever ends is started again by a StatefulSet."""
+    from ..worker.process.probes import Probes
+
+    log.info("%s: nothing is left to do here; waiting for the end of the job", task.task)
+    probes = Probes(task, settings)
+    probes.start()
+    stop.wait()
+    probes.stop()
 
 
 def code_for_launcher(task: TaskId, code: int, *, asked_to_stop: bool, in_job: bool) -> int:
@@ -249,10 +283,17 @@ def write_termination_message(file: Path, code: int, report: str) -> None:
     lines = report.strip().splitlines()
     if code == 0 or not (lines or is_retryable(code)) or not file.is_file():
         return
-    known = {int(each): each.name for each in ExitCode}
-    said = lines[-1] if lines else describe_exit(code)
-    text = f"{known.get(code, 'exit')} ({code}): {said}"
     try:
-        file.write_text(text[:_MOST_MESSAGE], errors="replace")
+        file.write_text(_sentence(code, report), errors="replace")
     except OSError as error:
         log.warning("the reason is not in the pod's status: %s", error)
+
+
+def _sentence(code: int, report: str) -> str:
+    """A name and a sentence for an exit code that is not 0."""
+    if code == 0:
+        return ""
+    known = {int(each): each.name for each in ExitCode}
+    lines = report.strip().splitlines()
+    said = lines[-1] if lines else describe_exit(code)
+    return f"{known.get(code, 'exit')} ({code}): {said}"[:_MOST_MESSAGE]

@@ -4,19 +4,27 @@ A StatefulSet has no end: its pods are started again when the job is over, and k
 requested. And the Jobs of a chief that has failed for good go on waiting for it. So the chief's
 container, which knows both, scales the ps to none and, after a failure, suspends the others' Jobs,
 which ends their pods. It has an account of its own that may do this and nothing else.
+
+Where StatefulSets make the pods of chief and workers, too (``kubernetes.lost_pods``), no Job says
+how the job ended. Then the container writes it to the job's ConfigMap first, and scales its own
+StatefulSet to none last. A container that is started meanwhile reads there that nothing is left to
+do.
 """
 
 import logging
+import math
+import threading
 from pathlib import Path
 from typing import Any
 
-from ..cluster.roles import EVALUATOR, PS, WORKER
+from ..cluster.job.status_object import ENDED
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..core.backoff import attempts
 from ..core.errors import NotFoundError, WindlassError
 from ..core.exit_codes import ExitCode, is_retryable
 from ..core.settings import read_environment
-from ..net.pod_account import ACCOUNT_FOLDER, PodAccount, cluster_url
-from ..worker.lead.own_job import ENDS_JOB, has_failed, path_of_own_job
+from ..net.pod_account import ACCOUNT_FOLDER, PodAccount
+from ..worker.lead.own_job import ENDS_JOB, HOLDS, chief_account, has_failed, path_of_own_job
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +45,10 @@ def end_job(
     code: int,
     folder: Path = ACCOUNT_FOLDER,
     patience_s: float = _PATIENCE_S,
-) -> None:
+    *,
+    reason: str = "",
+    stop: threading.Event | None = None,
+) -> bool:
     """End what is left of a job, if ``WINDLASS_ENDS_JOB`` says that this container does.
 
     What goes wrong is logged: the job has ended as it has.
@@ -49,18 +60,29 @@ def end_job(
             makes no pod any more; but see :data:`INCOMPLETE`.
         folder: Folder of the pod's account.
         patience_s: How long each request is tried again. Unit: seconds.
+        reason: Why the job has failed, for its ConfigMap.
+        stop: Ends the attempts early.
+
+    Returns:
+        Whether the job is over for good.
     """
-    namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
+    found = chief_account(folder)
+    if found is None:
+        return False
+    account, namespace = found
     ends_job = read_environment(ENDS_JOB)
-    if not (ends_job and namespace and url):
-        return
-    account = PodAccount(url, folder)
     own = path_of_own_job(job, role, namespace)
     if not is_the_end(code, ends_job) and not _is_last(account, own, code):
-        return
-    for path, change in workloads_to_end(job, namespace, failed=code != 0):
+        return False
+    by_sets = role if read_environment(HOLDS) else ""
+    changes = workloads_to_end(job, namespace, failed=code != 0, by_sets=by_sets)
+    if by_sets:
+        result = {"data": {ENDED: str(code), "reason": reason}}
+        changes.insert(0, (_config_map(job, namespace), result))
+        patience_s = math.inf  # nothing else ends the job
+    for path, change in changes:
         try:
-            for attempt in attempts(timeout_s=patience_s):
+            for attempt in attempts(timeout_s=patience_s, stop=stop):
                 with attempt:
                     account.send("PATCH", f"{path}?fieldManager={_MANAGER}", change, _MERGE)
         except NotFoundError:
@@ -69,6 +91,39 @@ def end_job(
             log.warning("what the job has left keeps what it has requested: %s", error)
             continue
         log.info("the job is over: ended %s", path.partition(f"{namespace}/")[2])
+    return True
+
+
+def ended_before(
+    job: str, folder: Path = ACCOUNT_FOLDER, patience_s: float = _PATIENCE_S
+) -> tuple[int, str] | None:
+    """How the job ended before this container of its chief was started: exit code and reason.
+
+    Args:
+        job: Name of the job.
+        folder: Folder of the pod's account.
+        patience_s: How long the request is tried again. Unit: seconds.
+
+    Returns:
+        None: the job goes on, as far as is known.
+    """
+    found = chief_account(folder)
+    if found is None:
+        return None
+    account, namespace = found
+    data: Any = {}
+    try:
+        for attempt in attempts(timeout_s=patience_s):
+            with attempt:
+                data = account.read(_config_map(job, namespace)).get("data") or {}
+    except WindlassError as error:
+        log.warning("whether the job is over already is not known: %s", error)
+    code = str(data.get(ENDED) or "")
+    return (int(code), str(data.get("reason") or "")) if code.isdecimal() else None
+
+
+def _config_map(job: str, namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps/{job}-status"
 
 
 def _is_last(account: PodAccount, own: str, code: int) -> bool:
@@ -110,18 +165,25 @@ def is_the_end(code: int, ends_job: str) -> bool:
     return bool(ends_job) and (is_late or not is_retryable(code))
 
 
-def workloads_to_end(job: str, namespace: str, *, failed: bool) -> list[tuple[str, Any]]:
+def workloads_to_end(
+    job: str, namespace: str, *, failed: bool, by_sets: str = ""
+) -> list[tuple[str, Any]]:
     """The changes that end what a job has left: paths of the API, and what is merged there. Pure.
 
     Args:
         job: Name of the job.
         namespace: Its namespace.
         failed: Whether it has failed; else its workers and its evaluator end by themselves.
+        by_sets: Role of the leader, if StatefulSets make its pods and the workers'. Empty: Jobs do.
     """
     apps = f"/apis/apps/v1/namespaces/{namespace}"
     batch = f"/apis/batch/v1/namespaces/{namespace}"
-    ps = (f"{apps}/statefulsets/{job}-{PS}/scale", {"spec": {"replicas": 0}})
-    others = [
-        (f"{batch}/jobs/{job}-{role}", {"spec": {"suspend": True}}) for role in (WORKER, EVALUATOR)
+    # The leader's own comes last: then this container is asked to stop.
+    roles = [PS, WORKER, by_sets] if by_sets == CHIEF else [PS, by_sets]
+    sets = [
+        (f"{apps}/statefulsets/{job}-{role}/scale", {"spec": {"replicas": 0}})
+        for role in filter(None, roles)
     ]
-    return [ps, *(others if failed else [])]
+    suspended = [EVALUATOR] if by_sets else [WORKER, EVALUATOR]
+    jobs = [(f"{batch}/jobs/{job}-{role}", {"spec": {"suspend": True}}) for role in suspended]
+    return [*sets[:1], *(jobs if failed else []), *sets[1:]]

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
-from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
+from ..core.errors import (
+    ConfigurationError,
+    JobDoneError,
+    JobStoppedError,
+    PeerLostError,
+    WindlassError,
+)
 from ..core.exit_codes import ExitCode
 from ..core.process.loading import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
@@ -213,18 +219,31 @@ def _run_program(
     from ..distribute.program_cluster import in_cluster
 
     run = RunningTask(task, settings)
-    runtime = run.join()
+    try:
+        runtime = run.join()
+    except PeerLostError:
+        if _has_failed_for_good(task, report):
+            return int(ExitCode.JOB_FAILED)
+        raise
     watch.over()
     with in_cluster(runtime, all_threads=True):
         ending = run_program(program, arguments, report.show)
     if ending.message and not ending.shown:
         report.write(f"{ending.message}\n")
     code = run.leave(ending)
-    if code == ExitCode.PEER_LOST and report.has_parent and task.leads_what_failed_for_good:
-        # Its parent would start it again, to go on without the task that will not come back.
-        report.write(f"{task.reason}\n")
-        return int(ExitCode.JOB_FAILED)
-    return code
+    is_over = code == ExitCode.PEER_LOST and _has_failed_for_good(task, report)
+    return int(ExitCode.JOB_FAILED) if is_over else code
+
+
+def _has_failed_for_good(task: "JobTask", report: ErrorReport) -> bool:
+    """Whether the job of this chief has failed by a task that will not come back; reports why.
+
+    The parent in its container would start it again else, to wait for that task.
+    """
+    if not (report.has_parent and task.leads_what_failed_for_good):
+        return False
+    report.write(f"{task.reason}\n")
+    return True
 
 
 def _watch_parent_death() -> None:

@@ -122,6 +122,11 @@ class Members(dict[TaskId, Member]):
         """Members whose program runs, the chief too."""
         return self._with_programs(State.ALIVE)
 
+    @property
+    def missing(self) -> list[TaskId]:
+        """Tasks of the spec of which the chief has heard nothing yet."""
+        return [member.task for member in self.values() if member.state is State.MISSING]
+
     def not_registered(self) -> list[TaskId]:
         """Workers of the spec that have not registered yet."""
         missing = self._with_programs(State.MISSING)

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from ...core.states import State
 from .job import Job
 
+ENDED = "ended"
+"""Name of a text in the record that a container writes when its job is over for good: the exit
+code. The phase is the chief's word, and another chief may follow."""
+
 _WORST_S = 15.0  # how old numbers may be while a job trains
 _SHOWN = 8  # tasks in one event
 _LONGEST = 1000  # bytes; an event's message has at most 1,024

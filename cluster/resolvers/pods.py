@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.exit_codes import describe_exit, is_retryable
+
 Json = dict[str, Any]
 
 RUNNING = "Running"
@@ -139,6 +141,20 @@ def why_not_running(status: Json) -> str:
         if is_scheduling and _text(condition, "status") == "False":
             return _said(condition, "not scheduled")
     return _said(status, "") if _text(status, "reason") else starting
+
+
+def why_it_fails_for_good(status: Json) -> str:
+    """Why a container ends with a code that is permanent whenever the kubelet starts it; empty: it
+    does not, as far as a pod's status says.
+    """
+    for container in _parts(status, "containerStatuses"):
+        waiting = _part(_part(container, "state"), "waiting")
+        ended = _part(_part(container, "lastState"), "terminated")
+        code = int(ended.get("exitCode") or 0)
+        if code and not is_retryable(code) and _text(waiting, "reason") == "CrashLoopBackOff":
+            words = _text(ended, "message").strip().splitlines()
+            return f"exit code {code}: {words[-1].strip() if words else describe_exit(code)}"
+    return ""
 
 
 _NORMAL = ("ContainerCreating", "PodInitializing")

@@ -178,6 +178,13 @@ class KubernetesPart(PodPart):
         description="How long Jobs that have ended stay, with their logs, until Kubernetes deletes "
         "them. -1: until you do.",
     )
+    lost_pods: Literal["wait", "at-once"] = Field(
+        default="wait",
+        description="When a pod of the chief or of a worker that was lost is replaced. `wait`: its "
+        "Job waits 10 s, and twice as long each time. `at-once`: a StatefulSet does not wait, for "
+        "workers in sync and programs with a coordinator. Then the ConfigMap NAME-status has the "
+        "job's result, and the chief, with a service account, ends all pods with the job.",
+    )
     gang: Gang | None = Field(
         default=None, description="Have all pods admitted at once, or none. Empty: one by one."
     )
@@ -189,8 +196,24 @@ class KubernetesPart(PodPart):
     end_job: bool = Field(
         default=False,
         description="When the job is over for good, its chief ends what is left of it: the ps, and "
-        "after a failure all pods; it gets a service account that may do this and nothing else.",
+        "after a failure all pods. It gets a service account that may do this and see whether a ps "
+        "or the workers cannot start, which fails the job.",
     )
+
+    @property
+    def at_once(self) -> bool:
+        """Whether StatefulSets make the pods of chief and workers."""
+        return self.lost_pods == "at-once"
+
+    @model_validator(mode="after")
+    def _has_times(self) -> "KubernetesPart":
+        for name, is_said in (("deadline_s", self.deadline_s > 0), ("keep_s", self.keep_s >= 0)):
+            if self.at_once and is_said:
+                raise MisfitError(
+                    "only Jobs have it, and with lost_pods: at-once the chief has none; keep one",
+                    name,
+                )
+        return self
 
 
 class SlurmPart(Part):

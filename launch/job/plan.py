@@ -144,6 +144,11 @@ def supervise(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noq
     return {"WINDLASS_SUPERVISE": "true"}
 
 
+def holds(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """What would start a container again whose part is over has it stay until it is deleted."""
+    return {"WINDLASS_HOLDS": "true"} if job.kubernetes.at_once and role in (CHIEF, WORKER) else {}
+
+
 def chief_returns(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The chief's pod is replaced; the others go on meanwhile."""
     returns = {"WINDLASS_CHIEF_RETURNS": "true", "WINDLASS_ORPHAN_TIMEOUT_S": str(place.orphan_s)}
@@ -215,7 +220,7 @@ def own_credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:
 
 KUBERNETES: tuple[Part, ...] = (
     address, ports, join_timeout, leave_grace, wait_for_workers, stay_without_chief,
-    supervise, chief_returns, model_dir_of_savers, home, credentials, gpu_cache, of_user,
+    supervise, holds, chief_returns, model_dir_of_savers, home, credentials, gpu_cache, of_user,
 )  # fmt: skip
 COMPOSE: tuple[Part, ...] = (
     address, wait_for_workers, ports, leave_grace, home, job_id, model_dir, credentials, of_user,

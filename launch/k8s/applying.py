@@ -18,7 +18,7 @@ from .explaining import error_of
 from .form import Form
 from .job_status import Observed, is_left_over, job_status
 from .kinds import Done, controller_of
-from .names import RUNTIME_DIGEST, workload
+from .names import RUNTIME_DIGEST, status_object, workload
 from .operations import observe, owners_of
 from .refusals import Refusal
 from .removal import remove_old_code, remove_tasks, wait_until_gone
@@ -74,23 +74,27 @@ def apply_job(
     replace = replace or is_left_over(live)
     if not replace:
         _refuse_over(api, job.name, live)
-    jobs = {each["metadata"]["name"]: each for each in live.jobs}
-    live_workers = None if replace else jobs.get(workload(job.name, WORKER))
-    sets = {each["metadata"]["name"]: each for each in live.stateful_sets}
-    live_ps = None if replace else sets.get(workload(job.name, PS))
+    there = {each["metadata"]["name"]: each for each in (*live.stateful_sets, *live.jobs)}
+    live_workers = None if replace else there.get(workload(job.name, WORKER))
+    live_ps = None if replace else there.get(workload(job.name, PS))
     documents = documents_to_apply(job, live_workers, form, code, live_ps)
     flags = [*(("--as", form.value) if form.is_one_object else ()), *(code.flags if code else ())]
     again = api.where.command("apply", "", *flags, "--replace")
     if not replace:
+        _refuse_other_kind(documents, there, again)
         _refuse_other_runtime(api, documents, again)
     if problems := _problems(api, documents, say, force=force, anew=replace):
         raise refused_apply(problems, api.where, again)
+    if job.kubernetes.at_once and not replace:
+        _refuse_other_pods(api, documents, there, again, force=force)
     if dry_run:
         return [_done(each, "would be applied") for each in documents]
     if replace:
         for done in remove_tasks(api, job.name):
             say(f"{done.kind} {done.name} {done.what}")
         wait_until_gone(api, job.name, job.kubernetes.grace_s + _GONE_S)
+    if job.kubernetes.at_once and (replace or workload(job.name, job.leader.type) not in there):
+        api.delete("ConfigMap", status_object(job.name))  # how the job before ended
     applied = _apply_all(api, documents, force=force)
     return [*applied, *remove_old_code(api, job.name, [each.name for each in applied])]
 
@@ -113,6 +117,41 @@ def _form_of(api: KubernetesApi, name: str, live: Observed) -> Form | None:
     if not any(owner.get("kind") == "JobSet" for owner in owners):
         return Form.OBJECTS
     return Form.TRAINJOB if api.exists("TrainJob", name) else Form.JOBSET
+
+
+def _refuse_other_kind(documents: Sequence[Json], there: Mapping[str, Json], again: str) -> None:
+    """Refuse pods that a Job makes now and a StatefulSet would make too, or the other way round."""
+    for document in documents:
+        name, kind = document["metadata"]["name"], document["kind"]
+        if kind in ("Job", "StatefulSet") and there.get(name, document)["kind"] != kind:
+            raise ConfigurationError(
+                f"nothing was changed: {name} is there as a {there[name]['kind']}, and "
+                f"kubernetes.lost_pods makes it a {kind}; delete it first: `{again}` (checkpoints "
+                "stay, and training goes on from the last one)"
+            )
+
+
+def _refuse_other_pods(
+    api: KubernetesApi,
+    documents: Sequence[Json],
+    there: Mapping[str, Json],
+    again: str,
+    *,
+    force: bool,
+) -> None:
+    """Refuse other pods in a StatefulSet, which a Job would refuse: they would be rolled."""
+    sets = [each for each in documents if each["kind"] == "StatefulSet"]
+    for document in sets:
+        live = there.get(document["metadata"]["name"])
+        if live is None:
+            continue
+        after = api.apply(document, force=force, dry_run=True)
+        if after["spec"]["template"] != live["spec"]["template"]:
+            raise ConfigurationError(
+                f"nothing was changed: StatefulSet {document['metadata']['name']} would have other "
+                f"pods, under a job that runs; delete it first: `{again}` (checkpoints stay, and "
+                "training goes on from the last one)"
+            )
 
 
 def _refuse_other_runtime(api: KubernetesApi, documents: Sequence[Json], again: str) -> None:

@@ -1,8 +1,13 @@
 """What a job is made of on Kubernetes: plain objects, or one object of a controller. Pure."""
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
+from ...cluster.roles import EVALUATOR, PS
 from .names import CONTAINER, PORT
+
+if TYPE_CHECKING:
+    from ..job.model import JobFile
 
 
 class Form(StrEnum):
@@ -22,6 +27,11 @@ class Form(StrEnum):
     def is_one_object(self) -> bool:
         """Whether a controller makes the Jobs, and ends all of them with the job."""
         return self is not Form.OBJECTS
+
+    def is_set(self, job: "JobFile", role: str) -> bool:
+        """Whether a StatefulSet makes the pods of a role, and replaces lost ones at once."""
+        at_once = role == PS or (job.kubernetes.at_once and role != EVALUATOR)
+        return at_once and not self.is_one_object
 
     @property
     def container(self) -> str:

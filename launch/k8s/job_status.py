@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from ...cluster.job.status_object import ENDED
 from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...cluster.supervision.exits import End, JobNeeds, on_exit, whom_to_blame
@@ -116,13 +117,16 @@ def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
             _line(role, index, pods.get((role, index), []), owners.get(role), events, now)
             for index in sorted(indices)
         ]
-    if _leader_done(owners) or has_failed(owners.get(_leader(owners))):
-        # The chief has ended them: nothing will admit them any more.
-        tasks = [replace(t, reason=_ENDED) if t.state == SUSPENDED else t for t in tasks]
-    if (seen.stateful_sets and not seen.jobs) or is_left_over(seen):
+    leader = owners.get(_leader(owners))
+    if leader is not None and leader["kind"] == "StatefulSet":
+        phase, reason, code = _phase_of_sets(owners, tasks, seen.record)
+    elif (seen.stateful_sets and not seen.jobs) or is_left_over(seen):
         phase, reason, code = _phase_without_jobs(seen.record)
     else:
         phase, reason, code = _phase(owners, tasks)
+    if code is not None or _leader_done(owners) or has_failed(leader):
+        # The chief has ended them: nothing will admit them any more.
+        tasks = [replace(t, reason=_ENDED) if t.state == SUSPENDED else t for t in tasks]
     return ClusterStatus(name, phase, reason, code, tasks, read_progress(seen.record))
 
 
@@ -194,6 +198,30 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
         return "Done", "", 0
     if (owners.get(_leader(owners), {}).get("spec") or {}).get("suspend"):
         return SUSPENDED, "a queue has not admitted it yet, or a person has suspended it", None
+    return _phase_that_goes_on(owners, tasks)
+
+
+def _phase_of_sets(
+    owners: Mapping[str, Json], tasks: Sequence[TaskLine], record: Json | None
+) -> tuple[str, str, int | None]:
+    """Phase, reason and exit code where a StatefulSet makes the pod of the chief: its container
+    has written how the job ended.
+    """
+    data = (record or {}).get("data") or {}
+    ended = str(data.get(ENDED) or "")
+    if ended.isdecimal():
+        reason = str(data.get("reason") or "") if int(ended) else ""
+        return ("Failed" if int(ended) else "Done"), reason, int(ended)
+    leader = owners[_leader(owners)]
+    if not _wanted(leader):
+        name = leader["metadata"]["name"]
+        return SUSPENDED, f"StatefulSet {name} was scaled to none, and not by its chief", None
+    return _phase_that_goes_on(owners, tasks)
+
+
+def _phase_that_goes_on(
+    owners: Mapping[str, Json], tasks: Sequence[TaskLine]
+) -> tuple[str, str, int | None]:
     running = {line.task for line in tasks if line.state == "Running"}
     leader = f"{_leader(owners)}:0"
     return ("Running" if leader in running else "Pending"), _why_stuck(leader, tasks), None
@@ -213,7 +241,7 @@ def _why_stuck(leader: str, tasks: Sequence[TaskLine]) -> str:
 
 def is_left_over(seen: Observed) -> bool:
     """Whether all that there is of a job is what its chief has ended, whose own Job was deleted."""
-    is_led = any(_component(each) == CHIEF for each in seen.jobs)
+    is_led = any(_component(each) == CHIEF for each in (*seen.jobs, *seen.stateful_sets))
     runs = [each for each in seen.jobs if not (each.get("spec") or {}).get("suspend")]
     pods = sum(_wanted(each) for each in seen.stateful_sets)
     return bool(seen.stateful_sets) and not (is_led or runs or pods)

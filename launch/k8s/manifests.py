@@ -8,6 +8,7 @@ definitions of our own; ``deploy/k8s`` has the plain shapes for kustomize.
 from typing import Any
 
 from ...cluster.roles import PS, WORKER
+from ...core.errors import ConfigurationError
 from ..job.model import JobFile
 from .code import ShippedCode, config_maps, with_code
 from .form import Form
@@ -32,11 +33,17 @@ def manifests(
         code: Its code, if that is not in the image.
 
     Raises:
-        ConfigurationError: The job has no image.
+        ConfigurationError: The job has no image, or cannot have this form.
     """
     job.require_image(
         "Kubernetes", "the program (or, with --code, Windlass and what the program imports)"
     )
+    if job.kubernetes.at_once and form.is_one_object:
+        raise ConfigurationError(
+            f"kubernetes.lost_pods: at-once takes StatefulSets, which a {form.value} has not; take "
+            "it away, or leave --as away",
+            field="kubernetes.lost_pods",
+        )
     templates = {role: _template(job, role, form, code) for role, _ in job.present}
     has_claim = not job.storage.claim and any(needs_volume(job, role) for role in templates)
     shared = [
@@ -126,23 +133,24 @@ def _service(job: JobFile) -> Json:
 
 
 def _controller(job: JobFile, role: str, template: Json) -> Json:
-    return _stateful_set(job, template) if role == PS else _job(job, role, template)
+    made = _stateful_set if Form.OBJECTS.is_set(job, role) else _job
+    return made(job, role, template)
 
 
-def _stateful_set(job: JobFile, template: Json) -> Json:
-    metadata = _metadata(job, workload(job.name, PS), PS)
-    if job.settings.ps_shares:
-        metadata["annotations"] = {COUNT_IN_FILE: str(job.count(PS))}
+def _stateful_set(job: JobFile, role: str, template: Json) -> Json:
+    metadata = _metadata(job, workload(job.name, role), role)
+    if role == WORKER or (role == PS and job.settings.ps_shares):
+        metadata["annotations"] = {COUNT_IN_FILE: str(job.count(role))}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": metadata,
         "spec": {
-            "replicas": job.count(PS),
+            "replicas": job.count(role),
             "serviceName": service(job.name),
             # OrderedReady would have the second wait for the first.
             "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": matched(job.name, PS)},
+            "selector": {"matchLabels": matched(job.name, role)},
             "template": template,
         },
     }

@@ -16,8 +16,6 @@ from .watching import ObjectFollower
 
 Json = dict[str, Any]
 
-_KINDS = {WORKER: "Job", PS: "StatefulSet"}
-
 
 def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -> ClusterStatus:
     """The status of a job now.
@@ -39,7 +37,7 @@ def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -
     ]
     if not owners.jobs and not owners.stateful_sets and not pods:
         api.check_namespace()  # lists of a namespace that does not exist are empty
-    seen = replace(owners, pods=pods, events=events, record=_record(api, name))
+    seen = replace(owners, pods=pods, events=events)
     return job_status(name, seen, api.now())
 
 
@@ -52,12 +50,12 @@ def _record(api: KubernetesApi, name: str) -> Json | None:
 
 
 def owners_of(api: KubernetesApi, name: str) -> Observed:
-    """The Jobs and StatefulSets of a job, without pods and events."""
+    """The Jobs and StatefulSets of a job, and what its chief has written; no pods and events."""
 
     def listed(kind: str) -> list[Json]:
         return [{"kind": kind, **each} for each in api.list_all(kind, selector_text(name)).items]
 
-    return Observed(listed("Job"), listed("StatefulSet"))
+    return Observed(listed("Job"), listed("StatefulSet"), record=_record(api, name))
 
 
 def follow_status(
@@ -83,7 +81,8 @@ def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
         NotFoundError: There is no such namespace.
     """
     has_ps = api.get("StatefulSet", workload(name, PS)) is not None
-    live, delete = api.get("Job", workload(name, WORKER)), api.where.command("delete", name)
+    of_workers, delete = workload(name, WORKER), api.where.command("delete", name)
+    live = api.get("Job", of_workers) or api.get("StatefulSet", of_workers)
     if live is None:
         api.check_namespace()
         _refuse_set(api, name, delete)
@@ -140,7 +139,7 @@ def scale(
     waiting = _Waiting(plan)
     rounds = follower.rounds()
     waiting.take(next(rounds))  # who is there, before anything changes
-    api.patch(_KINDS[plan.role], workload(name, plan.role), plan.body)
+    api.patch(plan.kind, workload(name, plan.role), plan.body)
     say(f"{name}: {plan.now} → {plan.then} {plan.title}")
     deadline = api.clock.now() + timeout_s
     for changes in rounds:

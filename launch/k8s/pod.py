@@ -68,7 +68,8 @@ def _of_controller(job: JobFile, role: str, form: Form) -> Json:
     """What a StatefulSet says in its own spec, and a JobSet's controller fills in."""
     if form.is_one_object:
         return {"restartPolicy": "Never"}
-    return {} if role == PS else {"restartPolicy": "Never", "subdomain": service(job.name)}
+    by_set = form.is_set(job, role)
+    return {} if by_set else {"restartPolicy": "Never", "subdomain": service(job.name)}
 
 
 def _spread(job: JobFile, role: str, pod: PodPart, form: Form) -> list[Json]:

@@ -60,7 +60,7 @@ def remove_old_code(api: KubernetesApi, name: str, keep: Collection[str]) -> lis
 def remove_tasks(api: KubernetesApi, name: str) -> list[Done]:
     """Delete what makes the job's pods; pods that call others go first."""
     done = [_delete(api, "Job", workload(name, role)) for role in (WORKER, EVALUATOR, CHIEF)]
-    done.append(_delete(api, "StatefulSet", workload(name, PS)))
+    done += [_delete(api, "StatefulSet", workload(name, role)) for role in (WORKER, CHIEF, PS)]
     for kind in CUSTOM_KINDS:
         with contextlib.suppress(AccessError):  # who may not delete them has made none
             done.append(_delete(api, kind, name))

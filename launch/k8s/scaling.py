@@ -39,6 +39,7 @@ class ScalePlan:
         leaving: Indices of those that drain; empty upwards.
         coming: Indices of new ones.
         body: The patch of the Job or StatefulSet; empty: there is nothing to do.
+        kind: Which of both it is.
     """
 
     now: int
@@ -47,6 +48,7 @@ class ScalePlan:
     coming: tuple[int, ...]
     body: Json
     role: str = WORKER
+    kind: str = "Job"
 
     @property
     def title(self) -> str:
@@ -57,10 +59,10 @@ class ScalePlan:
 def plan_scale(
     job: Json | None, then: int, *, has_ps: bool, delete: str = "windlass k8s delete"
 ) -> ScalePlan:
-    """Plan a change of the workers' Job.
+    """Plan a change of the workers' Job, or of the StatefulSet in its place.
 
     Args:
-        job: The Job, as the API has it; None: there is none.
+        job: The object, as the API has it; None: there is none.
         then: Workers wanted.
         has_ps: The job has parameter servers; in sync no worker can leave.
         delete: The command that deletes this job, for messages.
@@ -94,8 +96,15 @@ def plan_scale(
         then,
         tuple(range(then, now)),
         tuple(range(now, then)),
-        {"spec": {"parallelism": then, "completions": then}},
+        {"spec": _with_count(job, then)},
+        kind=str(job.get("kind", "Job")),
     )
+
+
+def _with_count(live: Json, count: int) -> Json:
+    """What the spec of a Job or of a StatefulSet says for a number of pods."""
+    by_set = live.get("kind") == "StatefulSet"
+    return {"replicas": count} if by_set else {"parallelism": count, "completions": count}
 
 
 def plan_ps_scale(live: Json | None, then: int) -> ScalePlan:
@@ -127,7 +136,7 @@ def plan_ps_scale(live: Json | None, then: int) -> ScalePlan:
     now = replicas_of(live)
     body: Json = {"spec": {"replicas": then}} if then != now else {}
     leaving, coming = tuple(range(then, now)), tuple(range(now, then))
-    return ScalePlan(now, then, leaving, coming, body, PS)
+    return ScalePlan(now, then, leaving, coming, body, PS, "StatefulSet")
 
 
 def replicas_of(live: Json) -> int:
@@ -136,8 +145,9 @@ def replicas_of(live: Json) -> int:
 
 
 def workers_of(job: Json) -> int:
-    """How many workers a Job has now."""
-    return int((job.get("spec") or {}).get("completions") or 0)
+    """How many workers a Job has now, or a StatefulSet."""
+    spec = job.get("spec") or {}
+    return int(spec.get("completions", spec.get("replicas", 0)) or 0)
 
 
 def documents_to_apply(
@@ -155,7 +165,7 @@ def documents_to_apply(
 
     Args:
         job: As the file says it.
-        live: The workers' Job as the API has it; None: there is none.
+        live: The workers' Job as the API has it, or their StatefulSet; None: there is none.
         form: What it is made of.
         code: Its code, if that is not in the image.
         live_ps: The StatefulSet of the ps as the API has it; None: there is none.
@@ -168,7 +178,7 @@ def documents_to_apply(
     before = ((live_ps or {})["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
     count = replicas_of(live_ps or {}) if before == str(said) else said
     for each in documents:
-        if each["kind"] == "StatefulSet":
+        if each["metadata"]["name"] == workload(job.name, PS) and each["kind"] == "StatefulSet":
             each["metadata"]["annotations"] = {COUNT_IN_FILE: str(said)}
             each["spec"]["replicas"] = count
     return documents
@@ -185,9 +195,9 @@ def _with_workers(
     count = workers_of(live) if before == str(said) else said
     documents = []
     for each in manifests(job.with_counts({WORKER: first}), form, code):
-        if each["kind"] == "Job" and each["metadata"]["name"] == workload(job.name, WORKER):
+        if each["metadata"]["name"] == workload(job.name, WORKER):
             metadata = {**each["metadata"], "annotations": {COUNT_IN_FILE: str(said)}}
-            spec = {**each["spec"], "completions": count, "parallelism": count}
+            spec = {**each["spec"], **_with_count(each, count)}
             documents.append({**each, "metadata": metadata, "spec": spec})
         else:
             documents.append(each)

@@ -2,19 +2,22 @@
 
 Each needs an account. To write the state it may change one ConfigMap and make Events; the ConfigMap
 is made here, since a right to make one cannot be bound to a name. To end the job it may scale the
-job's ps and suspend its other Jobs. ``deploy/k8s/components`` has the same for kustomize:
+job's ps and suspend its other Jobs, and look at what tells it that the job is over: its own Job,
+that of the workers, and the pods of the ps. Where StatefulSets make all of these, it writes the
+result to that ConfigMap. ``deploy/k8s/components`` has the same for kustomize:
 ``status`` and ``end-job``.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
-from ...cluster.roles import EVALUATOR, PS, WORKER
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...worker.lead.own_job import ENDS_JOB
 from ..job.model import JobFile
 from ..job_end import FAILURES, INCOMPLETE
 from .form import Form
-from .names import STATUS, labels, status_object, workload
+from .names import ROLES, STATUS, labels, status_object, workload
 
 Json = dict[str, Any]
 
@@ -40,11 +43,16 @@ def _ends_job(job: JobFile, form: Form) -> str:
         return ""
     if kubernetes.gang and kubernetes.gang.by == "chief":
         return INCOMPLETE
-    return "true" if kubernetes.end_job else ""
+    return "true" if kubernetes.end_job or kubernetes.at_once else ""
 
 
 def _needs_account(job: JobFile, form: Form) -> bool:
-    return job.kubernetes.status or bool(_ends_job(job, form))
+    return _has_record(job) or bool(_ends_job(job, form))
+
+
+def _has_record(job: JobFile) -> bool:
+    """Whether the job has a ConfigMap: that its chief writes its state to, or its result alone."""
+    return job.kubernetes.status or job.kubernetes.at_once
 
 
 def check_rendered(job: JobFile, form: Form = Form.OBJECTS) -> None:
@@ -55,6 +63,7 @@ def check_rendered(job: JobFile, form: Form = Form.OBJECTS) -> None:
     """
     if _needs_account(job, form) and not job.kubernetes.namespace:
         gang = "gang: {by: chief}" if _ends_job(job, form) == INCOMPLETE else "end_job: true"
+        gang = "lost_pods: at-once" if job.kubernetes.at_once else gang
         wanted = "status: true" if job.kubernetes.status else gang
         raise ConfigurationError(
             f"with `kubernetes: {{{wanted}}}` the file must say the namespace, too "
@@ -73,13 +82,13 @@ def _objects(job: JobFile, form: Form, name: str, account: str) -> list[Json]:
     rbac = "rbac.authorization.k8s.io"
     subject: Json = {"kind": "ServiceAccount", "name": account or name, **namespace}
     state = status_object(job.name)
-    allowed = state if job.kubernetes.status else name
+    allowed = state if _has_record(job) else name
     role = {"apiGroup": rbac, "kind": "Role", "name": allowed}
     accounts = (
         [] if account else [made("v1", "ServiceAccount", name, automountServiceAccountToken=False)]
     )
     return [
-        *([made("v1", "ConfigMap", state)] if job.kubernetes.status else []),
+        *([made("v1", "ConfigMap", state)] if _has_record(job) else []),
         *accounts,
         made(f"{rbac}/v1", "Role", allowed, rules=_rights(job, form)),
         made(f"{rbac}/v1", "RoleBinding", allowed, roleRef=role, subjects=[subject]),
@@ -88,19 +97,33 @@ def _objects(job: JobFile, form: Form, name: str, account: str) -> list[Json]:
 
 def _rights(job: JobFile, form: Form) -> list[Json]:
     rights = []
+    if _has_record(job):
+        verbs = ["get", "patch"] if job.kubernetes.at_once else ["patch"]
+        rights.append(_right("", "configmaps", [status_object(job.name)], verbs))
     if job.kubernetes.status:
-        rights += [
-            _right("", "configmaps", [status_object(job.name)], ["get", "patch"]),
-            {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-        ]
+        rights.append({"apiGroups": [""], "resources": ["events"], "verbs": ["create"]})
     if _ends_job(job, form):
-        others = [workload(job.name, role) for role in (WORKER, EVALUATOR)]
+        leader = job.leader.type
+        sets = [role for role in ROLES if role == PS or form.is_set(job, role)]
+        jobs = [role for role in (WORKER, EVALUATOR) if role not in sets]
+        by_job = [role for role in dict.fromkeys([leader, WORKER]) if role not in sets]
+        # Why a pod does not start whose name is known.
+        pods = [each for each in job.tasks if each.type in sets and each.type != CHIEF]
         rights += [
-            _right("apps", "statefulsets/scale", [workload(job.name, PS)], ["patch"]),
-            _right("batch", "jobs", others, ["patch"]),
-            _right("batch", "jobs", [workload(job.name, job.leader.type)], ["get"]),
+            _right("apps", "statefulsets/scale", _workloads(job, sets), ["patch"]),
+            _right("batch", "jobs", _workloads(job, jobs), ["patch"]),
+            *([_right("batch", "jobs", _workloads(job, by_job), ["get"])] if by_job else []),
         ]
+        if leader in sets:
+            rights.append(_right("apps", "statefulsets", _workloads(job, [leader]), ["get"]))
+        if pods:
+            names = [f"{workload(job.name, each.type)}-{each.index}" for each in pods]
+            rights.append(_right("", "pods", names, ["get"]))
     return rights
+
+
+def _workloads(job: JobFile, roles: Iterable[str]) -> list[str]:
+    return [workload(job.name, role) for role in roles]
 
 
 def _right(group: str, resource: str, names: list[str], verbs: list[str]) -> Json:
@@ -111,10 +134,11 @@ def with_account(template: Json, job: JobFile, form: Form) -> Json:
     """The pod template of the leader, whose pod has the account and is told what to do with it."""
     if not _needs_account(job, form):
         return template
-    ends = _ends_job(job, form)
+    ends, by_set = _ends_job(job, form), form.is_set(job, job.leader.type)
     variables = [
-        *(_STATUS if job.kubernetes.status else []),
-        *([{"name": ENDS_JOB, "value": ends}, _FAILURES] if ends else []),
+        *(_STATUS[: 1 if by_set else None] if job.kubernetes.status else []),
+        *([{"name": ENDS_JOB, "value": ends}] if ends else []),
+        *([_FAILURES] if ends and not by_set else []),
     ]
     spec = template["spec"]
     (container,) = spec["containers"]

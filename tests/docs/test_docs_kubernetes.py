@@ -19,7 +19,8 @@ def test_the_job_files_of_the_page_are_jobs() -> None:
     parts = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
     assert parts
     for part in parts:
-        assert parse_job(f"name: a\nimage: b\nprogram: c.py\n{part}").kubernetes.gang is not None
+        said = parse_job(f"name: a\nimage: b\nprogram: c.py\n{part}").kubernetes
+        assert said.gang is not None or said.at_once
 
 
 def test_ten_faults_are_of_every_role() -> None:

@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
 from windlass.launch.container import code_for_launcher, write_termination_message
 from windlass.net.free_ports import free_ports
+from windlass.net.tcp import is_listening
 
 pytestmark = [pytest.mark.real_start, pytest.mark.usefixtures("no_process_left")]
 
@@ -37,15 +39,25 @@ IDLE_S = 10.0  # on an idle machine three; the processes of six tasks start at o
 class Containers:
     """Starts a container when one has ended with a code that is worth it, as Kubernetes does."""
 
-    def __init__(self, program: str, folder: Path, *arguments: str) -> None:
-        names = [f"127.0.0.1:{port}" for port in free_ports(len(TASKS))]
-        self.cluster = {"chief": names[:1], "ps": names[1:3], "worker": names[3:]}
+    def __init__(
+        self,
+        program: str,
+        folder: Path,
+        *arguments: str,
+        tasks: Sequence[TaskId] = TASKS,
+        started: Sequence[TaskId] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._environment = environment
+        self.cluster: dict[str, list[str]] = {}
+        for task, port in zip(tasks, free_ports(len(tasks)), strict=True):
+            self.cluster.setdefault(task.type, []).append(f"127.0.0.1:{port}")
         self._command = [*processes.WINDLASS, "run", program, *arguments]
         self._folder = folder
         self._step = Path(f"{program}.step")
         self.running: dict[TaskId, subprocess.Popen[Any]] = {}
         self.ends: list[tuple[TaskId, int]] = []
-        for task in TASKS:
+        for task in started or tasks:
             self.start(task)
 
     def start(self, task: TaskId) -> None:
@@ -62,6 +74,7 @@ class Containers:
                     "WINDLASS_MODEL_DIR": str(self._folder / "model"),
                     "WINDLASS_SAVE_EVERY_S": "0.5",
                     "WINDLASS_JOIN_TIMEOUT_S": "600",
+                    **self._environment,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -214,6 +227,47 @@ def test_a_chief_does_not_train_on_without_a_worker_that_has_failed_for_good(
         job.close()
 
 
+@pytest.mark.scenario
+@pytest.mark.timeout(300)
+def test_a_chief_does_not_wait_for_a_worker_once_another_one_has_failed_for_good(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import json, os\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'worker':\n"
+        "    raise ValueError('no data here')\n"
+        "import windlass as wl\n"
+        "wl.distribute.ParameterServerStrategy()\n"
+    )
+    waits = {"WINDLASS_WAIT_FOR_WORKERS": "2"}
+    job = Containers(str(program), tmp_path, started=[CHIEF, PS0, PS1, W0], environment=waits)
+    try:
+        assert job.running[CHIEF].wait(scaled(60)) == ExitCode.JOB_FAILED
+        said = job.log(CHIEF).read_text()
+        assert "starts again here" not in said, "it would wait for worker 1 for ten minutes"
+    finally:
+        job.close()
+
+
+@pytest.mark.scenario
+@pytest.mark.timeout(300)
+def test_a_worker_in_sync_that_is_killed_costs_its_own_container_alone(
+    write_program: Callable[..., str], tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    strategy = {"ParameterServerStrategy": "MultiWorkerMirroredStrategy"}
+    program, tasks = write_program(HOOK, replace=strategy), (CHIEF, W0, W1)
+    job = Containers(program, tmp_path, "1000000", "0.01", tasks=tasks)
+    try:
+        job.until_steps(5, wait_until, 60)
+        for task in (W1, CHIEF):
+            job.kill(task)
+            job.until_steps(5, wait_until, 2 * IDLE_S)
+        assert job.ends == [(W1, -signal.SIGKILL), (CHIEF, -signal.SIGKILL)]
+    finally:
+        job.close()
+
+
 # -- one container ---------------------------------------------------------------------------
 
 
@@ -267,6 +321,39 @@ def test_a_container_reaps_orphans_and_leaves_nothing_of_a_task_that_has_ended(
     code, output, errors = run_alone(tmp_path, text)
     assert (code, output) == (0, "one zombie less\n"), errors
     # The fixture finds the orphan that would sleep for ten minutes.
+
+
+@pytest.mark.parametrize("code", [0, 3], ids=["done", "failed"])
+def test_a_container_that_is_started_again_by_whatever_ends_stays_when_its_part_is_done(
+    tmp_path: Path, wait_until: Callable[..., None], code: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys; open({str(tmp_path / 'began')!r}, 'a').write('x'); sys.exit({code})"
+    )
+    [port] = free_ports(1)
+    with (tmp_path / "log").open("wb") as log:
+        container = processes.start(
+            [*processes.WINDLASS, "run", str(program)],
+            env={
+                **os.environ,
+                "WINDLASS_SUPERVISE": "true",
+                "WINDLASS_HOLDS": "true",
+                "WINDLASS_HEALTH_PORT": str(port),
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    if code:  # a failure is for whoever restarts it
+        assert container.wait(scaled(30)) == code
+        return
+    said = "nothing is left to do here"
+    wait_until(lambda: said in (tmp_path / "log").read_text(), 30, "the end of the program")
+    wait_until(lambda: is_listening(f"127.0.0.1:{port}", 1), 30, "an answer to probes")
+    assert container.poll() is None
+    container.terminate()
+    assert container.wait(scaled(10)) == 0
+    assert (tmp_path / "began").read_text() == "x"
 
 
 def test_a_task_ends_when_its_parent_is_killed(

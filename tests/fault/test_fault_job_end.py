@@ -26,6 +26,7 @@ class ApiServer(ThreadingHTTPServer):
         self.status = 200
         self.coming: list[int] = []
         self.asked: list[tuple[str, str, object, str]] = []
+        self.paths: dict[str, object] = {}
         self.job: object = {}
 
 
@@ -43,10 +44,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b'{"message": "digits-chief cannot patch"}')
 
     def do_GET(self) -> None:
-        assert self.path == "/apis/batch/v1/namespaces/training/jobs/digits-chief"
+        own = "/apis/batch/v1/namespaces/training/jobs/digits-chief"
+        paths = self.server.paths or {own: self.server.job}
+        assert self.path in paths
         self.send_response(self.server.status)
         self.end_headers()
-        self.wfile.write(json.dumps(self.server.job).encode())
+        self.wfile.write(json.dumps(paths[self.path]).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's
         """Nothing."""
@@ -58,7 +61,6 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        monkeypatch.setattr("windlass.launch.job_end.cluster_url", lambda: url)
         monkeypatch.setattr("windlass.worker.lead.own_job.cluster_url", lambda: url)
         monkeypatch.setenv("WINDLASS_ENDS_JOB", "true")
         monkeypatch.setenv("POD_NAMESPACE", "training")
@@ -174,6 +176,83 @@ def test_a_chief_that_is_asked_to_stop_finds_out_whether_another_one_follows(
     monkeypatch.delenv("WINDLASS_ENDS_JOB")
     api.status = 404
     assert own_job.why_none_follows("digits", "chief", account) == "", "it may not ask"
+
+
+SETS = "/apis/apps/v1/namespaces/training/statefulsets/digits-"
+RECORD = "/api/v1/namespaces/training/configmaps/digits-status"
+
+
+@pytest.mark.parametrize(
+    ("role", "code", "ended"),
+    [
+        pytest.param("chief", 0, ["ps", "worker", "chief"], id="done"),
+        pytest.param("chief", 1, ["ps", "evaluator", "worker", "chief"], id="failed"),
+        pytest.param("worker", 0, ["ps", "worker"], id="worker 0 leads"),
+        pytest.param("chief", 143, [], id="evicted"),
+    ],
+)
+def test_a_chief_whose_pod_a_stateful_set_makes_writes_the_result_and_ends_itself_last(
+    api: ApiServer,
+    account: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+    code: int,
+    ended: list[str],
+) -> None:
+    monkeypatch.setenv("WINDLASS_HOLDS", "true")
+    api.paths = {f"{SETS}chief": {"metadata": {}, "spec": {"replicas": 1}}}
+    assert job_end.end_job("digits", role, code, account, reason="why") is bool(ended)
+    if not ended:
+        assert api.asked == []
+        return
+    (path, _, result, _), *changes = api.asked
+    assert (path, result) == (RECORD, {"data": {"ended": str(code), "reason": "why"}})
+    scaled = {"spec": {"replicas": 0}}
+    assert [(path, change) for path, _, change, _ in changes] == [
+        OTHERS[1] if each == "evaluator" else (f"{SETS}{each}/scale", scaled) for each in ended
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "ended"),
+    [
+        pytest.param({"ended": "0", "reason": ""}, (0, ""), id="done"),
+        pytest.param({"ended": "8", "reason": "no"}, (8, "no"), id="failed"),
+        pytest.param({"phase": "failed", "reason": "ps:0 was lost"}, None, id="it goes on"),
+        pytest.param(None, None, id="nothing was written"),
+    ],
+)
+def test_a_chief_that_is_started_when_its_job_is_over_finds_that_out(
+    api: ApiServer, account: Path, data: object, ended: object
+) -> None:
+    api.paths = {RECORD: {"data": data}}
+    assert job_end.ended_before("digits", account) == ended
+    api.status = 403
+    assert job_end.ended_before("digits", account, patience_s=0.2) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        pytest.param({"metadata": {}, "spec": {"replicas": 1}}, "", id="evicted"),
+        pytest.param(
+            {"metadata": {}, "spec": {"replicas": 0}}, "its StatefulSet was scaled to none",
+            id="scaled to none",
+        ),
+        pytest.param(
+            {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+            "its StatefulSet is being deleted", id="deleted",
+        ),
+    ],
+)  # fmt: skip
+def test_a_chief_of_a_stateful_set_finds_out_whether_another_one_follows(
+    api: ApiServer, account: Path, monkeypatch: pytest.MonkeyPatch, own: object, why: str
+) -> None:
+    monkeypatch.setenv("WINDLASS_HOLDS", "true")
+    api.paths = {f"{SETS}chief": own}
+    assert own_job.why_none_follows("digits", "chief", account) == why
+    api.status = 404
+    assert own_job.why_none_follows("digits", "chief", account) == "its StatefulSet was deleted"
 
 
 def test_a_job_that_lacks_a_role_has_nothing_of_it_to_end(

@@ -37,6 +37,7 @@ from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
 from .cutter import Cutter
 from .enough_workers import wait_for_workers
+from .failed_peers import FailedPeers, failed_peers
 from .job_identity import KnownJob, find_job
 from .job_saver import JobSaver
 from .own_job import why_none_follows
@@ -85,6 +86,7 @@ class JobLeader:
         self._cutter: Cutter | None = None
         self._announcement: ChiefAnnouncement | None = None
         self._chief: ChiefClient | None = None
+        self._failed_peers: FailedPeers | None = None
         self._joining = threading.Lock()
 
     def _new_control(self, task: TaskId, address: str) -> PsControl:
@@ -206,6 +208,8 @@ class JobLeader:
             self._checkpointer.prepare()
             self._checkpointer.choose(verify=False)  # what is lost is counted from it
             self._tell_saved()
+        elif self._settings.shares_move:
+            self._warn_of_no_record()
         self._saver = saver = JobSaver(self.locked_job, self._checkpointer, self._settings)
         if self._settings.shares_move and self._controls:
             self._keeper = saver.keeper = self._keep_shares(who, saver)
@@ -218,7 +222,21 @@ class JobLeader:
         if self._keeper is not None:
             self.locked_job.leaders.servers.join = self._join_ps
         self._announcement = ChiefAnnouncement(self.address)
+        job = self._settings.job_id
+        self._failed_peers = failed_peers(self.locked_job, job, asks_ps=not self._goes_on)
+        if self._failed_peers is not None:
+            self._failed_peers.start()
         self._write_status()  # with the addresses: `windlass status` looks there
+
+    def _warn_of_no_record(self) -> None:
+        text = (
+            "there is no model_dir to keep a record of who leads which share (ps_replicas, "
+            "ps_shares): the job fails if its chief is started again"
+        )
+        log.warning("%s: %s", self._task.task, text)
+        with self.locked_job.open() as (job, _):
+            job.caveat = text
+            job.wait_for("")
 
     def _new_cutter(self, who: Incarnation) -> Cutter:
         keeper, own = self._keeper, [(each.task.index, each) for each in self._controls]
@@ -417,6 +435,6 @@ class JobLeader:
 
     def close(self) -> None:
         """Stop leading at once."""
-        for part in (self._announcement, self._loop, *self._controls):
+        for part in (self._failed_peers, self._announcement, self._loop, *self._controls):
             if part is not None:
                 part.close()

@@ -1,4 +1,4 @@
-"""The Kubernetes Job of a chief's pod: whether another pod follows this one.
+"""The Kubernetes Job (or StatefulSet) of a chief's pod: whether another pod follows this one.
 
 A pod that is evicted, or deleted by itself, is replaced. One whose Job is deleted, suspended, or
 over is not: the deadline of the Job, for instance, has its pod stopped in the same way. The pod's
@@ -18,16 +18,34 @@ log = logging.getLogger(__name__)
 ENDS_JOB = "WINDLASS_ENDS_JOB"
 """Variable by which a container ends what is left of its job; any text: when it is over."""
 
+HOLDS = "WINDLASS_HOLDS"
+"""Variable of containers whose pods a StatefulSet makes, which starts each again that ends: they
+stay when their part is over."""
+
+
+def chief_account(folder: Path = ACCOUNT_FOLDER) -> tuple[PodAccount, str] | None:
+    """The account of a chief that ends what is left of its job, and its namespace; None: this
+    process has none.
+
+    Args:
+        folder: Folder of the pod's account.
+    """
+    namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
+    if not (read_environment(ENDS_JOB) and namespace and url):
+        return None
+    return PodAccount(url, folder), namespace
+
 
 def path_of_own_job(job: str, role: str, namespace: str) -> str:
-    """The path of the API where the Job of a chief's pod is.
+    """The path of the API where the Job of a role is, or the StatefulSet in its place.
 
     Args:
         job: Name of the job.
-        role: Role of the task that leads it.
+        role: The role.
         namespace: Its namespace.
     """
-    return f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}-{role}"
+    group, kinds = ("apps", "statefulsets") if read_environment(HOLDS) else ("batch", "jobs")
+    return f"/apis/{group}/v1/namespaces/{namespace}/{kinds}/{job}-{role}"
 
 
 def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str:
@@ -38,13 +56,14 @@ def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str:
         role: Role of the task that leads it.
         folder: Folder of the pod's account.
     """
-    namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
-    if not (read_environment(ENDS_JOB) and namespace and url):
+    found = chief_account(folder)
+    if found is None:
         return ""
+    account, namespace = found
     try:
-        own = PodAccount(url, folder).read(path_of_own_job(job, role, namespace))
+        own = account.read(path_of_own_job(job, role, namespace))
     except NotFoundError:
-        return "its Job was deleted"
+        return f"its {_maker()} was deleted"
     except WindlassError as error:
         log.warning("whether another chief follows is not known: %s", error)
         return ""
@@ -52,20 +71,34 @@ def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str:
 
 
 def why_job_ends(job: Any) -> str:
-    """Why a Job makes no pod any more; empty: it does. Pure.
+    """Why a Job or a StatefulSet makes no pod any more; empty: it does.
 
     Args:
-        job: The Job, as the API has it.
+        job: The object, as the API has it.
     """
+    spec = job.get("spec") or {}
     if job["metadata"].get("deletionTimestamp"):
-        return "its Job is being deleted"
-    if (job.get("spec") or {}).get("suspend"):
+        return f"its {_maker()} is being deleted"
+    if spec.get("suspend"):
         return "its Job is suspended"
+    if spec.get("replicas") == 0:
+        return "its StatefulSet was scaled to none"
     return "its Job has failed, or its deadline is over" if has_failed(job) else ""
+
+
+def _maker() -> str:
+    return "StatefulSet" if read_environment(HOLDS) else "Job"
 
 
 def has_failed(job: Any) -> bool:
     """Whether a Job has failed, or is about to: its pods are being stopped. Pure."""
-    conditions = (job.get("status") or {}).get("conditions") or []
-    ends = [each for each in conditions if each.get("type") in ("Failed", "FailureTarget")]
-    return any(each.get("status") == "True" for each in ends)
+    return bool(failure_of(job))
+
+
+def failure_of(job: Any) -> str:
+    """Why a Job has failed, in its controller's words; empty: it has not. Pure."""
+    for each in (job.get("status") or {}).get("conditions") or []:
+        if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
+            words = [str(each.get(name) or "") for name in ("reason", "message")]
+            return ": ".join(filter(None, words)) or "it does not say why"
+    return ""

@@ -162,7 +162,7 @@ def test_the_account_of_a_chief_may_change_one_object_and_make_events() -> None:
             "apiGroups": [""],
             "resources": ["configmaps"],
             "resourceNames": ["digits-status"],
-            "verbs": ["get", "patch"],
+            "verbs": ["patch"],
         },
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     ]
@@ -201,7 +201,13 @@ def test_a_chief_that_ends_its_job_may_do_that_and_nothing_else() -> None:
         {
             "apiGroups": ["batch"],
             "resources": ["jobs"],
-            "resourceNames": ["digits-chief"],
+            "resourceNames": ["digits-chief", "digits-worker"],
+            "verbs": ["get"],
+        },
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "resourceNames": ["digits-ps-0", "digits-ps-1"],
             "verbs": ["get"],
         },
     ]

@@ -309,7 +309,13 @@ def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
         {
             "apiGroups": ["batch"],
             "resources": ["jobs"],
-            "resourceNames": ["digits-chief"],
+            "resourceNames": ["digits-chief", "digits-worker"],
+            "verbs": ["get"],
+        },
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "resourceNames": ["digits-ps-0", "digits-ps-1"],
             "verbs": ["get"],
         },
     ]
@@ -349,6 +355,7 @@ def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path
     assert ("ConfigMap", "digits-status") in named
     role, binding = named["Role", "digits-status"], named["RoleBinding", "digits-status"]
     assert role["rules"][0]["resourceNames"] == ["digits-status"]
+    assert role["rules"][0]["verbs"] == ["patch"], "it writes, and never looks"
     assert binding["roleRef"]["name"] == "digits-status"
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": "digits-chief", "namespace": "training"}

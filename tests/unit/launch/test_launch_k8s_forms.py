@@ -222,7 +222,7 @@ def test_without_any_of_these_the_chief_frees_what_cannot_come() -> None:
         assert ("WINDLASS_ENDS_JOB" in variables) == (role == "chief")
     (role_,) = [each for each in made if each["kind"] == "Role"]
     named = [rule["resourceNames"] for rule in role_["rules"]]
-    assert named == [["a-ps"], ["a-worker", "a-evaluator"], ["a-chief"]]
+    assert named == [["a-ps"], ["a-worker", "a-evaluator"], ["a-chief", "a-worker"], ["a-ps-0"]]
     for each in made:
         if each["kind"] == "Job":  # a new pod would wait as long, and hold as much
             failing = each["spec"]["podFailurePolicy"]["rules"][-1]["onExitCodes"]["values"]
