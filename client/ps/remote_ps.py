@@ -67,6 +67,7 @@ class RemotePs:
         self._contents = 0  # what the session began with; 0: not known yet
         self._turn_to(task, address)
         self._session: OpenSession | None = None
+        self._failed_dials = 0  # in a row, beside steps
         self._description = str(ConnectionKind.GRPC)
         self._shares_memory = settings.shared_memory
         self._max_step_bytes = settings.max_step_bytes
@@ -248,7 +249,10 @@ class RemotePs:
         """
         self._raise_if_aborted()
         if self._session is None or self._is_elsewhere():
-            self.connect(self._settings.request_timeout_s)
+            dial_s = min(self._settings.request_timeout_s, self._dial_s(self._failed_dials))
+            self._failed_dials += 1
+            self.connect(dial_s)
+            self._failed_dials = 0
         session = self._session
         if session is None:
             raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)

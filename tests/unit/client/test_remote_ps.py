@@ -4,15 +4,18 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 from helpers.ps_peers import PS, SETTINGS
 from helpers.waiting import scaled
+from windlass.client.ps import remote_ps
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.cluster.replication.reports import ShareLeader
 from windlass.core.arrays.gather_buffer import GatherBuffer
-from windlass.core.errors import JobStoppedError, WindlassError
+from windlass.core.errors import JobStoppedError, PeerLostError, WindlassError
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import StepRequest
+from windlass.proto.v1 import session_pb2
 
 
 def test_a_step_that_waits_for_a_connection_keeps_values_that_the_program_changes() -> None:
@@ -51,4 +54,21 @@ def test_a_step_turns_to_the_next_leader_though_the_last_one_lets_it_wait() -> N
             for each in (kept, silent, next_one):
                 each.close()
         assert isinstance(step.exception(scaled(20)), WindlassError)
+    peer.close()
+
+
+def test_a_reader_s_question_turns_to_the_next_leader_though_the_last_one_lets_it_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_ps, "_FIRST_DIAL_S", 0.05)
+    settings = SETTINGS.model_copy(
+        update={"reconnect_timeout_s": 1000.0, "request_timeout_s": 1000.0}
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        leader = ShareLeader(0, 1, PS, f"127.0.0.1:{silent.getsockname()[1]}")
+        who = Incarnation(TaskId("worker", 0), 1)
+        peer = RemotePs(PS, leader.address, who, settings, locate=lambda share: leader, share=0)
+        for _ in range(2):
+            with pytest.raises(PeerLostError):
+                peer.ask(session_pb2.ClientMessage())
     peer.close()
