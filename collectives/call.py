@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..core.arrays.dtypes import Array
@@ -90,7 +89,7 @@ class CollectiveCall:
     def _head_of(self, num_bytes: int) -> bytes:
         head = self._heads.get(num_bytes)
         if head is None:
-            head = self._heads[num_bytes] = replace(self._head, length=num_bytes).pack()
+            head = self._heads[num_bytes] = self._head._replace(length=num_bytes).pack()
         return head
 
     def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:

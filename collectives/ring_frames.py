@@ -6,7 +6,7 @@ By the head a receiver notices that its neighbour is in another call.
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,8 +38,7 @@ class Call(IntEnum):
     BARRIER = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of a frame.
 
     Attributes:
@@ -60,9 +59,7 @@ class Head:
 
     def pack(self) -> bytes:
         """As bytes."""
-        return _HEAD.pack(
-            self.sequence, self.elements, self.length, self.kind, self.call, self.dtype
-        )
+        return _HEAD.pack(*self)
 
     @property
     def what(self) -> str:
@@ -70,8 +67,7 @@ class Head:
         return f"{self.call.name.lower()} of {self.elements} {DTYPES[self.dtype].name}"
 
 
-@dataclass(frozen=True, slots=True)
-class RingMember:
+class RingMember(NamedTuple):
     """The sender of a link.
 
     Attributes:

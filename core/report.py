@@ -4,36 +4,45 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReport:
-    """A worker's or the chief's progress since its start.
+@dataclass(slots=True)
+class TaskCounts:
+    """What a task counts of its own work since its start.
 
     Attributes:
-        steps: Steps this task finished.
-        pushes: Number of these steps that pushed something.
-        bytes_pushed: Payload sent to all ps.
-        bytes_pulled: Payload received from all ps.
-        refused_pushes: Steps refused for NaN or infinite gradients.
+        steps: Steps this task finished that changed variables: its share of the global step.
         global_step: Last global step seen.
-        staleness: Mean over the recent pushes. Unit: steps.
-        metrics: Last values the program reported, e.g. ``{"loss": 0.3}``.
         total_steps: Global step the program works towards; 0: unknown.
-        transports: Kinds of connection, per ps.
+        metrics: Last values the program reported, e.g. ``{"loss": 0.3}``.
+        pushes: Number of its steps that pushed something.
+        refused_pushes: Steps refused for NaN or infinite gradients.
         replicas: Devices that compute for it; 0: not known yet.
-        serves: Whether it has no program of its own, and ends with the job.
     """
 
     steps: int = 0
+    global_step: int = 0
+    total_steps: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
     pushes: int = 0
+    refused_pushes: int = 0
+    replicas: int = 0
+
+
+@dataclass(slots=True)
+class TaskReport(TaskCounts):
+    """A worker's or the chief's progress as the chief hears of it.
+
+    Attributes:
+        bytes_pushed: Payload sent to all ps.
+        bytes_pulled: Payload received from all ps.
+        staleness: Mean over the recent pushes. Unit: steps.
+        transports: Kinds of connection, per ps.
+        serves: Whether it has no program of its own, and ends with the job.
+    """
+
     bytes_pushed: int = 0
     bytes_pulled: int = 0
-    refused_pushes: int = 0
-    global_step: int = 0
     staleness: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
-    total_steps: int = 0
     transports: tuple[str, ...] = ()
-    replicas: int = 0
     serves: bool = False
 
 

@@ -7,7 +7,7 @@ lines find it.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from ..client.ps.fan_out import SessionCounters
@@ -16,7 +16,7 @@ from ..client.ps.snapshot import PsSnapshot
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR
 from ..core.errors import ConfigurationError
-from ..core.report import TaskReport
+from ..core.report import TaskCounts, TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
 from ..telemetry.catalogue import Sample
@@ -28,28 +28,16 @@ if TYPE_CHECKING:
 _ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (WINDLASS_REPLICAS) does"
 
 
-@dataclass
-class TaskProgress:
+@dataclass(slots=True)
+class TaskProgress(TaskCounts):
     """What this task did so far; read by the heartbeat thread. Counters only grow.
 
+    ``global_step`` is the count of a synchronous strategy; parameter servers keep their own.
+
     Attributes:
-        steps: This task's share of the global step: its steps that changed variables.
-        global_step: The count of a synchronous strategy; parameter servers keep their own.
-        pushes: Steps that sent something to a parameter server.
-        refused_pushes: Steps that were refused for NaN or infinite gradients.
-        total_steps: Global step the program works towards; 0: unknown.
-        replicas: Devices that compute for this task; 0: not known yet.
-        metrics: Values the program reported last, by name.
         staleness: Staleness of the last pushes. Unit: steps.
     """
 
-    steps: int = 0
-    global_step: int = 0
-    pushes: int = 0
-    refused_pushes: int = 0
-    total_steps: int = 0
-    replicas: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
     staleness: deque[int] = field(default_factory=lambda: deque(maxlen=100))
 
     def step_of(self, session: ParameterSession | None) -> int:
@@ -60,18 +48,14 @@ class TaskProgress:
         """The progress as the chief gets it; ``serves``: the task runs a coordinator's closures."""
         counters = session.counters if session else SessionCounters()
         recent = list(self.staleness)
+        own = {each.name: getattr(self, each.name) for each in fields(TaskCounts)}
+        own |= {"global_step": self.step_of(session), "metrics": dict(self.metrics)}
         return TaskReport(
-            steps=self.steps,
-            pushes=self.pushes,
+            **own,
             bytes_pushed=counters.pushed,
             bytes_pulled=counters.pulled,
-            refused_pushes=self.refused_pushes,
-            global_step=self.step_of(session),
             staleness=sum(recent) / len(recent) if recent else 0.0,
-            metrics=dict(self.metrics),
-            total_steps=self.total_steps,
             transports=session.transports if session else (),
-            replicas=self.replicas,
             serves=serves,
         )
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..core.errors import WindlassError
 from ..core.process.threads import new_thread, nobody_waits
-from ..core.states import Phase
+from ..core.states import Phase, TaskEnd
 from .job_task import JobTask
 from .process.program import Ending
 
@@ -46,5 +46,5 @@ class EvaluatorTask(JobTask):
         """Report to the chief unless the job is over; returns the exit code."""
         membership = self._membership
         if membership is not None and not membership.phase.is_over:
-            membership.finish(ending.outcome, ending.message)
+            membership.finish(TaskEnd(ending.outcome, ending.message))
         return ending.code

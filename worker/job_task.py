@@ -23,7 +23,7 @@ from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskReport
 from ..core.settings import Settings
-from ..core.states import Outcome, Phase, State
+from ..core.states import Outcome, Phase, State, TaskEnd
 from ..distribute.runtime import ClusterRuntime, JobLink, TaskProgress
 from ..net.metrics_port import MetricsPort
 from ..telemetry.catalogue import Sample
@@ -278,7 +278,7 @@ class JobTask(JobLink):
             return ending.code
         if self._leaves_job(ending):
             return ExitCode.DRAINED
-        membership.finish(ending.outcome, ending.message, ending.code)
+        membership.finish(TaskEnd(ending.outcome, ending.message, ending.code))
         phase = None
         if self._leader is not None:
             step = self._progress.step_of(self._plane.session)

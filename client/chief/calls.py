@@ -10,7 +10,7 @@ from ...cluster.replication.moves import Move, MovePhase
 from ...cluster.replication.reports import ShareLeader
 from ...core.report import CutCounts, PsCounters, TaskReport
 from ...core.settings import Settings
-from ...core.states import Outcome, Phase, State
+from ...core.states import Phase, State, TaskEnd
 from ...core.task import Incarnation, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec
@@ -155,14 +155,7 @@ class ChiefClient(WatchingClient):
         return codec.PHASES.from_wire(response.phase), response.reason
 
     def finish(
-        self,
-        who: Incarnation,
-        outcome: Outcome,
-        message: str,
-        report: TaskReport,
-        *,
-        exit_code: int = 0,
-        timeout_s: float,
+        self, who: Incarnation, end: TaskEnd, report: TaskReport, *, timeout_s: float
     ) -> tuple[Phase, str]:
         """Report the end of this task's work; returns (phase of the job, its reason).
 
@@ -171,10 +164,10 @@ class ChiefClient(WatchingClient):
             PeerLostError: No answer.
         """
         request = chief_pb2.FinishRequest(
-            outcome=codec.OUTCOMES.to_wire(outcome),
-            message=message,
+            outcome=codec.OUTCOMES.to_wire(end.outcome),
+            message=end.message,
             report=codec.report_to_wire(report),
-            exit_code=exit_code,
+            exit_code=end.exit_code,
         )
         codec.set_sender(request, who)
         response = self._call(self._stub.Finish, request, "finish", timeout_s)

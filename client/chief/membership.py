@@ -22,7 +22,7 @@ from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.report import TaskReport
 from ...core.settings import Settings
-from ...core.states import Outcome, Phase
+from ...core.states import Phase, TaskEnd
 from ...core.task import Incarnation, TaskId
 from .calls import ChiefClient
 
@@ -64,7 +64,7 @@ class Membership:
         self._leaving = threading.Event()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._ended: tuple[Outcome, str, int] | None = None  # this task's part of the job
+        self._ended: TaskEnd | None = None  # this task's part of the job
         self._is_end_known = False  # to the chief that leads now
         self._lost = False
         self.phase = Phase.RUNNING
@@ -196,7 +196,7 @@ class Membership:
             is_away = False
             self._update(phase, reason)
             if self._ended is not None and not self._is_end_known and not phase.is_over:
-                self._tell_end(*self._ended)
+                self._tell_end(self._ended)
             if phase.is_over:
                 return
 
@@ -240,27 +240,22 @@ class Membership:
     def _stopping(self) -> JobStoppedError:
         return JobStoppedError(f"{self.task} ends because the job is stopping: {self.reason}")
 
-    def finish(self, outcome: Outcome, message: str = "", exit_code: int = 0) -> None:
+    def finish(self, end: TaskEnd) -> None:
         """Report the end of this task's work, and again to a chief that is started anew.
 
         A failure to reach the chief is logged.
         """
-        self._ended = outcome, message, exit_code
+        self._ended = end
         if not self._lost:  # else the chief has gone, or this task was fenced
-            self._tell_end(outcome, message, exit_code)
+            self._tell_end(end)
 
-    def _tell_end(self, outcome: Outcome, message: str, exit_code: int) -> None:
+    def _tell_end(self, end: TaskEnd) -> None:
         self._is_end_known = True  # unless a heartbeat fails from now on
         try:
             for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
                 with attempt:
                     phase, reason = self._chief.finish(
-                        self.who,
-                        outcome,
-                        message,
-                        self._report(),
-                        exit_code=exit_code,
-                        timeout_s=_CALL_S,
+                        self.who, end, self._report(), timeout_s=_CALL_S
                     )
         except WindlassError as error:
             self._is_end_known = False

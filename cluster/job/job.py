@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from ...core.errors import OtherJobError, PeerLostError, RefusedError
 from ...core.exit_codes import is_retryable
 from ...core.report import PsCounters, TaskReport
-from ...core.states import Outcome, Phase, State
+from ...core.states import Outcome, Phase, State, TaskEnd
 from ...core.task import Incarnation, TaskId, is_other_job
 from ..roles import EVALUATOR, PS
 from .barrier import JobBarrier
@@ -167,25 +167,14 @@ class Job:
         member.knows = knows
         return self.phase
 
-    def finish(
-        self,
-        who: Incarnation,
-        outcome: Outcome,
-        message: str,
-        report: TaskReport,
-        *,
-        now: float,
-        exit_code: int = 0,
-    ) -> Phase:
+    def finish(self, who: Incarnation, end: TaskEnd, report: TaskReport, *, now: float) -> Phase:
         """A task's part is over. A failure fails the job, unless it is the evaluator's.
 
         Args:
             who: The task.
-            outcome: How its part ended.
-            message: Why, for people.
+            end: How its part ended.
             report: What it did.
             now: The current time.
-            exit_code: With which its process ends; 0: it does not say.
 
         Raises:
             FencedError: A newer incarnation of the task has registered.
@@ -194,12 +183,13 @@ class Job:
         member.heard = now
         member.report = report
         if member.state not in (State.DONE, State.FAILED):
-            member.enter(State(outcome.value), now, message)
-            if outcome is Outcome.FAILED and who.task.type != EVALUATOR:
-                for_good = not is_retryable(exit_code)
-                self.fail(f"{who.task} failed: {message}", for_good=for_good)
-            elif outcome is Outcome.LEFT and who.task == self.chief and self.phase is Phase.RUNNING:
-                self.fail(f"{who.task} left before the work was complete: {message}")
+            member.enter(State(end.outcome.value), now, end.message)
+            left = end.outcome is Outcome.LEFT
+            if end.outcome is Outcome.FAILED and who.task.type != EVALUATOR:
+                for_good = not is_retryable(end.exit_code)
+                self.fail(f"{who.task} failed: {end.message}", for_good=for_good)
+            elif left and who.task == self.chief and self.phase is Phase.RUNNING:
+                self.fail(f"{who.task} left before the work was complete: {end.message}")
         return self.phase
 
     def arrive(

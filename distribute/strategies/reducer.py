@@ -17,6 +17,9 @@ from ..base.values import DistributedValues, Mirrored, PerReplica, is_variable
 from ..variables.mirrored import DistributedVariable, SyncOnReadVariable
 from .cross_device_ops import CrossDeviceOps, devices_of, mirror
 
+ValuesAndPlaces = Sequence[tuple[Any, Any]]
+"""Values, each with where its reduction goes."""
+
 
 class Reducer:
     """Reductions over the replicas of one worker.
@@ -52,10 +55,7 @@ class Reducer:
         return self._cross_device_ops.reduce(op, value, destinations, options)
 
     def batch_reduce(
-        self,
-        op: ReduceOp,
-        pairs: Sequence[tuple[Any, Any]],
-        options: CommunicationOptions | None,
+        self, op: ReduceOp, pairs: ValuesAndPlaces, options: CommunicationOptions | None
     ) -> list[Any]:
         """Reduce many values; the results, in order."""
         if all(self.differs(value) for value, _ in pairs):

@@ -25,7 +25,7 @@ from ..base.reductions import (
 from ..base.values import DistributedValues, PerReplica, is_variable, on_every_replica
 from .cross_device_ops import CrossDeviceOps, devices_of, is_sparse, mirror
 from .packing import by_dtype, join, packs_to_send, split
-from .reducer import Reducer
+from .reducer import Reducer, ValuesAndPlaces
 
 
 class WorkersReducer(Reducer):
@@ -74,10 +74,7 @@ class WorkersReducer(Reducer):
         return self.batch_reduce(op, [(value, destinations)], options)[0]
 
     def batch_reduce(
-        self,
-        op: ReduceOp,
-        pairs: Sequence[tuple[Any, Any]],
-        options: CommunicationOptions | None,
+        self, op: ReduceOp, pairs: ValuesAndPlaces, options: CommunicationOptions | None
     ) -> list[Any]:
         """Reduce many values: on each worker first, then packs of them round the ring."""
         chosen = self._options.merge(options)

@@ -2,9 +2,9 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -16,7 +16,15 @@ from ..options.program import SCRIPT_LAST, program_arguments
 from ..options.settings import settings_options, take_settings
 from ..screen.echo import echo
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
 _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
+
+
+def _count_option(name: str, default: int, about: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        name, type=click.IntRange(0), default=default, show_default=True, help=about
+    )
 
 
 @click.command("local", context_settings=SCRIPT_LAST)
@@ -28,15 +36,9 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
     help="A job file (docs/job-file.md) instead of SCRIPT; flags here win over what it says.",
 )
 @click.option("--dry-run", is_flag=True, help="With --job: say what would be started.")
-@click.option(
-    "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
-)
-@click.option(
-    "--ps",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="Parameter servers; 0: synchronous training (MultiWorkerMirroredStrategy).",
+@_count_option("--workers", 1, "Worker tasks.")
+@_count_option(
+    "--ps", 1, "Parameter servers; 0: synchronous training (MultiWorkerMirroredStrategy)."
 )
 @click.option(
     "--chief/--no-chief",
@@ -63,12 +65,10 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
     default=0,
     help="Of the standalone cluster; 0: any free one.",
 )
-@click.option(
+@_count_option(
     "--restarts",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How often a chief that was killed is started again; the ps keep the variables meanwhile.",
+    0,
+    "How often a chief that was killed is started again; the ps keep the variables meanwhile.",
 )
 @click.option(
     "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import PeerLostError, WindlassError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
-from ...core.states import Outcome
+from ...core.states import Outcome, TaskEnd
 from ...core.task import Incarnation, TaskId
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class StatusWatch:
         client = ChiefClient(self._address, self._settings, principal_of_task(task))
         try:
             who = Incarnation(task, item.generation)
-            client.finish(who, Outcome.LEFT, why, item.report, timeout_s=1.0)
+            client.finish(who, TaskEnd(Outcome.LEFT, why), item.report, timeout_s=1.0)
         except WindlassError as error:
             log.debug("could not report the exit of %s to the chief: %s", task, error)
         finally:

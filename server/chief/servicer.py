@@ -16,7 +16,7 @@ from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
 from ...core.report import CutCounts
 from ...core.settings import Settings
-from ...core.states import Phase
+from ...core.states import Phase, TaskEnd
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
@@ -150,8 +150,9 @@ class ChiefServicer:
         outcome = codec.OUTCOMES.from_wire(request.outcome)
         report = codec.report_from_wire(request.report, who.task)
         message = shorten(request.message, bounds.MAX_TEXT_BYTES)
+        end = TaskEnd(outcome, message, request.exit_code)
         with self._locked_job.open() as (job, now):
-            phase = job.finish(who, outcome, message, report, now=now, exit_code=request.exit_code)
+            phase = job.finish(who, end, report, now=now)
             reason = job.reason
         return chief_pb2.FinishResponse(phase=codec.PHASES.to_wire(phase), reason=reason)
 

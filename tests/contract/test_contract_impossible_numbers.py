@@ -16,7 +16,7 @@ from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.initializers import Initializer
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase
+from windlass.core.states import Outcome, Phase, TaskEnd
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.core.wire import codec, error_table
@@ -157,7 +157,7 @@ def test_tasks_beyond_the_cluster_are_bounded_and_those_that_are_gone_make_room(
     lives = [client.register(task, "", timeout_s=T)[0] for task in dynamic]
     with pytest.raises(TooManyWorkersError, match=r"/job:worker/task:9 .*max_sessions"):
         client.register(TaskId("worker", 9), "", timeout_s=T)
-    client.finish(lives[1], Outcome.LEFT, "", TaskReport(), timeout_s=T)
+    client.finish(lives[1], TaskEnd(Outcome.LEFT), TaskReport(), timeout_s=T)
     client.register(TaskId("worker", 9), "", timeout_s=T)
     shown = {item.task for item in client.status(timeout_s=T).tasks}
     assert shown == {CHIEF, W0, *dynamic, TaskId("worker", 9)} - {dynamic[1]}
@@ -165,7 +165,7 @@ def test_tasks_beyond_the_cluster_are_bounded_and_those_that_are_gone_make_room(
 
 def test_texts_of_a_task_are_shortened_where_they_are_shown(stub: Any, client: ChiefClient) -> None:
     who, *_ = client.register(W0, "there:1", timeout_s=T)
-    client.finish(who, Outcome.LEFT, "漢" * 1_000_000, TaskReport(), timeout_s=T)
+    client.finish(who, TaskEnd(Outcome.LEFT, "漢" * 1_000_000), TaskReport(), timeout_s=T)
     stub.StopJob(chief_pb2.StopJobRequest(reason="y" * 1_000_000), timeout=T)
     status = client.status(timeout_s=T)
     details = [item.detail for item in status.tasks if item.task == W0]

@@ -25,7 +25,7 @@ from windlass.core.errors import (
 )
 from windlass.core.report import TaskReport
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase
+from windlass.core.states import Outcome, Phase, TaskEnd
 from windlass.core.task import Incarnation, TaskId
 
 TASK = TaskId("worker", 1)
@@ -45,7 +45,7 @@ class PlayedChief:
         self.phase, self.reason = Phase.RUNNING, ""
         self.answers: queue.Queue[Answer] = queue.Queue()
         self.heartbeats: list[TaskReport] = []
-        self.finished: list[tuple[Incarnation, Outcome, str]] = []
+        self.finished: list[tuple[Incarnation, TaskEnd]] = []
         self.finish_answer: Phase | WindlassError = Phase.RUNNING
         self.known: Phase | None = None  # of the end, as the task has said
         self.cut = 0
@@ -85,16 +85,9 @@ class PlayedChief:
         return answer
 
     def finish(
-        self,
-        who: Incarnation,
-        outcome: Outcome,
-        message: str,
-        report: Any,
-        *,
-        exit_code: int,
-        timeout_s: float,
+        self, who: Incarnation, end: TaskEnd, report: Any, *, timeout_s: float
     ) -> tuple[Phase, str]:
-        self.finished.append((who, outcome, message))
+        self.finished.append((who, end))
         if isinstance(self.finish_answer, WindlassError):
             raise self.finish_answer
         return self.finish_answer, self.reason
@@ -313,10 +306,10 @@ def test_a_chief_that_returns_is_gone_on_without_for_longer(
 
 def test_a_chief_that_is_started_anew_is_told_that_this_task_has_ended(played: Played) -> None:
     played.membership.join()
-    played.membership.finish(Outcome.DONE)
+    played.membership.finish(TaskEnd(Outcome.DONE))
     played.say(RUNNING, RUNNING, LOST, LOST, RUNNING, RUNNING, (Phase.DONE, ""))
     played.until_over()
-    assert played.chief.finished == [(Incarnation(TASK, 7), Outcome.DONE, "")] * 2
+    assert played.chief.finished == [(Incarnation(TASK, 7), TaskEnd(Outcome.DONE))] * 2
 
 
 def test_a_chief_that_comes_back_in_time_is_not_lost(played: Played) -> None:
@@ -356,8 +349,10 @@ def test_heartbeats_that_cannot_be_made_end_the_program_and_whoever_waits(
 
 def test_finishing_reports_the_outcome_and_is_not_interrupted_afterwards(played: Played) -> None:
     played.membership.join()
-    played.membership.finish(Outcome.FAILED, "ValueError: boom")
-    assert played.chief.finished == [(Incarnation(TASK, 7), Outcome.FAILED, "ValueError: boom")]
+    played.membership.finish(TaskEnd(Outcome.FAILED, "ValueError: boom"))
+    assert played.chief.finished == [
+        (Incarnation(TASK, 7), TaskEnd(Outcome.FAILED, "ValueError: boom"))
+    ]
     played.say((Phase.FAILED, "mine"))
     played.until_over()
     assert played.lost == []
@@ -367,7 +362,7 @@ def test_finishing_reports_the_outcome_and_is_not_interrupted_afterwards(played:
 def test_finishing_last_hears_that_the_job_is_over(played: Played) -> None:
     played.membership.join()
     played.chief.finish_answer = Phase.DONE
-    played.membership.finish(Outcome.DONE)
+    played.membership.finish(TaskEnd(Outcome.DONE))
     assert played.membership.wait_over(0)
     assert played.membership.phase is Phase.DONE
 
@@ -378,7 +373,7 @@ def test_a_chief_that_is_gone_does_not_hold_up_the_end(
     monkeypatch.setattr(module, "_CALL_S", 0.2)
     played.membership.join()
     played.chief.finish_answer = LOST
-    played.membership.finish(Outcome.DONE)
+    played.membership.finish(TaskEnd(Outcome.DONE))
     assert "could not report the end to the chief: connection refused" in caplog.text
 
 
@@ -440,7 +435,7 @@ def test_a_lost_chief_is_not_told_of_the_end(played: Played) -> None:
     played.say(*[LOST] * 40)
     played.until_over()
     played.chief.finish_answer = LOST  # it would be tried for five seconds
-    played.membership.finish(Outcome.LEFT, "the chief is lost")
+    played.membership.finish(TaskEnd(Outcome.LEFT, "the chief is lost"))
     assert played.chief.finished == []
 
 

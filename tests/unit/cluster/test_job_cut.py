@@ -4,7 +4,7 @@ from windlass.cluster.job import cut as decisions
 from windlass.cluster.job.cut import CutPhase, JobCut
 from windlass.cluster.job.job import Job
 from windlass.core.report import TaskReport
-from windlass.core.states import Outcome
+from windlass.core.states import Outcome, TaskEnd
 from windlass.core.task import Incarnation, TaskId
 
 CHIEF, W0, W1 = (
@@ -65,5 +65,5 @@ def test_those_push_that_are_alive_and_run_the_program() -> None:
     job = Job([(TaskId("ps", 0), "")], chief=CHIEF.task, lease_s=10, now=0, name="")
     lives = [job.register(task, now=0) for task in (CHIEF.task, W0.task, TaskId("evaluator", 0))]
     assert decisions.pushing(job) == frozenset(lives[:2])
-    job.finish(lives[1], Outcome.DONE, "", TaskReport(), now=1)
+    job.finish(lives[1], TaskEnd(Outcome.DONE), TaskReport(), now=1)
     assert decisions.pushing(job) == frozenset(lives[:1])

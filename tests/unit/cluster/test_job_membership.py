@@ -5,7 +5,7 @@ import pytest
 from windlass.cluster.job.job import Job
 from windlass.core.errors import FencedError, RefusedError
 from windlass.core.report import PsCounters, TaskReport
-from windlass.core.states import Outcome, Phase, State
+from windlass.core.states import Outcome, Phase, State, TaskEnd
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.bounds import MAX_GENERATION
 
@@ -72,7 +72,7 @@ def test_an_older_generation_of_a_task_is_fenced_by_both_numbers() -> None:
         "current": str(newer.generation),
     }
     with pytest.raises(FencedError, match=f"superseded by generation {newer.generation}"):
-        job.finish(lives[W0], Outcome.DONE, "", REPORT, now=2)
+        job.finish(lives[W0], TaskEnd(Outcome.DONE), REPORT, now=2)
     assert job.heartbeat(newer, REPORT, now=2) is Phase.RUNNING
 
 
@@ -165,7 +165,7 @@ def test_a_job_that_loses_variables_says_how_many_steps_are_lost() -> None:
 def test_it_says_so_once_and_also_if_a_program_has_noticed_it_first() -> None:
     job, lives = _job(CHIEF, PS)
     job.ps_answered(PS, 7, PsCounters(pushes=50, global_step=50), now=1)
-    job.finish(lives[CHIEF], Outcome.LEFT, "ps:0 restarted", REPORT, now=1)
+    job.finish(lives[CHIEF], TaskEnd(Outcome.LEFT, "ps:0 restarted"), REPORT, now=1)
     for now in (2, 3):
         job.ps_answered(PS, 8, PsCounters(), now=now)
     assert job.reason == (
@@ -213,7 +213,7 @@ def test_a_ps_that_refuses_fails_the_job_with_its_reason() -> None:
 
 def test_a_worker_that_fails_fails_the_job_by_name() -> None:
     job, lives = _job()
-    phase = job.finish(lives[W1], Outcome.FAILED, "KeyError: 'x'", REPORT, now=3)
+    phase = job.finish(lives[W1], TaskEnd(Outcome.FAILED, "KeyError: 'x'"), REPORT, now=3)
     assert phase is job.phase is Phase.FAILED
     assert job.reason == "/job:worker/task:1 failed: KeyError: 'x'"
     assert job.members[W1].state is State.FAILED
@@ -234,13 +234,16 @@ def test_a_job_has_failed_for_good_by_a_task_that_would_fail_again(
     task: TaskId, outcome: Outcome, code: int, *, for_good: bool
 ) -> None:
     job, lives = _job()
-    job.finish(lives[task], outcome, "why", REPORT, now=3, exit_code=code)
+    job.finish(lives[task], TaskEnd(outcome, "why", code), REPORT, now=3)
     assert job.has_failed_for_good is for_good
 
 
 def test_an_evaluator_that_fails_does_not() -> None:
     job, lives = _job()
-    assert job.finish(lives[EVALUATOR], Outcome.FAILED, "oops", REPORT, now=3) is Phase.RUNNING
+    assert (
+        job.finish(lives[EVALUATOR], TaskEnd(Outcome.FAILED, "oops"), REPORT, now=3)
+        is Phase.RUNNING
+    )
     assert job.members[EVALUATOR].state is State.FAILED
 
 
@@ -259,7 +262,7 @@ def test_the_first_reason_stays() -> None:
     job, lives = _job()
     job.fail("first")
     job.fail("second")
-    job.finish(lives[W0], Outcome.FAILED, "third", REPORT, now=3)
+    job.finish(lives[W0], TaskEnd(Outcome.FAILED, "third"), REPORT, now=3)
     job.stop("fourth")
     job.complete()
     assert (job.phase, job.reason) == (Phase.FAILED, "first")
@@ -267,8 +270,8 @@ def test_the_first_reason_stays() -> None:
 
 def test_a_finish_that_is_repeated_changes_nothing() -> None:
     job, lives = _job()
-    job.finish(lives[W0], Outcome.DONE, "all steps", REPORT, now=3)
-    job.finish(lives[W0], Outcome.DONE, "all steps", REPORT, now=9)
+    job.finish(lives[W0], TaskEnd(Outcome.DONE, "all steps"), REPORT, now=3)
+    job.finish(lives[W0], TaskEnd(Outcome.DONE, "all steps"), REPORT, now=9)
     member = job.members[W0]
     assert (member.state, member.since, member.detail) == (State.DONE, 3, "all steps")
 
@@ -276,7 +279,7 @@ def test_a_finish_that_is_repeated_changes_nothing() -> None:
 def test_the_last_checkpoint_waits_for_workers_that_still_work_and_nobody_else() -> None:
     job, lives = _job()
     assert job.members.waited_for() == [W0, W1]  # not the chief, the ps, the evaluator
-    job.finish(lives[W1], Outcome.DONE, "", REPORT, now=1)
+    job.finish(lives[W1], TaskEnd(Outcome.DONE), REPORT, now=1)
     assert job.members.waited_for() == [W0]
     _beat(job, lives[W0], now=5)
     job.ps_answered(PS, 7, PsCounters(), now=5)
@@ -284,7 +287,7 @@ def test_the_last_checkpoint_waits_for_workers_that_still_work_and_nobody_else()
     assert job.members.waited_for() == []  # lost
     _beat(job, lives[W0], now=16)
     assert job.members.waited_for() == [W0]
-    job.finish(lives[W0], Outcome.LEFT, "drained", REPORT, now=17)
+    job.finish(lives[W0], TaskEnd(Outcome.LEFT, "drained"), REPORT, now=17)
     assert job.members.waited_for() == []
 
 
@@ -300,7 +303,7 @@ def test_workers_that_have_not_come_are_told_from_those_that_left() -> None:
     assert job.members.not_registered() == [W0]
     job.register(W0, now=101)
     assert job.members.not_registered() == []
-    job.finish(lives[W1], Outcome.DONE, "", REPORT, now=102)
+    job.finish(lives[W1], TaskEnd(Outcome.DONE), REPORT, now=102)
     assert job.members.not_registered() == []
 
 
@@ -328,7 +331,7 @@ def test_a_job_that_is_stopping_may_still_fail() -> None:
 
 def test_everybody_alive_hears_of_the_end_before_the_chief_leaves() -> None:
     job, lives = _job()
-    job.finish(lives[W1], Outcome.DONE, "", REPORT, now=1)
+    job.finish(lives[W1], TaskEnd(Outcome.DONE), REPORT, now=1)
     job.complete()
     assert job.uninformed() == [W0, W1, EVALUATOR]
     assert job.heartbeat(lives[W1], REPORT, now=3) is Phase.DONE
@@ -336,7 +339,7 @@ def test_everybody_alive_hears_of_the_end_before_the_chief_leaves() -> None:
     for task in (W1, EVALUATOR):
         job.heartbeat(lives[task], REPORT, now=3, knows=Phase.DONE)
     assert job.uninformed() == [W0]
-    job.finish(lives[W0], Outcome.LEFT, "", REPORT, now=4)
+    job.finish(lives[W0], TaskEnd(Outcome.LEFT), REPORT, now=4)
     assert job.uninformed() == []
 
 
@@ -391,7 +394,7 @@ def test_a_restarted_chief_takes_back_a_dynamic_worker_that_no_spec_lists() -> N
 
 def test_a_chief_that_leaves_before_the_end_has_not_completed_the_job() -> None:
     job, lives = _job()
-    job.finish(lives[CHIEF], Outcome.LEFT, "ps:1 did not answer", REPORT, now=1)
+    job.finish(lives[CHIEF], TaskEnd(Outcome.LEFT, "ps:1 did not answer"), REPORT, now=1)
     job.complete()
     assert job.phase is Phase.FAILED
     assert str(CHIEF) in job.reason
@@ -401,7 +404,7 @@ def test_a_chief_that_leaves_before_the_end_has_not_completed_the_job() -> None:
 def test_a_chief_that_leaves_a_stopping_job_has_it_stopped() -> None:
     job, lives = _job()
     job.stop("SIGTERM")
-    job.finish(lives[CHIEF], Outcome.LEFT, "asked to stop", REPORT, now=2)
+    job.finish(lives[CHIEF], TaskEnd(Outcome.LEFT, "asked to stop"), REPORT, now=2)
     job.complete()
     assert job.phase is Phase.STOPPED
 
@@ -437,5 +440,5 @@ def test_who_makes_no_step_of_its_own_holds_nobody() -> None:
     job.arrive(lives[CHIEF], 1, now=1)
     job.arrive(lives[W0], 1, now=1)  # the barrier is over
     assert job.yet_to_begin(CHIEF) == [W1]
-    job.finish(lives[W1], Outcome.DONE, "", TaskReport(), now=2)
+    job.finish(lives[W1], TaskEnd(Outcome.DONE), TaskReport(), now=2)
     assert not _held(job, lives)

@@ -7,7 +7,7 @@ import pytest
 from windlass.cluster.job.job import Job
 from windlass.cluster.job.scalars import JobSample, job_scalars, sample_every_s, sample_job
 from windlass.core.report import PsCounters, TaskReport
-from windlass.core.states import Outcome
+from windlass.core.states import Outcome, TaskEnd
 from windlass.core.task import Incarnation, TaskId
 
 CHIEF, WORKER, PS = TaskId("chief", 0), TaskId("worker", 0), TaskId("ps", 0)
@@ -73,7 +73,7 @@ def test_a_task_that_is_done_keeps_its_metrics() -> None:
     running = Running(CHIEF, WORKER)
     before = sample_job(running.job, 0)
     who = running.heard(WORKER, TaskReport(metrics={"loss": 1.0}), now=1)
-    running.job.finish(who, Outcome.DONE, "", TaskReport(metrics={"loss": 0.5}), now=2)
+    running.job.finish(who, TaskEnd(Outcome.DONE), TaskReport(metrics={"loss": 0.5}), now=2)
     assert job_scalars(before, sample_job(running.job, 3))["metrics/loss"] == 0.5
 
 

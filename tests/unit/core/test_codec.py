@@ -75,7 +75,10 @@ def test_who_and_versions_go_both_ways() -> None:
 
 
 def test_reports_and_counters_go_both_ways() -> None:
-    report = TaskReport(1, 2, 2**40, 4, 5, 6, 0.5, {"loss": 0.1}, 1000, ("shm", "grpc"))
+    report = TaskReport(
+        steps=1, pushes=2, bytes_pushed=2**40, bytes_pulled=4, refused_pushes=5, global_step=6,
+        staleness=0.5, metrics={"loss": 0.1}, total_steps=1000, transports=("shm", "grpc"),
+    )  # fmt: skip
     assert codec.report_from_wire(codec.report_to_wire(report)) == report
     numbers: dict[str, Any] = {
         field.name: number

@@ -22,7 +22,7 @@ from windlass.core.errors import (
 )
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase, State
+from windlass.core.states import Outcome, Phase, State, TaskEnd
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.core.wire import codec, error_table
@@ -84,7 +84,7 @@ def test_each_registration_is_a_new_generation_and_fences_the_one_before(
     assert str(old.generation) in caught.value.message
     assert caught.value.fields["current"] == str(new.generation)
     with pytest.raises(FencedError):
-        client.finish(old, Outcome.FAILED, "boom", TaskReport(), timeout_s=T)
+        client.finish(old, TaskEnd(Outcome.FAILED, "boom"), TaskReport(), timeout_s=T)
     assert client.status(timeout_s=T).phase is Phase.RUNNING
 
 
@@ -123,11 +123,11 @@ def test_the_status_shows_tasks_with_state_age_and_report(
 
 def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefServer) -> None:
     chief, worker = register(client, CHIEF), register(client, W0)
-    done = client.finish(worker, Outcome.DONE, "", TaskReport(global_step=5), timeout_s=T)
+    done = client.finish(worker, TaskEnd(Outcome.DONE), TaskReport(global_step=5), timeout_s=T)
     assert done == (Phase.RUNNING, "")
-    again = client.finish(worker, Outcome.FAILED, "late", TaskReport(), timeout_s=T)
+    again = client.finish(worker, TaskEnd(Outcome.FAILED, "late"), TaskReport(), timeout_s=T)
     assert again == (Phase.RUNNING, ""), "the first outcome stays"
-    client.finish(chief, Outcome.DONE, "", TaskReport(), timeout_s=T)
+    client.finish(chief, TaskEnd(Outcome.DONE), TaskReport(), timeout_s=T)
     with server.locked_job.open() as (job, _):
         assert job.members.waited_for() == []
         job.complete()
@@ -140,7 +140,9 @@ def test_a_failure_is_reported_to_everybody_with_the_task_and_its_words(
     client: ChiefClient,
 ) -> None:
     first, second = register(client, W0), register(client, W1)
-    failed = client.finish(first, Outcome.FAILED, "ValueError: boom", TaskReport(), timeout_s=T)
+    failed = client.finish(
+        first, TaskEnd(Outcome.FAILED, "ValueError: boom"), TaskReport(), timeout_s=T
+    )
     told = client.heartbeat(second, TaskReport(), timeout_s=T)
     assert told == failed == (Phase.FAILED, "/job:worker/task:0 failed: ValueError: boom")
     assert client.register(W0, "", timeout_s=T)[2:4] == told, "who comes late is told, too"

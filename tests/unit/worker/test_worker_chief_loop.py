@@ -14,7 +14,7 @@ from windlass.core.checkpoint.job_record import JobRecord
 from windlass.core.errors import PeerLostError, PermissionDeniedError
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase
+from windlass.core.states import Outcome, Phase, TaskEnd
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.chief.servicer import LockedJob
 from windlass.worker.lead.checkpointer import Checkpointer
@@ -81,11 +81,11 @@ def test_a_worker_that_comes_meanwhile_does_its_work() -> None:
         ending.told.append(names)
         if len(ending.told) == 1:
             ending.come(W1)
-            ending.job.finish(first, Outcome.DONE, "", TaskReport(), now=ending.clock.now())
+            ending.job.finish(first, TaskEnd(Outcome.DONE), TaskReport(), now=ending.clock.now())
         else:
             ending.clock.advance(60)  # as long as it takes: it is here
             who = Incarnation(W1, ending.job.members[W1].generation)
-            ending.job.finish(who, Outcome.DONE, "", TaskReport(), now=ending.clock.now())
+            ending.job.finish(who, TaskEnd(Outcome.DONE), TaskReport(), now=ending.clock.now())
 
     ending.on_wait = on_wait  # type: ignore[method-assign]
     assert ending.end() > 60
@@ -255,7 +255,7 @@ def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
     def turn(now: float) -> None:
         loop._attach()
         if now >= leaves_s:
-            job.finish(worker, Outcome.LEFT, "was asked to stop", TaskReport(), now=now)
+            job.finish(worker, TaskEnd(Outcome.LEFT, "was asked to stop"), TaskReport(), now=now)
 
     clock.turn = turn
     loop.start()
