@@ -1,7 +1,9 @@
-"""Numbers that tasks report in heartbeats. Plain data, shown by ``windlass status``."""
+"""What tasks report: numbers in heartbeats, and their end. Shown by ``windlass status``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+
+from .states import Outcome
 
 
 @dataclass(slots=True)
@@ -44,6 +46,21 @@ class TaskReport(TaskCounts):
     staleness: float = 0.0
     transports: tuple[str, ...] = ()
     serves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """The end of a task's part of the job.
+
+    Attributes:
+        outcome: How it ended.
+        message: Why, for people; empty: all is well.
+        exit_code: With which its process ends; 0: it does not say.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

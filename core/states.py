@@ -1,6 +1,5 @@
 """The states of jobs and tasks."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from .exit_codes import ExitCode
@@ -49,18 +48,3 @@ class Outcome(StrEnum):
     DONE = "done"
     FAILED = "failed"
     LEFT = "left"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """The end of a task's part of the job.
-
-    Attributes:
-        outcome: How it ended.
-        message: Why, for people; empty: all is well.
-        exit_code: With which its process ends; 0: it does not say.
-    """
-
-    outcome: Outcome
-    message: str = ""
-    exit_code: int = 0

@@ -6,7 +6,8 @@ from functools import partial
 
 from ..core.errors import WindlassError
 from ..core.process.threads import new_thread, nobody_waits
-from ..core.states import Phase, TaskEnd
+from ..core.report import TaskEnd
+from ..core.states import Phase
 from .job_task import JobTask
 from .process.program import Ending
 

@@ -21,9 +21,9 @@ from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
-from ..core.report import TaskReport
+from ..core.report import TaskEnd, TaskReport
 from ..core.settings import Settings
-from ..core.states import Outcome, Phase, State, TaskEnd
+from ..core.states import Outcome, Phase, State
 from ..distribute.runtime import ClusterRuntime, JobLink, TaskProgress
 from ..net.metrics_port import MetricsPort
 from ..telemetry.catalogue import Sample

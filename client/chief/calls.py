@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ...cluster.access.principal import Principal
 from ...cluster.replication.moves import Move, MovePhase
 from ...cluster.replication.reports import ShareLeader
-from ...core.report import CutCounts, PsCounters, TaskReport
+from ...core.report import CutCounts, PsCounters, TaskEnd, TaskReport
 from ...core.settings import Settings
-from ...core.states import Phase, State, TaskEnd
+from ...core.states import Phase, State
 from ...core.task import Incarnation, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec

@@ -20,9 +20,9 @@ from ...core.errors import (
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
-from ...core.report import TaskReport
+from ...core.report import TaskEnd, TaskReport
 from ...core.settings import Settings
-from ...core.states import Phase, TaskEnd
+from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
 from .calls import ChiefClient
 

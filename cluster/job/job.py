@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from ...core.errors import OtherJobError, PeerLostError, RefusedError
 from ...core.exit_codes import is_retryable
-from ...core.report import PsCounters, TaskReport
-from ...core.states import Outcome, Phase, State, TaskEnd
+from ...core.report import PsCounters, TaskEnd, TaskReport
+from ...core.states import Outcome, Phase, State
 from ...core.task import Incarnation, TaskId, is_other_job
 from ..roles import EVALUATOR, PS
 from .barrier import JobBarrier

@@ -156,27 +156,24 @@ class PsVariable(AggregatedVariable):
         spec = self._spec
         given = in_dtype(to_host(value), spec.dtype, self._name)
         if given.shape != spec.shape:
-            raise ShapeMismatchError(
-                f"{method} of {self.name!r} with a value of shape {given.shape}, the variable has "
-                f"{self.shape}",
-                variable=self.name,
-                pushed=given.shape,
-                expected=self.shape,
-            )
+            what = f"{method} of {self.name!r} with a value"
+            raise self._other_shape(what, given.shape, "the variable has", self.shape)
         return given
 
     def _rows(self, kind: str, delta: IndexedSlices) -> tuple[Array, Array]:
         given = in_dtype(delta.values, self.dtype, self.name)
         indices = row_numbers(delta.indices, self.shape, self.name)
         if given.shape[1:] != self.shape[1:]:
-            raise ShapeMismatchError(
-                f"scatter_{kind} of {self.name!r} with rows of shape {given.shape[1:]}, the "
-                f"variable's have {self.shape[1:]}",
-                variable=self.name,
-                pushed=given.shape[1:],
-                expected=self.shape[1:],
-            )
+            what = f"scatter_{kind} of {self.name!r} with rows"
+            row = self.shape[1:]
+            raise self._other_shape(what, given.shape[1:], "the variable's have", row)
         return given, indices
+
+    def _other_shape(
+        self, what: str, pushed: tuple[int, ...], whose: str, expected: tuple[int, ...]
+    ) -> ShapeMismatchError:
+        message = f"{what} of shape {pushed}, {whose} {expected}"
+        return ShapeMismatchError(message, variable=self.name, pushed=pushed, expected=expected)
 
     def _scatter(self, kind: str, delta: IndexedSlices) -> None:
         given, indices = self._rows(kind, delta)

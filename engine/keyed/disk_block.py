@@ -4,7 +4,7 @@ Values and slots lie in a mapped file, by place, as they would in memory, so wha
 runs on these. The rest is in memory: keys, counts, steps and the index.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from .block import KeyedBlock
 from .definition import TableDefinition, definition_of
 from .pages import PagedMemory, RowPages, file_bytes
 from .row_rules import slots_of
-from .row_store import RowStore
+from .row_store import RowStore, SlotColumns
 from .table import KeyedTable
 
 _LEAST_BYTES = 1 << 16  # of values and slots in memory: some rows at least
@@ -40,7 +40,7 @@ class StoreOnDisk(RowStore):
         max_rows: int,
         width: int,
         dtype: DType,
-        slots: Mapping[str, tuple[int, float]],
+        slots: SlotColumns,
     ) -> None:
         self._pages = pages
         super().__init__(name, max_rows, width, dtype, slots)
@@ -100,7 +100,7 @@ class BlockOnDisk(KeyedBlock):
         return KeyedTable(definition, self._emptied)
 
     def _emptied(
-        self, name: str, rows: int, width: int, dtype: DType, slots: Mapping[str, tuple[int, float]]
+        self, name: str, rows: int, width: int, dtype: DType, slots: SlotColumns
     ) -> RowStore:
         """The store, which is made once: there may be no disk for a second one."""
         if self._store is None:

@@ -97,14 +97,7 @@ class RowUpdater:
             self._run_shared(store, rows[chosen], gradients[chosen], step, scale, updates=count)
 
     def _run_shared(
-        self,
-        store: RowStore,
-        rows: Array,
-        gradients: Array,
-        step: int,
-        scale: float,
-        *,
-        updates: int,
+        self, store: RowStore, rows: Array, gradients: Array, step: int, scale: float, updates: int
     ) -> None:
         rule, dtype = self._rule, store.values.dtype
         try:
@@ -123,14 +116,7 @@ class RowUpdater:
         kernel(*flat, rows, width, scalars.astype(dtype))
 
     def _run_formula(
-        self,
-        store: RowStore,
-        rows: Array,
-        gradients: Array,
-        step: int,
-        scale: float,
-        *,
-        updates: int,
+        self, store: RowStore, rows: Array, gradients: Array, step: int, scale: float, updates: int
     ) -> None:
         apply_formula(
             np, self._rule, store.values, store.slots, gradients, rows,

@@ -19,6 +19,9 @@ UINT32 = np.dtype(np.uint32)
 LAST_STEP = 2**32 - 3
 BUSY, FREE = 2**32 - 2, 2**32 - 1  # in the place of a row's step
 
+SlotColumns = Mapping[str, tuple[int, float]]
+"""By name of the slot: (elements per row, the number they begin with)."""
+
 
 class RowStore:
     """Columns of rows. Not thread-safe.
@@ -28,7 +31,7 @@ class RowStore:
         max_rows: How many rows there may be.
         width: Elements of a row.
         dtype: float32 or float64, of values and slots.
-        slots: Name → (elements per row, the number they begin with).
+        slots: Its slots.
 
     Attributes:
         values: Shape ``(max_rows, width)``.
@@ -43,12 +46,7 @@ class RowStore:
     """
 
     def __init__(
-        self,
-        name: str,
-        max_rows: int,
-        width: int,
-        dtype: DType,
-        slots: Mapping[str, tuple[int, float]],
+        self, name: str, max_rows: int, width: int, dtype: DType, slots: SlotColumns
     ) -> None:
         self._starts = {slot: start for slot, (_, start) in slots.items()}
         self.max_rows = max_rows

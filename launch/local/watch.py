@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import PeerLostError, WindlassError
 from ...core.process.threads import new_thread, nobody_waits
+from ...core.report import TaskEnd
 from ...core.settings import Settings
-from ...core.states import Outcome, TaskEnd
+from ...core.states import Outcome
 from ...core.task import Incarnation, TaskId
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from ...cluster.replication.moves import Move
 from ...cluster.replication.reports import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
-from ...core.report import CutCounts
+from ...core.report import CutCounts, TaskEnd
 from ...core.settings import Settings
-from ...core.states import Phase, TaskEnd
+from ...core.states import Phase
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec

@@ -11,12 +11,12 @@ from helpers.ps_peers import ADD, F32, SETTINGS, Ps, put, vector
 from windlass.client.chief.calls import ChiefClient
 from windlass.cluster.access.principal import Principal
 from windlass.core.errors import RefusedError, TooManyWorkersError, WindlassError
-from windlass.core.report import TaskReport
+from windlass.core.report import TaskEnd, TaskReport
 from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.initializers import Initializer
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase, TaskEnd
+from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.core.wire import codec, error_table

@@ -125,13 +125,7 @@ def _state_of(optimizer: Any, rule: Optimizer) -> str:
 def place_optimizer(
     optimizer: Any, weights: Sequence[Any], deltas: Deltas, shared: SharedVariables
 ) -> Place:
-    """Where an optimizer runs.
-
-    Args:
-        optimizer: Optimizer of Keras, or one with the same interface.
-        weights: The weights that it updates.
-        deltas: Whether it may run on the worker.
-        shared: What other optimizers train.
+    """Where an optimizer runs that updates these weights; see :class:`KerasTrainer`.
 
     Raises:
         ConfigurationError: It has no rule, and deltas are forbidden; or it has made steps already,

@@ -23,9 +23,9 @@ from windlass.core.errors import (
     RefusedError,
     WindlassError,
 )
-from windlass.core.report import TaskReport
+from windlass.core.report import TaskEnd, TaskReport
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase, TaskEnd
+from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId
 
 TASK = TaskId("worker", 1)

@@ -3,8 +3,8 @@
 from windlass.cluster.job import cut as decisions
 from windlass.cluster.job.cut import CutPhase, JobCut
 from windlass.cluster.job.job import Job
-from windlass.core.report import TaskReport
-from windlass.core.states import Outcome, TaskEnd
+from windlass.core.report import TaskEnd, TaskReport
+from windlass.core.states import Outcome
 from windlass.core.task import Incarnation, TaskId
 
 CHIEF, W0, W1 = (

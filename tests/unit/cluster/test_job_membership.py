@@ -4,8 +4,8 @@ import pytest
 
 from windlass.cluster.job.job import Job
 from windlass.core.errors import FencedError, RefusedError
-from windlass.core.report import PsCounters, TaskReport
-from windlass.core.states import Outcome, Phase, State, TaskEnd
+from windlass.core.report import PsCounters, TaskEnd, TaskReport
+from windlass.core.states import Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.bounds import MAX_GENERATION
 

@@ -6,8 +6,8 @@ import pytest
 
 from windlass.cluster.job.job import Job
 from windlass.cluster.job.scalars import JobSample, job_scalars, sample_every_s, sample_job
-from windlass.core.report import PsCounters, TaskReport
-from windlass.core.states import Outcome, TaskEnd
+from windlass.core.report import PsCounters, TaskEnd, TaskReport
+from windlass.core.states import Outcome
 from windlass.core.task import Incarnation, TaskId
 
 CHIEF, WORKER, PS = TaskId("chief", 0), TaskId("worker", 0), TaskId("ps", 0)

@@ -20,9 +20,9 @@ from windlass.core.errors import (
     ProtocolMismatchError,
     RefusedError,
 )
-from windlass.core.report import PsCounters, TaskReport
+from windlass.core.report import PsCounters, TaskEnd, TaskReport
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase, State, TaskEnd
+from windlass.core.states import Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.core.wire import codec, error_table

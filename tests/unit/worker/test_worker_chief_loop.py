@@ -12,9 +12,9 @@ from windlass.client.ps.control import PsAnswer, PsControl
 from windlass.cluster.job.job import Job
 from windlass.core.checkpoint.job_record import JobRecord
 from windlass.core.errors import PeerLostError, PermissionDeniedError
-from windlass.core.report import PsCounters, TaskReport
+from windlass.core.report import PsCounters, TaskEnd, TaskReport
 from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase, TaskEnd
+from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.chief.servicer import LockedJob
 from windlass.worker.lead.checkpointer import Checkpointer
