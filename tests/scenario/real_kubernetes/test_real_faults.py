@@ -25,22 +25,39 @@ def has_gone_on(job: RealJob, step: int) -> bool:
     return job.step() > step + 20
 
 
-def test_ten_faults_of_every_role_in_turn_cost_one_pod_each_and_fail_no_job(job: RealJob) -> None:
-    job.write(more=", retries: 1, status: true", changes={"24000": "1000000"})
+@pytest.mark.parametrize(
+    ("lost_pods", "recovers_s"),
+    # The state object has a step every 15 s.
+    [pytest.param("wait", RECOVERS_S, id="Jobs"), pytest.param("at-once", 60.0, id="StatefulSets")],
+)
+def test_ten_faults_of_every_role_in_turn_cost_one_pod_each_and_fail_no_job(
+    job: RealJob, lost_pods: str, recovers_s: float
+) -> None:
+    more = f", retries: 1, status: true, lost_pods: {lost_pods}"
+    job.write(more=more, changes={"24000": "1000000"})
     job.done("apply")
     job.until_running()
     wait_until(lambda: job.step() > 0, 120, "the first steps")
     for fault in FAULTS:
         pods, before, began = job.pods(), job.uids(), job.step()
         fault.happen(job.namespace, pods[fault.task])
-        wait_until(partial(has_gone_on, job, began), RECOVERS_S, f"steps after {fault}")
-        job.until_running(RECOVERS_S)
+        wait_until(partial(has_gone_on, job, began), recovers_s, f"steps after {fault}")
+        job.until_running(recovers_s)
         after = job.uids()
         others = [pod for task, pod in pods.items() if task != fault.task]
         assert {pod: after.get(pod) for pod in others} == {pod: before[pod] for pod in others}, (
             f"{fault} has cost others their pods"
         )
         assert job.status()["phase"] == "Running", fault
+
+
+def test_a_job_of_stateful_sets_ends_all_of_them_and_says_how(job: RealJob) -> None:
+    job.write(more=", lost_pods: at-once", changes={"24000": "3000"})
+    job.done("apply")
+    assert job.run("status", "--watch").returncode == 0
+    record = ("configmap/digits-status", "-n", job.namespace)
+    kubectl("wait", "--for=jsonpath={.data.ended}=0", *record, "--timeout=60s")
+    wait_until(lambda: not job.uids(), 180, "no pod is left")
 
 
 def test_a_program_that_fails_ends_its_job_and_the_first_line_says_why(job: RealJob) -> None:

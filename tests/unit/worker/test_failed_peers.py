@@ -43,7 +43,9 @@ class Account:
         return found
 
 
-def looking(account: Account, *, asks_ps: bool = True) -> tuple[LockedJob, FailedPeers]:
+def looking(
+    account: Account, *, asks_ps: bool = True, by_pods: bool = False
+) -> tuple[LockedJob, FailedPeers]:
     expected = [(task, "") for task in (CHIEF, PS0, PS1, W0)]
     locked_job, _ = new_chief(CHIEF, expected, Settings(insecure=True), "digits")
     peers = FailedPeers(
@@ -52,6 +54,7 @@ def looking(account: Account, *, asks_ps: bool = True) -> tuple[LockedJob, Faile
         "training",
         "digits",
         asks_ps=asks_ps,
+        by_pods=by_pods,
         first_look_s=0.01,
     )
     with locked_job.open() as (job, now):
@@ -148,3 +151,12 @@ def test_an_account_that_may_not_look_asks_once() -> None:
     _, peers = looking(account)
     peers._run()
     assert account.asked == ["digits-ps-0"]
+
+
+def test_pods_of_workers_are_looked_at_where_a_stateful_set_makes_them() -> None:
+    account = Account(digits_worker_0=crashing(1, "PROGRAM_FAILED (1): ValueError: no data"))
+    locked_job, peers = looking(account, by_pods=True)
+    assert not peers._look()
+    assert account.asked == ["digits-ps-0", "digits-ps-1", "digits-worker-0"]
+    with locked_job.open() as (job, _):
+        assert "task:0 fails whenever it is started: exit code 1" in job.reason
