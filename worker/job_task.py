@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CALL_S = 5.0
+_LEAVE_S = 1.0
 _POLL_S = 0.05
 
 
@@ -278,7 +279,11 @@ class JobTask(JobLink):
             return ending.code
         if self._leaves_job(ending):
             return ExitCode.DRAINED
-        membership.finish(TaskEnd(ending.outcome, ending.message, ending.code))
+        # A worker that leaves a ring ends it for all. It may be the chief that is lost, which is
+        # started again meanwhile and waits for this worker.
+        is_over = self._plane.in_sync and ending.outcome is Outcome.LEFT
+        end = TaskEnd(ending.outcome, ending.message, ending.code)
+        membership.finish(end, **({"within_s": _LEAVE_S} if is_over else {}))
         phase = None
         if self._leader is not None:
             step = self._progress.step_of(self._plane.session)

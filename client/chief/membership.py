@@ -240,19 +240,23 @@ class Membership:
     def _stopping(self) -> JobStoppedError:
         return JobStoppedError(f"{self.task} ends because the job is stopping: {self.reason}")
 
-    def finish(self, end: TaskEnd) -> None:
+    def finish(self, end: TaskEnd, *, within_s: float = _CALL_S) -> None:
         """Report the end of this task's work, and again to a chief that is started anew.
 
         A failure to reach the chief is logged.
+
+        Args:
+            end: How it ended.
+            within_s: How long to try to reach the chief. Unit: seconds.
         """
         self._ended = end
         if not self._lost:  # else the chief has gone, or this task was fenced
-            self._tell_end(end)
+            self._tell_end(end, within_s)
 
-    def _tell_end(self, end: TaskEnd) -> None:
+    def _tell_end(self, end: TaskEnd, within_s: float = _CALL_S) -> None:
         self._is_end_known = True  # unless a heartbeat fails from now on
         try:
-            for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
+            for attempt in attempts(timeout_s=within_s, max_s=0.5):
                 with attempt:
                     phase, reason = self._chief.finish(
                         self.who, end, self._report(), timeout_s=_CALL_S
