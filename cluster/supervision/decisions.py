@@ -177,9 +177,8 @@ class Supervision:
         else:
             is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
             goes_on = not (verdict.job_ends or self._chief.has_ended)
-            wanted = is_lost and (
-                goes_on or task == self._policy.needs.chief
-            )  # which ends the job else
+            leads = task == self._policy.needs.chief  # and ends the job if it is not
+            wanted = is_lost and (goes_on or leads)
         is_allowed = rule.most is None or self._runs[task].attempt < rule.most
         return rule if wanted and is_allowed else None
 
