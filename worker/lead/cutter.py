@@ -172,9 +172,10 @@ class Cutter:
         with self._locked_job.open() as (job, _):
             is_running = job.phase is Phase.RUNNING
         # A job that ends has no time to wait for a task that stands still.
-        tries, join_s = (_TRIES, self._heard_s + _JOIN_S) if is_running else (1, self._heard_s)
+        join_s = self._heard_s + (_JOIN_S if is_running else 0)
         last: CutVoidError | None = None
-        for _ in range(tries):
+        for _ in range(_TRIES):
+            pushing = self._pushing()
             try:
                 number = next(self._numbers)
                 return self._attempt(
@@ -187,6 +188,8 @@ class Cutter:
             except CutVoidError as error:
                 log.debug("%s", error)
                 last = error
+                if not is_running and self._pushing() == pushing:  # nobody has just left
+                    break
         raise last or CutVoidError("no cut was tried")
 
     def _attempt(

@@ -10,7 +10,9 @@ from helpers.clock import ManualClock
 from windlass.client.ps.control import CutOrder, PsControl
 from windlass.cluster.job.job import Job
 from windlass.core.errors import CutVoidError, PeerLostError
+from windlass.core.report import TaskEnd, TaskReport
 from windlass.core.settings import Settings
+from windlass.core.states import Outcome
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.cut_marks import CutMark, Marks
 from windlass.server.chief.servicer import LockedJob
@@ -132,6 +134,26 @@ def test_after_some_tries_it_says_why(made: list[Cut]) -> None:
         job.cutter.take(with_slots=True)
     assert [len(each.ended) for each in job.ps] == [3, 3]
     assert (job.locked.cuts.counts.taken, job.locked.cuts.counts.void) == (0, 3)
+
+
+def test_a_job_that_ends_tries_again_only_where_a_task_has_left_meanwhile(made: list[Cut]) -> None:
+    job = _job(made, *["finish"] * 3)
+    job.job.stop("SIGTERM")
+    with pytest.raises(CutVoidError, match="no mark of worker:0 in time"):
+        job.cutter.take(with_slots=True)
+    assert job.locked.cuts.counts.void == 1
+
+    left = _job(made)
+    left.job.stop("SIGTERM")
+    begin = left.ps[0].begin_cut
+
+    def leave(*args: Any, **kwargs: Any) -> None:
+        left.job.finish(left.worker, TaskEnd(Outcome.DONE), TaskReport(), now=0)
+        begin(*args, **kwargs)
+
+    left.ps[0].begin_cut = leave  # type: ignore[method-assign]
+    assert list(left.cutter.take(with_slots=True).record().workers) == ["/job:chief/task:0"]
+    assert left.locked.cuts.counts.last_void == "worker:0 came or left"
 
 
 def test_a_worker_that_does_not_join_holds_up_nobody(made: list[Cut]) -> None:
