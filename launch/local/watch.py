@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import PeerLostError, WindlassError
 from ...core.process.threads import new_thread, nobody_waits
-from ...core.report import TaskEnd
 from ...core.settings import Settings
 from ...core.states import Outcome
 from ...core.task import Incarnation, TaskId
@@ -60,6 +59,7 @@ class StatusWatch:
             return
         from ...client.chief.calls import ChiefClient
         from ...cluster.access.principal import principal_of_task
+        from ...core.report import TaskEnd
 
         client = ChiefClient(self._address, self._settings, principal_of_task(task))
         try:
