@@ -210,16 +210,6 @@ class CollectiveGroup:
             self._ring.all_reduce(link, given.reshape(-1), out.reshape(-1), divisor)
         return out
 
-    def reduce_scatter(self, values: Array, *, timeout_s: float | None = None) -> Array:
-        """This worker's part of the sum of a flat array; see :func:`ring.bounds` for the cuts.
-
-        Raises:
-            WindlassError: As :meth:`all_reduce`.
-        """
-        given = _contiguous(values).reshape(-1)
-        with self._call(Call.REDUCE_SCATTER, given, timeout_s) as link:
-            return self._ring.reduce_scatter(link, given)
-
     def all_gather(self, values: Array, *, timeout_s: float | None = None) -> list[Array]:
         """Every worker's array, by rank. They may differ in shape along the first axis.
 

@@ -132,37 +132,6 @@ class Ring:
 
     # -- the others --------------------------------------------------------------------------
 
-    def reduce_scatter(self, link: Link, values: Array) -> Array:
-        """Sum over the workers; each gets the part of its rank.
-
-        Args:
-            link: Link of this call.
-            values: flat array, of the same length on all workers.
-
-        Returns:
-            Part ``rank`` of the sum, cut as :func:`bounds` says.
-        """
-        n = self.size
-        source = _parts(values, n)
-        if n == 1:
-            return values.copy()
-        chunk = max(1, self.chunk_bytes // values.itemsize)
-        work = [np.empty_like(part) for part in source]
-        for step in range(n - 1):
-            # Shifted by one against the all-reduce, so that part `rank` ends on this worker.
-            going, coming = (self.rank - step - 1) % n, (self.rank - step - 2) % n
-            for start in range(0, source[0].size, chunk):
-                cut = slice(start, start + chunk)
-                out = (work if step else source)[going][cut]
-                if out.size:
-                    link.send(out.view(np.uint8))
-                mine, into = source[coming][cut], work[coming][cut]
-                if into.size:
-                    received = link.receive(into.nbytes)
-                    np.add(mine, received.view(into.dtype), out=into)
-                    link.release()
-        return work[self.rank]
-
     def all_gather(self, link: Link, mine: Array, sizes: Sequence[int]) -> list[Array]:
         """Every worker's array.
 

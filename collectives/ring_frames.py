@@ -34,7 +34,6 @@ class Call(IntEnum):
     ALL_REDUCE = 1
     ALL_GATHER = 2
     BROADCAST = 3
-    REDUCE_SCATTER = 4
     BARRIER = 5
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..core.errors import LimitExceededError, PackageError
 from ..core.wire.bounds import MAX_NAME_BYTES
-from .package import digest_of, fault_of_name
+from .package import PackageLimits, digest_of, fault_of_name
 
 CHUNK_BYTES = 2**20
 
@@ -46,9 +46,7 @@ class ArchivedFile:
     chunks: Iterator[bytes]
 
 
-def read_archive(
-    data: bytes, digest: str, *, max_bytes: int, max_files: int
-) -> Iterator[ArchivedFile]:
+def read_archive(data: bytes, digest: str, limits: PackageLimits) -> Iterator[ArchivedFile]:
     """The files of a package, one after the other.
 
     Errors may come after some files were given out: whoever writes them removes them again.
@@ -56,8 +54,7 @@ def read_archive(
     Args:
         data: The package.
         digest: Its name.
-        max_bytes: Bound on the sum of the files' sizes. Unit: bytes.
-        max_files: Bound on the number of files, and on that of the folders they are in.
+        limits: Bounds.
 
     Raises:
         PackageError: Another digest, damaged, or an entry that no package may have.
@@ -65,7 +62,8 @@ def read_archive(
     """
     short = digest[:12]
     # Compressed it is smaller, and hardly larger where that fails.
-    _check_limit(len(data), 2 * max_bytes + max_files * _MAX_FILE_HEADERS, "bytes as sent", short)
+    as_sent = 2 * limits.max_bytes + limits.max_files * _MAX_FILE_HEADERS
+    _check_limit(len(data), as_sent, "bytes as sent", short)
     if (actual := digest_of(data)) != digest:
         raise PackageError(
             f"package {short} has the digest {actual}, not {digest}: it was changed or cut on its "
@@ -79,10 +77,10 @@ def read_archive(
     while (header := _next_header(stream)) is not None:
         files += 1
         size += header.size
-        _check_limit(files, max_files, "files", short)
-        _check_limit(size, max_bytes, "bytes of files", short)
+        _check_limit(files, limits.max_files, "files", short)
+        _check_limit(size, limits.max_bytes, "bytes of files", short)
         seen.add(header.name)
-        _check_limit(len(seen.folders), max_files, "folders", short)
+        _check_limit(len(seen.folders), limits.max_files, "folders", short)
         chunks = stream.content(header.size)
         yield ArchivedFile(header.name, header.size, bool(header.mode & 0o100), chunks)
         for _ in chunks:  # what the caller did not read

@@ -20,6 +20,22 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
+class PackageLimits:
+    """How large a project may be, where it is packed and where it is unpacked.
+
+    Attributes:
+        max_bytes: Bound on the sum of the files' sizes. Unit: bytes.
+        max_files: Bound on the number of files, and on that of the folders they are in.
+    """
+
+    max_bytes: int = MAX_PACKAGE_BYTES
+    max_files: int = MAX_FILES
+
+
+LIMITS = PackageLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Package:
     """A packed project directory.
 

@@ -11,28 +11,25 @@ from pathlib import Path
 
 from ..core.errors import ProjectError, ProjectTooLargeError
 from .largest import largest
-from .package import MAX_FILES, MAX_PACKAGE_BYTES, Package, digest_of
+from .package import LIMITS, Package, PackageLimits, digest_of
 from .project_files import ProjectFile, list_files, read_regular
 
 _LEVEL = 6
 _ENTRIES_PER_FILE = 20  # a project may have so many entries for each file that is allowed
 
 
-def pack(
-    folder: Path, *, max_bytes: int = MAX_PACKAGE_BYTES, max_files: int = MAX_FILES
-) -> Package:
+def pack(folder: Path, limits: PackageLimits = LIMITS) -> Package:
     """Pack a project directory.
 
     Left out are what ``.gitignore`` and ``.windlassignore`` files say, at every level
     (:mod:`.ignore_files`), and always ``.git``, virtual environments, ``__pycache__``, ``*.pyc``,
     ``.mypy_cache``, ``.pytest_cache``, ``node_modules`` and ``.ipynb_checkpoints``. What happens to
-    links says :mod:`.project_files`. Memory: at most three times ``max_bytes``. A file that changes
-    meanwhile is packed as it is when it is read.
+    links says :mod:`.project_files`. Memory: at most three times ``limits.max_bytes``. A file that
+    changes meanwhile is packed as it is when it is read.
 
     Args:
         folder: The project.
-        max_bytes: Bound on the sum of the files' sizes. Unit: bytes.
-        max_files: Bound on the number of files, and on that of the folders they are in.
+        limits: Bounds.
 
     Raises:
         ProjectTooLargeError: Over a bound; names the largest files and folders.
@@ -42,15 +39,16 @@ def pack(
     root = Path(folder).resolve()
     if not root.is_dir():
         raise ProjectError(f"{folder} is no folder; name the project directory", path=folder)
-    files, complete = list_files(root, max_entries=_ENTRIES_PER_FILE * max_files)
+    max_entries = _ENTRIES_PER_FILE * limits.max_files
+    files, complete = list_files(root, max_entries=max_entries)
     sizes = {file.name: file.size for file in files}
-    _check_bounds(root, sizes, max_bytes, max_files)
+    _check_bounds(root, sizes, limits)
     if not complete:
         raise ProjectTooLargeError(
-            f"{root} has over {_ENTRIES_PER_FILE * max_files} files and folders, most of them left "
+            f"{root} has over {max_entries} files and folders, most of them left "
             "out; name the folder of the program alone, or leave out whole folders by lines like "
             "'data/' in .windlassignore",
-            limit=_ENTRIES_PER_FILE * max_files,
+            limit=max_entries,
         )
     if not files:
         raise ProjectError(
@@ -65,11 +63,11 @@ def pack(
     ):
         size = sum(sizes.values())
         for file in files:
-            data = _content(file, max_bytes - (size - file.size) + 1)
+            data = _content(file, limits.max_bytes - (size - file.size) + 1)
             if len(data) != file.size:
                 size += len(data) - file.size
                 sizes[file.name] = len(data)
-                _check_bounds(root, sizes, max_bytes, max_files)
+                _check_bounds(root, sizes, limits)
             archive.addfile(_header(file, len(data)), io.BytesIO(data))
     data = buffer.getvalue()
     return Package(digest_of(data), data, len(files), size, tuple(sizes))
@@ -93,14 +91,14 @@ def _header(file: ProjectFile, size: int) -> tarfile.TarInfo:
     return header
 
 
-def _check_bounds(root: Path, sizes: dict[str, int], max_bytes: int, max_files: int) -> None:
+def _check_bounds(root: Path, sizes: dict[str, int], limits: PackageLimits) -> None:
     size = sum(sizes.values())
     folders = {name[:at] for name in sizes for at, letter in enumerate(name) if letter == "/"}
-    if size > max_bytes:
-        value, limit, unit = size, max_bytes, "bytes of files"
+    if size > limits.max_bytes:
+        value, limit, unit = size, limits.max_bytes, "bytes of files"
         shares = [f"{name} ({amount} bytes)" for name, amount in largest(sizes)]
-    elif max(len(sizes), len(folders)) > max_files:
-        value, limit, unit = max(len(sizes), len(folders)), max_files, "files or folders"
+    elif max(len(sizes), len(folders)) > limits.max_files:
+        value, limit, unit = max(len(sizes), len(folders)), limits.max_files, "files or folders"
         counts = largest(dict.fromkeys(sizes, 1))
         shares = [f"{name} ({amount} files)" for name, amount in counts if name.endswith("/")]
     else:

@@ -7,7 +7,6 @@ with ``O_NOFOLLOW`` and ``O_EXCL``. Nothing is executed.
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -15,35 +14,27 @@ from pathlib import Path
 from ..core.errors import StorageError
 from ..core.files.tree_removal import remove_tree
 from .archive import ArchivedFile, read_archive
-from .package import MAX_FILES, MAX_PACKAGE_BYTES, check_digest
+from .package import LIMITS, PackageLimits, check_digest
 
-TEMPORARY = ".unpacking-"  # begins the name of a folder that is being filled
+_TEMPORARY = ".unpacking-"  # begins the name of a folder that is being filled
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def unpack(
-    data: bytes,
-    digest: str,
-    folder: Path,
-    *,
-    max_bytes: int = MAX_PACKAGE_BYTES,
-    max_files: int = MAX_FILES,
-) -> None:
+def unpack(data: bytes, digest: str, folder: Path, limits: PackageLimits = LIMITS) -> None:
     """Unpack a package into a new folder.
 
     The folder and those in it get mode 0700, files 0644 or 0755, all in the name of this process's
     user. If anything fails, nothing is left behind; a process that is killed leaves a folder whose
-    name begins with :data:`TEMPORARY`.
+    name begins with ``.unpacking-``.
 
     Args:
         data: The package.
         digest: Its name, from a trusted sender.
         folder: To be made; the one above it exists and is safe
             (:mod:`~windlass.core.files.trusted_folder`).
-        max_bytes: Bound on the sum of the files' sizes. Unit: bytes.
-        max_files: Bound on the number of files, and on that of the folders they are in.
+        limits: Bounds.
 
     Raises:
         PackageError: Another digest, damaged, or an entry that no package may have: absolute,
@@ -52,16 +43,12 @@ def unpack(
         StorageError: The folder exists, or cannot be written.
     """
     check_digest(digest)
-    temporary = folder.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+    temporary = folder.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
     try:
         temporary.mkdir(mode=0o700)
         top = os.open(temporary, _FOLDER)
         try:
-            fcntl.flock(top, fcntl.LOCK_SH)  # whoever tidies up sees that it is in use
-            names = [
-                _write(file, top)
-                for file in read_archive(data, digest, max_bytes=max_bytes, max_files=max_files)
-            ]
+            names = [_write(file, top) for file in read_archive(data, digest, limits)]
             _sync(temporary, names)
             if os.path.lexists(folder):  # an empty folder would be replaced
                 raise FileExistsError(errno.EEXIST, "it exists", str(folder))

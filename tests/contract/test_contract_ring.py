@@ -162,12 +162,6 @@ def test_broadcast_gives_everybody_the_roots_values(together: Together, root: in
         np.testing.assert_array_equal(found, mine(root, (150_000,), "float32"))
 
 
-def test_reduce_scatter_gives_each_worker_its_part(together: Together) -> None:
-    size = 250_001
-    parts = together(3, lambda group: group.reduce_scatter(np.arange(size) + group.rank))
-    np.testing.assert_array_equal(np.concatenate(parts), 3 * np.arange(size) + 3)
-
-
 def test_many_calls_of_changing_size_stay_in_step(together: Together) -> None:
     def work(group: CollectiveGroup) -> bool:
         for i in range(60):

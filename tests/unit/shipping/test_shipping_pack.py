@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from windlass.core.errors import ProjectError, ProjectTooLargeError
-from windlass.shipping import Package, pack
+from windlass.shipping import Package, PackageLimits, pack
 from windlass.shipping.largest import largest
 from windlass.shipping.project_files import read_regular
 
@@ -203,13 +203,13 @@ def test_a_project_over_the_limit_is_refused_with_both_numbers_and_what_is_large
 ) -> None:
     write(tmp_path, **{"train.py": "x" * 10, "data/raw/big.bin": "x" * 900, "data/small": "x" * 90})
     with pytest.raises(ProjectTooLargeError) as caught:
-        pack(tmp_path, max_bytes=999)
+        pack(tmp_path, PackageLimits(max_bytes=999))
     text = caught.value.message
     assert "has 1000 bytes of files, over the limit of 999" in text
     assert "data/raw/big.bin (900 bytes), data/small (90 bytes), train.py (10 bytes)" in text
     assert ".gitignore or .windlassignore" in text
     assert caught.value.fields == {"value": "1000", "limit": "999"}
-    assert pack(tmp_path, max_bytes=1000).size == 1000
+    assert pack(tmp_path, PackageLimits(max_bytes=1000)).size == 1000
 
 
 def test_too_many_files_are_refused_with_the_folders_they_are_in(tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_too_many_files_are_refused_with_the_folders_they_are_in(tmp_path: Path)
     with pytest.raises(
         ProjectTooLargeError, match=r"9 files or folders, over the limit of 8; .*parts/ \(8 files\)"
     ):
-        pack(tmp_path, max_files=8)
-    assert pack(tmp_path, max_files=9).files == 9
+        pack(tmp_path, PackageLimits(max_files=8))
+    assert pack(tmp_path, PackageLimits(max_files=9)).files == 9
 
 
 def test_the_walk_ends_in_a_folder_of_very_many_files_that_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, **{f"{number}.log": "" for number in range(30)}, **{".gitignore": "*.log"})
     with pytest.raises(ProjectTooLargeError, match="over 20 files and folders, most of them left"):
-        pack(tmp_path, max_files=1)
+        pack(tmp_path, PackageLimits(max_files=1))
 
 
 def test_a_file_that_grows_while_it_is_packed_does_not_break_the_bound(
@@ -238,8 +238,8 @@ def test_a_file_that_grows_while_it_is_packed_does_not_break_the_bound(
 
     monkeypatch.setattr("windlass.shipping.packing.read_regular", grow)
     with pytest.raises(ProjectTooLargeError, match="over the limit of 10"):
-        pack(tmp_path, max_bytes=10)
-    package = pack(tmp_path, max_bytes=2000)
+        pack(tmp_path, PackageLimits(max_bytes=10))
+    package = pack(tmp_path, PackageLimits(max_bytes=2000))
     assert (package.size, members(package)["a.log"].size) == (1001, 1000)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.core.errors import LimitExceededError, PackageError, StorageError, WindlassError
-from windlass.shipping import pack, unpack
+from windlass.shipping import PackageLimits, pack, unpack
 from windlass.shipping.package import digest_of
 
 Entry = tuple[tarfile.TarInfo, bytes]
@@ -41,7 +41,7 @@ def refused(
     """Unpacking is refused, and leaves nothing."""
     before = sorted(folder.rglob("*"))
     with pytest.raises(kind, match=match) as caught:
-        unpack(data, digest_of(data), folder / "out", max_bytes=10_000, max_files=10)
+        unpack(data, digest_of(data), folder / "out", PackageLimits(max_bytes=10_000, max_files=10))
     assert sorted(folder.rglob("*")) == before
     return caught.value
 
@@ -288,7 +288,7 @@ def _check_safe(data: bytes, folders: pytest.TempPathFactory) -> None:
     inner = top / "inner"
     inner.mkdir()
     try:
-        unpack(data, digest_of(data), inner / "out", max_bytes=5_000, max_files=5)
+        unpack(data, digest_of(data), inner / "out", PackageLimits(max_bytes=5_000, max_files=5))
     except (PackageError, LimitExceededError):
         assert list(inner.iterdir()) == []
     else:
