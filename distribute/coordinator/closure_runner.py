@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from ...core.errors import LimitExceededError, RefusedError
+from ...core.errors import JobStoppedError, LimitExceededError, RefusedError
 from ...core.rules.definitions import VariableDefinition
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.codec import closure_run_from_wire
@@ -53,6 +53,7 @@ class ClosureRunner:
         self._max_bytes = runtime.settings.max_step_bytes
         self._place = _WorkerPlace(runtime, strategy)
         # In the coordinator's own process others push, too, and no worker is lost without it.
+        self._is_coordinators = strategy is not None
         self._in_closure = runtime.session.in_closure if strategy is None else _not_at_all
         self._process = os.getpid()
         self._pickles: dict[int, Sequence[memoryview]] = {}
@@ -84,6 +85,7 @@ class ClosureRunner:
 
         Raises:
             RefusedError: Coordinators do not send such a message.
+            JobStoppedError: This worker is to leave, in the middle of a closure.
         """
         kind = message.WhichOneof("kind")
         if kind == "run_closure":
@@ -133,8 +135,10 @@ class ClosureRunner:
                 structure, parts = to_parts(result)
                 self._check_size(sum(part.nbytes for part in parts))
             # Whatever a closure raises is the coordinator's to know: sys.exit too.
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 self._end_fork()
+                if isinstance(error, JobStoppedError) and not self._is_coordinators:
+                    raise  # this worker is to leave: it is lost, and others run the closure
                 answer.failure.CopyFrom(describe(error))
                 return answer, []
         self._end_fork()

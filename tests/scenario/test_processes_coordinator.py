@@ -244,6 +244,24 @@ print("kill the worker", flush=True)
 print("the next worker has", wait_for_another(workers[1]), "value", flush=True)
 """
 
+LEAVES = """
+def train(number):
+    for _ in range(20):
+        learn()
+        time.sleep(0.02)
+    return number
+
+def learn():
+    gradient = np.ones((4, 2), np.float32)
+    strategy.run(lambda: optimizer.apply_gradients([(gradient, table)]))
+
+pids()
+results = [coordinator.schedule(train, (number,)) for number in range(12)]
+results[0].fetch()
+print("ask a worker to stop", flush=True)
+assert coordinator.fetch(results) == list(range(12))
+"""
+
 # Every way in which a closure can end its process, in the middle of its pushes.
 ENDS = """
 import ctypes
@@ -494,6 +512,19 @@ def test_a_killed_worker_s_closures_are_run_elsewhere_and_it_may_come_back(
     assert "its closures are run elsewhere" in job.said()
     for process in (*(ps for ps, _ in job.servers), job.workers[0][0], again):
         assert process.wait(scaled(20)) == 0
+
+
+def test_a_worker_that_is_asked_to_stop_leaves_its_closure_to_the_others(
+    tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
+) -> None:
+    """As one that is evicted: what it was to do is no failure of the program."""
+    job = Started(start_cli, tmp_path, BEGINNING + LEAVES)
+    wait_until(lambda: job.has_said("ask a worker to stop"), 60, "the first closures")
+    worker, _ = job.workers[1]
+    worker.terminate()
+    assert worker.wait(scaled(20)) == 143
+    assert job.chief.wait(scaled(60)) == 0, job.said()
+    assert "its closures are run elsewhere" in job.said()
 
 
 def test_a_worker_that_starts_late_is_used_and_runs_what_a_slow_one_holds_up(
