@@ -91,12 +91,13 @@ def test_a_viewer_may_look(cluster: KubernetesCluster, api: KubernetesApi) -> No
     ("form", "changes"),
     [
         (Form.OBJECTS, {"status": True, "end_job": True}),
+        (Form.OBJECTS, {"lost_pods": "at-once"}),
         (Form.OBJECTS, {"gang": Gang(by="coscheduling")}),
         (Form.OBJECTS, {"gang": Gang(by="volcano")}),
         (Form.JOBSET, {"status": True}),
         (Form.TRAINJOB, {}),
     ],
-    ids=["account", "coscheduling", "volcano", "jobset", "trainjob"],
+    ids=["account", "at once", "coscheduling", "volcano", "jobset", "trainjob"],
 )
 def test_an_operator_may_make_replace_scale_and_delete_jobs(
     cluster: KubernetesCluster, api: KubernetesApi, form: Form, changes: dict[str, Any]
@@ -117,8 +118,9 @@ def test_an_operator_may_make_replace_scale_and_delete_jobs(
     [
         with_part(status=True, end_job=True),
         with_part(gang=Gang(by="chief")),
+        with_part(status=True, lost_pods="at-once"),
     ],
-    ids=["status and end_job", "gang"],
+    ids=["status and end_job", "gang", "at once"],
 )
 def test_an_operator_holds_what_a_chiefs_account_is_given(job: JobFile) -> None:
     # Kubernetes lets an account grant only rights that it holds itself.
