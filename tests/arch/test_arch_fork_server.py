@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from helpers.fork_server import Forked
-from helpers.waiting import scaled
+from helpers.fork_server import ADDRESS, ROOT, Forked
+from helpers.waiting import scaled, wait_until
 
 SHOWS = """
 import os, sys
@@ -73,3 +73,21 @@ def test_forks_share_nothing_that_was_drawn_at_random() -> None:
             said.append(process.communicate(timeout=scaled(20))[0].split())
     assert said[0][1] != said[1][1]
     assert said[0][0] != said[1][0]
+
+
+def test_a_fork_ends_with_the_tests_also_where_these_are_killed() -> None:
+    code = (
+        "import os, sys; from helpers.fork_server import Forked\n"
+        "fork = Forked([sys.executable, '-c', 'import threading; threading.Event().wait()'])\n"
+        "print(fork.pid, flush=True); os._exit(1)"
+    )
+    environment = {name: v for name, v in os.environ.items() if name != ADDRESS}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONPATH": str(ROOT / "tests")},
+        stdout=subprocess.PIPE,
+        timeout=scaled(60),
+        check=False,
+    )
+    shown = Path(f"/proc/{int(done.stdout)}")
+    wait_until(lambda: not shown.exists(), 20)

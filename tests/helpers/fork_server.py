@@ -55,7 +55,7 @@ _OURS = (
     "windlass.training",
 )  # fmt: skip
 _MAX_REQUEST_BYTES = 1 << 20
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 # -- the client's side -----------------------------------------------------------------------
@@ -358,7 +358,11 @@ def _reap(children: dict[int, _Child]) -> None:
 
 
 def _become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
-    """Make this fork what ``python`` would be when it reads its first line."""
+    """Make this fork what ``python`` would be when it reads its first line.
+
+    It ends with the server, which ends with whoever runs the tests, also if that is killed.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
