@@ -12,8 +12,10 @@ from windlass.core.rules.built_in.nadam import Nadam
 from windlass.core.rules.built_in.rmsprop import RMSprop
 from windlass.core.rules.built_in.sgd import SGD
 from windlass.core.rules.known_rules import built_in_rules
+from windlass.core.rules.update_rules import UpdateRule
 
 __all__ = [
+    "COMMON_RULES",
     "KERNELS",
     "SGD",
     "Adadelta",
@@ -29,3 +31,21 @@ __all__ = [
 ]
 
 KERNELS = {kernel.name: kernel for rule in built_in_rules() for kernel in rule.kernels}
+
+COMMON_RULES: dict[str, UpdateRule] = {
+    "sgd": SGD(learning_rate=0.1),
+    "sgd-clipvalue": SGD(learning_rate=0.1, clipvalue=0.5),
+    "momentum": SGD(learning_rate=0.1, momentum=0.9),
+    "nesterov": SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
+    "adagrad": Adagrad(learning_rate=0.1),
+    "rmsprop-momentum": RMSprop(learning_rate=0.05, momentum=0.9),
+    "rmsprop-centered": RMSprop(learning_rate=0.05, centered=True, epsilon=1e-3),
+    "adam": Adam(learning_rate=0.05),
+    "adamw": AdamW(learning_rate=0.05, weight_decay=0.1),
+    "adamax": Adamax(learning_rate=0.05),
+    "nadam": Nadam(learning_rate=0.05),
+    "adadelta": Adadelta(learning_rate=0.5),
+    "lion": Lion(learning_rate=0.05),
+    "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
+}
+"""Rules with the options that every test of formulas tries."""

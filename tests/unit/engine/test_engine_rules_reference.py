@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.rules import (
+    COMMON_RULES,
     SGD,
     Adadelta,
     Adagrad,
@@ -33,32 +34,23 @@ from windlass.engine.push_target import Gradient, StepInfo
 WORKER = Incarnation(TaskId("worker", 0), 1)
 STEPS = 10
 
-RULES: dict[str, UpdateRule] = {
-    "sgd": SGD(learning_rate=0.1),
-    "sgd-clipvalue": SGD(learning_rate=0.1, clipvalue=0.5),
-    "momentum": SGD(learning_rate=0.1, momentum=0.9),
-    "nesterov": SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
+RULES: dict[str, UpdateRule] = COMMON_RULES | {
     "momentum-without-rate": SGD(learning_rate=0.1, momentum=0.9, rate_in_velocity=False),
     "nesterov-without-rate": SGD(
         learning_rate=0.1, momentum=0.9, nesterov=True, rate_in_velocity=False
     ),
-    "adagrad": Adagrad(learning_rate=0.1),
     "adagrad-from-zero": Adagrad(learning_rate=0.1, initial_accumulator_value=0.0, epsilon=1e-3),
     "adagrad-epsilon-after-the-root": Adagrad(
         learning_rate=0.1, initial_accumulator_value=0.0, epsilon=0.1, epsilon_in_root=False
     ),
     "rmsprop": RMSprop(learning_rate=0.05, rho=0.8),
-    "rmsprop-momentum": RMSprop(learning_rate=0.05, momentum=0.9),
-    "rmsprop-centered": RMSprop(learning_rate=0.05, centered=True, epsilon=1e-3),
     "rmsprop-centered-momentum": RMSprop(
         learning_rate=0.05, centered=True, momentum=0.5, epsilon=1e-3
     ),
-    "adam": Adam(learning_rate=0.05),
     "adam-scheduled": Adam(
         learning_rate=ExponentialDecay(initial_learning_rate=0.1, decay_steps=3, decay_rate=0.5)
     ),
     "adam-corrected": Adam(learning_rate=0.05, epsilon=1e-2, corrected_epsilon=True),
-    "adamw": AdamW(learning_rate=0.05, weight_decay=0.1),
     "adamw-corrected": AdamW(
         learning_rate=0.05, weight_decay=0.1, epsilon=1e-2, corrected_epsilon=True
     ),
@@ -78,11 +70,6 @@ RULES: dict[str, UpdateRule] = {
         beta=0.5,
         clipvalue=1.0,
     ),
-    "adamax": Adamax(learning_rate=0.05),
-    "nadam": Nadam(learning_rate=0.05),
-    "adadelta": Adadelta(learning_rate=0.5),
-    "lion": Lion(learning_rate=0.05),
-    "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
     "lamb": Lamb(learning_rate=0.05),
     "lamb-decay": Lamb(learning_rate=0.05, weight_decay=0.1),
 }

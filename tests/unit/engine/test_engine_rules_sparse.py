@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.rules import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Ftrl, Lion, Nadam, RMSprop
+from helpers.rules import (
+    COMMON_RULES,
+    SGD,
+    Ftrl,
+    RMSprop,
+)
 from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, Array, DType
 from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.rules.update_rules import UpdateRule
@@ -21,24 +26,10 @@ WORKER = Incarnation(TaskId("worker", 0), 1)
 ROWS, STEPS = 9, 5
 CHOICES = [[0, 3, 8], [3], [], [0, 1, 2, 3, 4, 5, 6, 7, 8], [7, 8]]
 
-RULES: dict[str, UpdateRule] = {
-    "sgd": SGD(learning_rate=0.1),
-    "sgd-clipvalue": SGD(learning_rate=0.1, clipvalue=0.5),
-    "momentum": SGD(learning_rate=0.1, momentum=0.9),
-    "nesterov": SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
-    "adagrad": Adagrad(learning_rate=0.1),
+RULES: dict[str, UpdateRule] = COMMON_RULES | {
     "rmsprop": RMSprop(learning_rate=0.05),
-    "rmsprop-momentum": RMSprop(learning_rate=0.05, momentum=0.9),
-    "rmsprop-centered": RMSprop(learning_rate=0.05, centered=True, epsilon=1e-3),
-    "adam": Adam(learning_rate=0.05),
-    "adamw": AdamW(learning_rate=0.05, weight_decay=0.1),
     "ftrl": Ftrl(learning_rate=0.1, l1_regularization_strength=0.1),
     "ftrl-power": Ftrl(learning_rate=0.1, learning_rate_power=-0.7, beta=1.0),
-    "adamax": Adamax(learning_rate=0.05),
-    "nadam": Nadam(learning_rate=0.05),
-    "adadelta": Adadelta(learning_rate=0.5),
-    "lion": Lion(learning_rate=0.05),
-    "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
 }
 rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 float_types = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
