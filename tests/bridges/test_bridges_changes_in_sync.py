@@ -1,12 +1,10 @@
 """What one worker in sync alone has loaded, or draws by itself, ends the job."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from helpers import processes
-from helpers.waiting import scaled
 
 pytestmark = pytest.mark.bridges
 
@@ -75,13 +73,7 @@ def test_weights_that_the_chief_alone_loads_end_workers_in_sync(
     pytest.importorskip(below)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM.replace("{framework}", body))
-    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0"]
-    code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": below},
-    )
+    code, output, errors = processes.run_workers(program, KERAS_BACKEND=below)
     assert code != 0, output
     assert output.count("alike") == 2, output + errors
     assert "in silence" not in output
@@ -127,13 +119,7 @@ def test_noise_that_each_worker_in_sync_draws_by_itself_ends_them(
     pytest.importorskip("torch")
     program = tmp_path / "train.py"
     program.write_text(NOISE.replace("{in_optimizer}", str(in_optimizer)))
-    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0"]
-    code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    code, output, errors = processes.run_workers(program)
     assert code != 0, output
     assert "in silence" not in output
     assert "differ between the workers in sync" in output + errors

@@ -11,7 +11,6 @@ import pytest
 
 import windlass as wl
 from helpers import processes
-from helpers.waiting import scaled
 
 pytestmark = [
     pytest.mark.bridges,
@@ -271,13 +270,9 @@ def test_workers_begin_with_the_chiefs_values_and_count_together(
     program = tmp_path / "train.py"
     path = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     program.write_text(WORKERS.replace("{strategy}", strategy).replace("{path}", repr(path)))
-    servers = "1" if strategy.startswith("Param") else "0"
-    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", servers]
-    code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": keras.backend.backend()},
+    servers = 1 if strategy.startswith("Param") else 0
+    code, output, errors = processes.run_workers(
+        program, ps=servers, KERAS_BACKEND=keras.backend.backend()
     )
     assert code == 0, output + errors
     said = (line.split() for line in output.splitlines())
@@ -312,14 +307,8 @@ def test_an_error_in_a_compiled_step_ends_the_process_with_its_exit_code(
     program = tmp_path / "diverges.py"
     path = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     program.write_text(DIVERGES.replace("{path}", repr(path)))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": keras.backend.backend()}
-    local = ["local", "--plain", "--no-chief", "--workers", "1", "--ps", "1"]
-    code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env=environment,
-    )
+    backend = keras.backend.backend()
+    code, output, errors = processes.run_workers(program, workers=1, ps=1, KERAS_BACKEND=backend)
     assert code == 6, output + errors
     assert "NonFiniteGradientError" in output + errors
 
@@ -415,12 +404,8 @@ def test_clipping_on_workers_counts_in_sync_and_else_is_an_error(
     path = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     program.write_text(CLIPS.replace("{strategy}", strategy).replace("{path}", repr(path)))
     in_sync = not strategy.startswith("Param")
-    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0" if in_sync else "1"]
-    code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": keras.backend.backend()},
+    code, output, errors = processes.run_workers(
+        program, ps=0 if in_sync else 1, KERAS_BACKEND=keras.backend.backend()
     )
     if not in_sync:
         assert code != 0

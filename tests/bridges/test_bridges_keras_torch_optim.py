@@ -12,7 +12,6 @@ import pytest
 
 import windlass as wl
 from helpers import processes
-from helpers.waiting import scaled
 
 pytestmark = [
     pytest.mark.bridges,
@@ -225,13 +224,7 @@ def test_workers_train_together(tmp_path: Path, in_sync: bool) -> None:
     path = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     strategy = "MultiWorkerMirroredStrategy" if in_sync else "ParameterServerStrategy"
     program.write_text(WORKERS.replace("{strategy}", strategy).replace("{path}", repr(path)))
-    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0" if in_sync else "1"]
-    code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    code, output, errors = processes.run_workers(program, ps=0 if in_sync else 1)
     assert code == 0, output + errors
     made = max(int(count) for count in re.findall(r"steps (\d+)", output))
     # The two optimizers in turn make one step, where the first one ends and the other begins. Of

@@ -2,7 +2,6 @@
 
 import collections
 import copy
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 import windlass as wl
 from helpers import processes
-from helpers.waiting import scaled
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.bridges
@@ -172,13 +170,7 @@ def test_what_all_workers_in_sync_do_to_parameters_counts(tmp_path: Path) -> Non
     program = tmp_path / "train.py"
     folders = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     program.write_text(IN_SYNC.replace("{path}", repr(folders)))
-    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0"]
-    code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    code, output, errors = processes.run_workers(program)
     assert code == 0, output + errors
     sums = [float(line.split(" sum ")[1]) for line in output.splitlines() if " sum " in line]
     alone = net()

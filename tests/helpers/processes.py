@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .fork_server import FAMILY, SERVER, Forked
+from .waiting import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "TEST_PROCESS_MARK"  # children inherit it, so that none of them can hide
@@ -32,6 +33,19 @@ def run(command: Sequence[str | Path], *, timeout_s: float, **options: Any) -> t
             process.kill()
             raise
     return process.returncode, output, errors
+
+
+def run_workers(
+    program: Path, *, workers: int = 2, ps: int = 0, **environment: str
+) -> tuple[int, str, str]:
+    """Run a program in its folder as a job of workers without a chief, with a thread each."""
+    roles = ["--no-chief", "--workers", str(workers), "--ps", str(ps)]
+    return run(
+        [*WINDLASS, "local", "--plain", *roles, program],
+        timeout_s=scaled(120),
+        cwd=program.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
 
 
 def marked(mark: str) -> dict[int, dict[str, str]]:
