@@ -57,6 +57,14 @@ def values(module: Any) -> list[Any]:
     return [parameter.detach().numpy().copy() for parameter in module.parameters()]
 
 
+def assert_trained_as_alone(found: list[Any], steps: int, change: Change) -> None:
+    """Without a strategy the same steps and changes give these values."""
+    alone = net()
+    train(alone, adam(alone.parameters()), steps, change)
+    for mine, theirs in zip(found, values(alone), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("change", [clamp, load, replace])
 def test_what_a_program_does_to_parameters_counts_under_servers(change: Change) -> None:
     def program() -> list[Any]:
@@ -69,10 +77,7 @@ def test_what_a_program_does_to_parameters_counts_under_servers(change: Change) 
 
     with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
         found = next(iter(cluster.run(program).values()))
-    alone = net()
-    train(alone, adam(alone.parameters()), 30, change)
-    for mine, theirs in zip(found, values(alone), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_trained_as_alone(found, 30, change)
 
 
 def of_each_fold(wrap: Callable[..., Any]) -> list[Any]:
@@ -145,10 +150,7 @@ def test_what_a_program_does_to_parameters_without_a_gradient_counts(deltas: Any
 
     with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
         found = next(iter(cluster.run(program).values()))
-    alone = net()
-    train(alone, adam(alone.parameters()), 20, shrink)
-    for mine, theirs in zip(found, values(alone), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_trained_as_alone(found, 20, shrink)
 
 
 IN_SYNC = """

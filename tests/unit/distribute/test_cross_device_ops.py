@@ -114,7 +114,7 @@ def check(result: Any, op: str, values: Sequence[Array]) -> None:
 # -- reduce ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+every_reduction = pytest.mark.parametrize(
     ("op", "dtype"),
     [
         (op, dtype)
@@ -124,6 +124,9 @@ def check(result: Any, op: str, values: Sequence[Array]) -> None:
     ],
     ids=str,
 )
+
+
+@every_reduction
 def test_reducing_one_value_agrees_with_numpy(ops: CrossDeviceOps, dtype: DType, op: str) -> None:
     for shape in SHAPES:
         value = values_of(dtype, shape)
@@ -134,16 +137,7 @@ def test_reducing_one_value_agrees_with_numpy(ops: CrossDeviceOps, dtype: DType,
             check(part, op, value.values)
 
 
-@pytest.mark.parametrize(
-    ("op", "dtype"),
-    [
-        (op, dtype)
-        for op in ("SUM", "MEAN")
-        for dtype in DTYPES.values()
-        if op == "MEAN" or dtype != np.bool_
-    ],
-    ids=str,
-)
+@every_reduction
 def test_reducing_many_values_agrees_with_numpy_and_keeps_their_order(
     ops: CrossDeviceOps, dtype: DType, op: str
 ) -> None:
