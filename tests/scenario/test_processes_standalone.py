@@ -91,6 +91,13 @@ class Standing:
             self.command(*words), timeout_s=scaled(timeout_s), cwd=self.project, env=os.environ
         )
 
+    def submit_endless(self) -> str:
+        """A job of one worker that ends when it is stopped; its id."""
+        (self.project / "endless.py").write_text(ENDLESS)
+        code, job, errors = self.run("submit", "endless.py", "--detach", "--workers", "1")
+        assert code == 0, errors
+        return job.strip()
+
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
         """A command in the background."""
         return processes.start(
@@ -200,10 +207,7 @@ def test_an_estimator_trains_from_here_and_keeps_its_checkpoints_here(standing: 
 def test_a_detached_job_is_found_again_followed_and_stopped(
     standing: Standing, wait_until: WaitUntil
 ) -> None:
-    (standing.project / "endless.py").write_text(ENDLESS)
-    code, job, errors = standing.run("submit", "endless.py", "--detach", "--workers", "1")
-    assert code == 0, errors
-    job = job.strip()
+    job = standing.submit_endless()
     wait_until(lambda: "five steps" in standing.run("logs", job)[1], 30, "steps")
     follower = standing.start("logs", job, "-f")
     assert standing.run("logs", job, "--task", "ps:0")[1].startswith("ps:0 | ")
@@ -298,10 +302,7 @@ def test_jobs_run_after_a_cleaner_has_removed_the_daemons_folders(standing: Stan
 def test_a_job_is_named_without_its_cluster_and_says_how_it_ended(
     standing: Standing, wait_until: WaitUntil
 ) -> None:
-    (standing.project / "endless.py").write_text(ENDLESS)
-    code, job, errors = standing.run("submit", "endless.py", "--detach", "--workers", "1")
-    assert code == 0, errors
-    job = job.strip()
+    job = standing.submit_endless()
 
     def run(*words: str) -> tuple[int, str, str]:
         return processes.run(
@@ -324,10 +325,7 @@ def test_a_job_is_named_without_its_cluster_and_says_how_it_ended(
 
 
 def test_a_job_whose_chief_hangs_ends(standing: Standing, wait_until: WaitUntil) -> None:
-    (standing.project / "endless.py").write_text(ENDLESS)
-    code, job, errors = standing.run("submit", "endless.py", "--detach", "--workers", "1")
-    assert code == 0, errors
-    job = job.strip()
+    job = standing.submit_endless()
     wait_until(lambda: standing.run("logs", job)[1].count("five steps") == 2, 30, "steps")
     os.kill(_pid_of(standing, job, "chief:0"), signal.SIGSTOP)
     assert standing.run("attach", job)[0] == 137
