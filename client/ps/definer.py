@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ...cluster.placement.balance import Placement
 from ...cluster.placement.partitioners import PartitionFunction, parts_of
@@ -25,6 +25,7 @@ from .push_plans import PushPayload
 
 _POLL_S = 0.05
 _ASK_S = 1.0  # between two questions to the chief
+_SMALL_TABLES = 4  # of what a ps has of all tables: one up to this part of it is not cut
 
 Held = Mapping[str, Sequence[tuple[int, HeldShard]]]
 
@@ -114,7 +115,8 @@ class Definer:
         """
         held = self._lookup(definitions)
         missing = [d for d in definitions if d.name not in held or _lacks_parts(d, held[d.name])]
-        restored = self._create(missing, partitioner, placement, restore_from)
+        whole = self._tables_on_one_ps(definitions)
+        restored = self._create(missing, whole, partitioner, placement, restore_from)
         values = {
             d.name: initial[d.name]
             for d in missing
@@ -125,8 +127,8 @@ class Definer:
             parts = held.get(definition.name)
             if parts is None:
                 continue
-            whole = sum(item.shard.rows for _, item in parts) == num_rows(definition.shape)
-            if definition.name in initial and whole and not _complete(definition, parts):
+            has_all = sum(item.shard.rows for _, item in parts) == num_rows(definition.shape)
+            if definition.name in initial and has_all and not _complete(definition, parts):
                 self._note(definition, parts)
                 values[definition.name] = initial[definition.name]
         if values:
@@ -230,6 +232,16 @@ class Definer:
             parts.sort(key=lambda pair: pair[1].shard.part)
         return found
 
+    def _tables_on_one_ps(self, definitions: Sequence[VariableDefinition]) -> set[str]:
+        """Names of the tables that are not cut: those that are small among all of them.
+
+        A step costs each part of a table as much as some thousand rows. It follows from all
+        definitions, not from what is missing: a chief that starts again cuts as the one before.
+        """
+        sizes = {d.name: ShardDefinition(d).num_bytes for d in definitions if d.table is not None}
+        most = sum(sizes.values()) / (_SMALL_TABLES * len(self._peers))
+        return {name for name, size in sizes.items() if size <= most}
+
     def _parts_of_table(self, definition: VariableDefinition) -> list[ShardDefinition]:
         parts = cut(definition, len(self._peers))
         if len(parts) < len(self._peers):
@@ -243,22 +255,24 @@ class Definer:
     def _create(
         self,
         definitions: Sequence[VariableDefinition],
+        whole: Collection[str],
         partitioner: PartitionFunction | None,
         placement: Placement,
         restore_from: str,
     ) -> set[str]:
-        arrays = [definition for definition in definitions if definition.table is None]
-        shards = [
-            shard
-            for definition in arrays
-            for shard in cut(definition, parts_of(partitioner, definition.shape, definition.dtype))
-        ]
+        shards: list[ShardDefinition] = []
+        for definition in definitions:
+            if definition.name in whole:
+                shards.append(ShardDefinition(definition))
+            elif definition.table is None:
+                count = parts_of(partitioner, definition.shape, definition.dtype)
+                shards += cut(definition, count)
         loads = [peer.held_bytes() for peer in self._peers]
         placed_before = sum(len(placed.shards) for placed in self.placed.values())
         choices = list(placement([shard.num_bytes for shard in shards], loads, placed_before))
-        # Every ps has a part of each table: the keys whose hash says so.
+        # Every ps has a part of each other table: the keys whose hash says so.
         for definition in definitions:
-            if definition.table is not None:
+            if definition.table is not None and definition.name not in whole:
                 shards += self._parts_of_table(definition)
                 choices += range(len(self._peers))
         restored: set[str] = set()

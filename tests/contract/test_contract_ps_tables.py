@@ -149,6 +149,33 @@ def test_any_number_of_ps_has_the_same_rows(num_ps: int) -> None:
     np.testing.assert_array_equal(train(num_ps), train(2))
 
 
+def test_tables_that_are_small_among_others_are_whole_on_one_ps() -> None:
+    small = [table(f"small {i}") for i in range(9)]
+    definitions = [*small, table("large", max_rows=100_000)]
+    servers = [Ps("local", index) for index in range(2)]
+    session = open_session(*servers)
+    session.define(definitions, {}, create=True)
+    other = open_session(*servers, index=1)
+    other.define(definitions, {}, create=False)
+    session.define(definitions, {}, create=True)  # as a chief that starts again
+    for each in (session, other):
+        shards = {d.name: each.variables.shards(d.name) for d in definitions}
+        assert [ps for ps, _ in shards.pop("large")] == [0, 1]
+        places = [ps for [(ps, shard)] in shards.values() if shard.num_parts == 1]
+        assert sorted([places.count(0), places.count(1)]) == [4, 5]
+    rng = np.random.default_rng(3)
+    references = {each.name: Reference(each) for each in definitions}
+    for worker in (session, other, session):
+        keys = {name: rng.choice(EXTREMES, 30) for name in references}
+        found = worker.rows.lookup_rows(keys)
+        values = {name: rng.standard_normal((30, DIM), np.float32) for name in keys}
+        for name, (rows, inverse) in found.items():
+            own = rows if inverse is None else rows[inverse]
+            np.testing.assert_allclose(own, references[name].read(keys[name]), rtol=2e-6)
+            references[name].push(keys[name], values[name])
+        worker.step(gradients(**{name: (keys[name], values[name]) for name in keys}))
+
+
 @shm
 def test_rows_of_a_table_come_in_the_worker_s_segment() -> None:
     ps, faults = Ps("shm"), faults_on("shm")
