@@ -44,6 +44,7 @@ _LEAST_CALLS = 8  # at once, to all ps: some may come later
 # Pods of one job that are deleted together get SIGTERM within two seconds: each kubelet hears of
 # it by itself. Behind a busy controller, which deletes the pods of each Job, it takes longer.
 _WATCH_S = 3.0
+_KNOWN_WATCH_S = 1.0  # two heartbeats: a ps on a node that is drained may be asked to stop, too
 _WATCH = 1 / 4  # of leave_grace_s, where tasks train on meanwhile
 
 
@@ -184,7 +185,11 @@ class ChiefLoop:
             return error
 
     def hand_over(
-        self, *, global_step: int, why_no_next: Callable[[], str], watch_s: float | None = None
+        self,
+        *,
+        global_step: int,
+        why_no_next: Callable[[], str | None],
+        watch_s: float | None = None,
     ) -> bool:
         """Save, and leave the job to the next chief; the other tasks go on.
 
@@ -194,9 +199,10 @@ class ChiefLoop:
 
         Args:
             global_step: The last global step that the chief's program has seen.
-            why_no_next: Why no other chief follows, as far as that can be known; empty: one may.
-            watch_s: How long the others are watched; None: for three seconds, or where others train
-                on meanwhile for a quarter of ``leave_grace_s``. Unit: seconds.
+            why_no_next: Why no other chief follows; empty: one does; None: that cannot be known.
+            watch_s: How long the others are watched; None: where others train on meanwhile for a
+                quarter of ``leave_grace_s``, else for three seconds, or for one if it is known that
+                another chief follows. Unit: seconds.
 
         Returns:
             Whether it was left; False: the job stops, or is over.
@@ -205,8 +211,10 @@ class ChiefLoop:
         saver.end_periods()
         with self._locked_job.open() as (job, now):
             at_work, trains = job.members.workers_at_work, bool(job.members.waited_for())
-        if watch_s is None:
-            watch_s = max(_WATCH_S, trains * _WATCH * self._settings.leave_grace_s)
+        if watch_s is None and trains:
+            watch_s = max(_WATCH_S, _WATCH * self._settings.leave_grace_s)
+        elif watch_s is None:
+            watch_s = _WATCH_S if why_no_next() is None else _KNOWN_WATCH_S
         until = now + watch_s
         saver.wait()
         with self._locked_job.open() as (job, _):

@@ -48,8 +48,8 @@ def path_of_own_job(job: str, role: str, namespace: str) -> str:
     return f"/apis/{group}/v1/namespaces/{namespace}/{kinds}/{job}-{role}"
 
 
-def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str:
-    """Why no pod follows that of this chief; empty: one does, or that is not known.
+def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str | None:
+    """Why no pod follows that of this chief; empty: one does. None: that is not known.
 
     Args:
         job: Name of the job.
@@ -58,7 +58,7 @@ def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str:
     """
     found = chief_account(folder)
     if found is None:
-        return ""
+        return None
     account, namespace = found
     try:
         own = account.read(path_of_own_job(job, role, namespace))
@@ -66,7 +66,7 @@ def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str:
         return f"its {_maker()} was deleted"
     except WindlassError as error:
         log.warning("whether another chief follows is not known: %s", error)
-        return ""
+        return None
     return why_job_ends(own)
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +144,28 @@ def test_the_state_of_a_job_that_was_trained_is_done(
         local.run(train)
     assert data(cluster)["phase"] == "done"
     assert events(cluster)[-1][0] == "JobDone"
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["no model_dir", "model_dir"])
+def test_a_job_of_which_no_record_is_kept_says_what_that_costs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_kept: bool
+) -> None:
+    said: list[str] = []
+
+    def train() -> None:
+        strategy = wl.distribute.ParameterServerStrategy()
+        with strategy.scope():
+            wl.Variable(np.zeros(2, np.float32), name="w")
+        status = local.status()
+        assert status is not None
+        said.append(status.reason)
+
+    kept: dict[str, Any] = {"model_dir": str(tmp_path)} if is_kept else {}
+    with wl.testing.LocalCluster(workers=0, ps=2, ps_replicas=2, **kept) as local:
+        local.run(train)
+    costs = "there is no model_dir to keep a record of who leads which share"
+    assert said[0].startswith(costs) is not is_kept
+    assert (costs in caplog.text) is not is_kept
 
 
 def test_only_a_pod_that_is_told_to_writes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,16 +270,18 @@ def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
 
 
 @pytest.mark.parametrize(
-    ("serves", "drains_s", "leaves"),
+    ("serves", "follows", "drains_s", "leaves"),
     [
-        pytest.param(False, 10, False, id="others train meanwhile"),
-        pytest.param(True, 10, True, id="the others wait for a coordinator"),
-        pytest.param(True, 2, False, id="at once"),
-        pytest.param(False, 13, True, id="later"),
+        pytest.param(False, "", 10, False, id="others train meanwhile"),
+        pytest.param(True, None, 10, True, id="the others wait for a coordinator"),
+        pytest.param(True, None, 2, False, id="at once"),
+        pytest.param(True, "", 2, True, id="another chief is known to follow"),
+        pytest.param(True, "", 0.5, False, id="a ps of the same node is asked, too"),
+        pytest.param(False, None, 13, True, id="later"),
     ],
 )
 def test_a_chief_looks_for_longer_where_nothing_stands_still_for_that(
-    serves: bool, drains_s: float, leaves: bool
+    serves: bool, follows: str | None, drains_s: float, leaves: bool
 ) -> None:
     clock = Watched()
     ps, saved = Answering(clock, drains_s), Saved()
@@ -289,7 +291,7 @@ def test_a_chief_looks_for_longer_where_nothing_stands_still_for_that(
     job.register(W0, now=0, serves=serves)
     clock.turn = lambda _: loop._attach()
     loop.start()
-    assert loop.hand_over(global_step=7, why_no_next=lambda: "") is leaves
+    assert loop.hand_over(global_step=7, why_no_next=lambda: follows) is leaves
     loop.close()
 
 
