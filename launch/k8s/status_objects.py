@@ -17,7 +17,7 @@ from ...worker.lead.own_job import ENDS_JOB
 from ..job.model import JobFile
 from ..job_end import FAILURES, INCOMPLETE
 from .form import Form
-from .names import ROLES, STATUS, labels, status_object, workload
+from .names import STATUS, labels, status_object, workload
 
 Json = dict[str, Any]
 
@@ -104,7 +104,8 @@ def _rights(job: JobFile, form: Form) -> list[Json]:
         rights.append({"apiGroups": [""], "resources": ["events"], "verbs": ["create"]})
     if _ends_job(job, form):
         leader = job.leader.type
-        sets = [role for role in ROLES if role == PS or form.is_set(job, role)]
+        # One name at least: a right without names is to all of them.
+        sets = [role for role, _ in job.present if form.is_set(job, role)] or [PS]
         jobs = [role for role in (WORKER, EVALUATOR) if role not in sets]
         by_job = [role for role in dict.fromkeys([leader, WORKER]) if role not in sets]
         # Why a pod does not start whose name is known.

@@ -92,11 +92,22 @@ def test_the_chief_may_end_these_pods_and_say_how_the_job_ended() -> None:
     }
     assert rights == {
         ("configmaps", "get", "patch"): ["digits-status"],
-        ("statefulsets/scale", "patch"): ["digits-chief", "digits-ps", "digits-worker"],
+        ("statefulsets/scale", "patch"): ["digits-ps", "digits-chief", "digits-worker"],
         ("jobs", "patch"): ["digits-evaluator"],
         ("statefulsets", "get"): ["digits-chief"],
         ("pods", "get"): ["digits-ps-0", "digits-ps-1", "digits-worker-0", "digits-worker-1"],
     }
+
+
+@pytest.mark.parametrize("lost_pods", ["wait", "at-once"])
+@pytest.mark.parametrize("counts", [{"chief": 0, "ps": 0}, {"ps": 0}, {}], ids=str)
+def test_no_right_is_to_objects_of_any_name(lost_pods: str, counts: dict[str, int]) -> None:
+    job = at_once(lost_pods=lost_pods, end_job=True).with_counts(counts)
+    [role] = [each for each in manifests(job) if each["kind"] == "Role"]
+    assert all(rule["resourceNames"] for rule in role["rules"])
+    scaled = {name for rule in role["rules"][:2] for name in rule["resourceNames"]}
+    assert counts or lost_pods == "wait" or "digits-chief" in scaled
+    assert "digits-chief" not in scaled or job.count("chief")
 
 
 @pytest.mark.parametrize(
