@@ -46,6 +46,7 @@ _LEAST_CALLS = 8  # at once, to all ps: some may come later
 _WATCH_S = 3.0
 _KNOWN_WATCH_S = 1.0  # two heartbeats: a ps on a node that is drained may be asked to stop, too
 _WATCH = 1 / 4  # of leave_grace_s, where tasks train on meanwhile
+_LONGEST_WATCH_S = 15.0  # a node that is drained waits for it
 
 
 class ChiefLoop:
@@ -201,8 +202,8 @@ class ChiefLoop:
             global_step: The last global step that the chief's program has seen.
             why_no_next: Why no other chief follows; empty: one does; None: that cannot be known.
             watch_s: How long the others are watched; None: where others train on meanwhile for a
-                quarter of ``leave_grace_s``, else for three seconds, or for one if it is known that
-                another chief follows. Unit: seconds.
+                quarter of ``leave_grace_s``, 15 seconds at most; else for three seconds, or for one
+                if it is known that another chief follows. Unit: seconds.
 
         Returns:
             Whether it was left; False: the job stops, or is over.
@@ -212,7 +213,7 @@ class ChiefLoop:
         with self._locked_job.open() as (job, now):
             at_work, trains = job.members.workers_at_work, bool(job.members.waited_for())
         if watch_s is None and trains:
-            watch_s = max(_WATCH_S, _WATCH * self._settings.leave_grace_s)
+            watch_s = max(_WATCH_S, min(_LONGEST_WATCH_S, _WATCH * self._settings.leave_grace_s))
         elif watch_s is None:
             watch_s = _WATCH_S if why_no_next() is None else _KNOWN_WATCH_S
         until = now + watch_s

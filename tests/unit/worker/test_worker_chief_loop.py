@@ -270,24 +270,25 @@ def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
 
 
 @pytest.mark.parametrize(
-    ("serves", "follows", "drains_s", "leaves"),
+    ("serves", "follows", "drains_s", "leaves", "grace_s"),
     [
-        pytest.param(False, "", 10, False, id="others train meanwhile"),
-        pytest.param(True, None, 10, True, id="the others wait for a coordinator"),
-        pytest.param(True, None, 2, False, id="at once"),
-        pytest.param(True, "", 2, True, id="another chief is known to follow"),
-        pytest.param(True, "", 0.5, False, id="a ps of the same node is asked, too"),
-        pytest.param(False, None, 13, True, id="later"),
+        pytest.param(False, "", 10, False, 45, id="others train meanwhile"),
+        pytest.param(True, None, 10, True, 45, id="the others wait for a coordinator"),
+        pytest.param(True, None, 2, False, 45, id="at once"),
+        pytest.param(True, "", 2, True, 45, id="another chief is known to follow"),
+        pytest.param(True, "", 0.5, False, 45, id="a ps of the same node is asked, too"),
+        pytest.param(False, None, 13, True, 45, id="later"),
+        pytest.param(False, None, 16, True, 2700, id="a drained node does not wait for minutes"),
     ],
 )
 def test_a_chief_looks_for_longer_where_nothing_stands_still_for_that(
-    serves: bool, follows: str | None, drains_s: float, leaves: bool
+    serves: bool, follows: str | None, drains_s: float, leaves: bool, grace_s: float
 ) -> None:
     clock = Watched()
     ps, saved = Answering(clock, drains_s), Saved()
     job = Job([(t, "") for t in (CHIEF, W0, ps.task)], chief=CHIEF, lease_s=1000, now=0)
     locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
-    loop = make_loop(locked_job, who, [ps], saved, settings=Settings(leave_grace_s=45))
+    loop = make_loop(locked_job, who, [ps], saved, settings=Settings(leave_grace_s=grace_s))
     job.register(W0, now=0, serves=serves)
     clock.turn = lambda _: loop._attach()
     loop.start()
