@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ...core.arrays.dtypes import DType
-from ...core.errors import ConfigurationError
+from ...core.arrays.dtypes import Array, DType
+from ...core.errors import ConfigurationError, ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.initializers import Initializer
 from ...core.rules.tables import TableOptions
@@ -43,6 +43,25 @@ class TableDefinition(TableOptions):
         if self.dtype not in _DTYPES:
             raise ConfigurationError(
                 f"table {self.name!r}: rows are {self.dtype}; they may be float32 or float64",
+                table=self.name,
+            )
+
+    def check_rows(self, what: str, rows: Array, count: int) -> None:
+        """Check an array of rows of the table.
+
+        Args:
+            what: It, for messages.
+            rows: The array.
+            count: How many rows it is to have.
+
+        Raises:
+            ShapeMismatchError: It has another shape or dtype.
+        """
+        wanted = [count, self.dim]
+        if [*rows.shape] != wanted or rows.dtype != self.dtype:
+            raise ShapeMismatchError(
+                f"table {self.name!r}: {what} are {rows.dtype}{list(rows.shape)}, expected "
+                f"{self.dtype}{wanted}",
                 table=self.name,
             )
 

@@ -15,7 +15,7 @@ import xxhash
 
 from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array
-from ...core.errors import LimitExceededError, ShapeMismatchError
+from ...core.errors import LimitExceededError
 from .. import rows as row_functions
 from ..library import KEYED_KERNELS, library
 from ..row_changes import RowChanges
@@ -102,7 +102,7 @@ class KeyedTable:
         """
         keys = as_keys(self.definition.name, keys)
         if out is not None:
-            self._check_rows("out", out, keys.size)
+            self.definition.check_rows("out", out, keys.size)
         rows = self._index.find(keys)
         self._recent.note(keys, rows)
         unknown = np.flatnonzero(rows < 0)
@@ -350,7 +350,7 @@ class KeyedTable:
     def _checked(self, keys: Array, gradients: Array, step: int) -> Array:
         name = self.definition.name
         as_keys(name, keys)
-        self._check_rows("gradients", gradients, keys.size)
+        self.definition.check_rows("gradients", gradients, keys.size)
         if not 0 <= step <= LAST_STEP:
             raise LimitExceededError(
                 f"table {name!r}: step {step} is not in [0, {LAST_STEP}], which is what a row can "
@@ -359,19 +359,6 @@ class KeyedTable:
             )
         aligned = gradients.flags.c_contiguous and gradients.flags.aligned
         return gradients if aligned else gradients.copy()
-
-    def _check_rows(self, what: str, rows: Array, count: int) -> None:
-        name, dtype, wanted = (
-            self.definition.name,
-            self.definition.dtype,
-            [count, self.definition.dim],
-        )
-        if [*rows.shape] != wanted or rows.dtype != dtype:
-            raise ShapeMismatchError(
-                f"table {name!r}: {what} are {rows.dtype}{list(rows.shape)}, expected "
-                f"{dtype}{wanted}",
-                table=name,
-            )
 
     def _find_again(self, keys: Array) -> Array:
         """The rows of keys, which were mostly read just before; -1: there is none."""
