@@ -258,7 +258,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def _gradients_for_servers(self, *, reduced: bool) -> dict[str, Any]:
         """The gradients as the rules of the servers want them, by the groups' settings of now."""
         self._rules.follow()
-        share = 1.0 if reduced else self._share_of_decay()
+        replicas = self.store.strategy.extended.num_replicas_in_sync
+        # What this worker adds of weight decay: gradients of workers in sync may be added up.
+        share = 1.0 if reduced or self.store.mean else 1.0 / replicas
         gradients = self._rules.completed(self._gradients(), self._parameters, share=share)
         self._steps_of_state.made += self._rules.have_state
         return gradients
@@ -311,11 +313,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return self._copies.gradients(
             {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
         )
-
-    def _share_of_decay(self) -> float:
-        """What this worker adds of it: gradients of workers in sync may be added up."""
-        extended = self.store.strategy.extended
-        return 1.0 if self.store.mean else 1.0 / extended.num_replicas_in_sync
 
     def _update_here(self, state: StateOnWorker, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
         """The optimizer's own step, as what it adds to the values."""
