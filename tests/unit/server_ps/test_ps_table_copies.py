@@ -22,6 +22,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.local_ps import LocalPs
 from windlass.engine.keyed.block import KeyedBlock
 from windlass.engine.keyed.disk_block import BlockOnDisk
+from windlass.engine.keyed.row_states import counts_of
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Store
 from windlass.server.ps.table_copies import TableCopy
@@ -103,6 +104,36 @@ def test_a_restored_table_goes_on_as_the_saved_one(
             cluster.push(KEYS, 9)
         one, other = (cluster.session.rows.lookup("t", KEYS) for cluster in (before, after))
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+def test_tables_that_are_whole_on_a_ps_are_restored_wherever_they_are_then(
+    tmp_path: Path, num_ps: int
+) -> None:
+    definitions = [table(f"t{i}", rule=ADAM) for i in range(9)]
+    before = Cluster(2, *definitions)
+    rng = np.random.default_rng(6)
+    for _ in range(3):
+        keys = {each.name: rng.integers(-200, 200, 100) for each in definitions}
+        values = np.ones((100, DIM), F32)
+        before.session.step(gradients(**{name: (own, values) for name, own in keys.items()}))
+    assert len(before.blocks()) == 9
+    # Nine alike are whole on two ps, and cut on three.
+    after = Cluster(num_ps, *definitions[::-1], restore_from=before.save(tmp_path))
+    wanted = {each.name: KEYS for each in definitions}
+    states = [cluster.session.rows.lookup_states({}, wanted)[1] for cluster in (before, after)]
+    for name in wanted:
+        saved, restored = (own[name][0][_places(own[name][1])] for own in states)
+        np.testing.assert_array_equal(restored[:, :DIM], saved[:, :DIM])
+        counts = counts_of(saved)
+        np.testing.assert_array_equal(counts_of(restored), counts)
+        # Slots of a key without a row mean nothing.
+        np.testing.assert_array_equal(restored[counts > 0], saved[counts > 0])
+    assert after.counted("rows") == before.counted("rows")
+
+
+def _places(inverse: Array | None) -> Array:
+    return np.arange(KEYS.size) if inverse is None else inverse
 
 
 def test_a_table_on_disk_is_restored_in_memory_and_the_other_way_round(tmp_path: Path) -> None:
