@@ -144,14 +144,14 @@ class CollectiveGroup:
         who = Incarnation(self.task, _GENERATION, self._settings.job_id)
         timeout_s = self._settings.join_timeout_s
         began = time.monotonic()
-        deadline = began + timeout_s
 
         def open_link() -> None:
             try:
                 links.sender = links.client(links.next_rank).open_link(
                     who,
                     member,
-                    timeout_s=deadline - time.monotonic(),
+                    timeout_s=timeout_s,
+                    began=began,
                     still_wanted=links.still_wanted,
                 )
             except PeerLostError as error:

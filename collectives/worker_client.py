@@ -62,21 +62,32 @@ class WorkerClient(UnaryClient):
         member: RingMember,
         *,
         timeout_s: float,
+        began: float | None = None,
         still_wanted: Callable[[], None] = lambda: None,
     ) -> Sender:
         """The link to this worker, waiting for it to start: over the best connection there is.
+
+        Args:
+            who: The caller.
+            member: Its place in the ring.
+            timeout_s: How long it may take since ``began``. Unit: seconds.
+            began: When the wait began, by ``time.monotonic``; None: now.
+            still_wanted: Called while waiting; raises to give up.
 
         Raises:
             PeerLostError: It did not answer in time.
             ProtocolMismatchError: It speaks another protocol.
         """
-        waits = WaitLog(who.task, limit_s=timeout_s, limit="join_timeout_s")
+        now = time.monotonic()
+        began = now if began is None else began
+        left_s = began + timeout_s - now
+        waits = WaitLog(who.task, limit_s=timeout_s, limit="join_timeout_s", began=began)
 
         def waiting(error: Exception | None) -> None:
             still_wanted()
             waits.tick(f"{self.peer} to join the ring", error or "")
 
-        for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
+        for attempt in attempts(timeout_s=left_s, max_s=0.5, before_sleep=waiting):
             with attempt:
                 link = self._open_link(who, member, self._settings)
         waits.done()
