@@ -36,9 +36,11 @@ class TaskProgress(TaskCounts):
 
     Attributes:
         staleness: Staleness of the last pushes. Unit: steps.
+        metrics_of: The model of each metric that a framework has named.
     """
 
     staleness: deque[int] = field(default_factory=lambda: deque(maxlen=100))
+    metrics_of: dict[str, str] = field(default_factory=dict)
 
     def step_of(self, session: ParameterSession | None) -> int:
         """The last global step that this task has seen, in its own count or a session's."""

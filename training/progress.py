@@ -32,8 +32,13 @@ def report(*, total_steps: int | None = None, **metrics: Any) -> None:
     report_metrics(metrics)
 
 
-def report_metrics(metrics: Mapping[str, Any]) -> None:
+def report_metrics(metrics: Mapping[str, Any], model: str = "") -> None:
     """As :func:`report`, for scalars whose names a framework has chosen: ``total_steps`` too.
+
+    Args:
+        metrics: Scalars by name.
+        model: Name of the model that they are of: what was reported of another one goes. Empty: of
+            none.
 
     Raises:
         RefusedError: These are too many metrics, or their names too long.
@@ -42,9 +47,15 @@ def report_metrics(metrics: Mapping[str, Any]) -> None:
     if runtime is None:
         return
     task = runtime.task.task
-    if metrics.keys() - runtime.progress.metrics.keys():
-        bounds.check_metrics({**runtime.progress.metrics, **metrics}, task)
-    runtime.progress.metrics |= {name: float(to_host(value)) for name, value in metrics.items()}
+    progress = runtime.progress
+    known, of = progress.metrics, progress.metrics_of
+    if model and set(of.values()) - {model}:
+        known = {name: value for name, value in known.items() if of.get(name, model) == model}
+    if metrics.keys() - known.keys():
+        bounds.check_metrics({**known, **metrics}, task)
+    progress.metrics = known | {name: float(to_host(value)) for name, value in metrics.items()}
+    if model:
+        progress.metrics_of = dict.fromkeys(of.keys() & known.keys() | metrics.keys(), model)
 
 
 def task_type() -> str:

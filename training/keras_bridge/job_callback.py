@@ -90,7 +90,7 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
             name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0
         }
         with suppress(RefusedError):  # more metrics than a status has place for
-            report_metrics(numbers)
+            report_metrics(numbers, self.model.name)
         if self._in_sync:
             stop = self._strategy.extended.any_worker(bool(self.model.stop_training))
             self.model.stop_training = stop

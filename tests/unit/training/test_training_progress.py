@@ -54,6 +54,20 @@ def test_numbers_that_others_have_named_are_numbers_whatever_they_are_called() -
     assert mine.progress.report(None).total_steps == 0
 
 
+def test_numbers_of_another_model_take_the_place_of_those_of_the_one_before() -> None:
+    """But not of what the program has named; the last ones of a model stay."""
+    mine = runtime(TaskId("worker", 1))
+    with in_cluster(mine):
+        wl.training.report(rate=0.5)
+        report_metrics({"loss": 3, "mae": 2}, "teacher")
+        report_metrics({"loss": 1, "val_loss": 2}, "teacher")
+        assert mine.progress.metrics == {"rate": 0.5, "loss": 1.0, "mae": 2.0, "val_loss": 2.0}
+        report_metrics({"loss": 4, "accuracy": 0.5}, "student")
+        assert mine.progress.metrics == {"rate": 0.5, "loss": 4.0, "accuracy": 0.5}
+        report_metrics({"mae": 7}, "teacher")
+    assert mine.progress.metrics == {"rate": 0.5, "mae": 7.0}
+
+
 def test_reporting_in_a_process_of_its_own_does_nothing() -> None:
     assert program_cluster() is None
     wl.training.report(total_steps=3, loss=1.0)
