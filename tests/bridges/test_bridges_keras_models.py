@@ -96,8 +96,8 @@ def contest(keras: Any, critic: Any, maker: Any, both: Any) -> list[tuple[float,
     return losses
 
 
-@pytest.mark.parametrize("servers", [False, True])
-def test_the_schedule_of_each_model_goes_by_its_own_updates(keras: Any, *, servers: bool) -> None:
+@pytest.mark.parametrize("where", ["here", "on-servers", "in-sync"])
+def test_the_schedule_of_each_model_goes_by_its_own_updates(keras: Any, where: str) -> None:
     """The job's steps are those of all models: of a cross-validation, or of fits in turn."""
 
     def program(scope: Scope) -> list[Any]:
@@ -117,7 +117,9 @@ def test_the_schedule_of_each_model_goes_by_its_own_updates(keras: Any, *, serve
     def shared() -> list[Any]:
         return program(wl.distribute.ParameterServerStrategy().scope)
 
-    if servers:
+    if where == "in-sync":
+        found = program(wl.distribute.MultiWorkerMirroredStrategy().scope)
+    elif where == "on-servers":
         with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
             found = next(iter(cluster.run(shared).values()))
     else:
@@ -225,6 +227,51 @@ def test_a_train_step_on_jax_may_have_a_second_optimizer(keras: Any, amsgrad: bo
     strategy = wl.distribute.ParameterServerStrategy()
     (losses, critic), (alone, critic_alone) = trained(strategy.scope), trained(nullcontext)
     np.testing.assert_allclose(losses, alone, atol=1e-5)
+    np.testing.assert_allclose(critic, critic_alone, atol=1e-4)
+    assert strategy.global_step == 200
+
+
+def test_a_gan_without_a_call_trains_as_in_keras_alone(keras: Any) -> None:
+    """As Keras' guide writes it for TensorFlow; on JAX and PyTorch it sets ``built``, too."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("Keras asks for a model that is built")
+    import tensorflow as tf
+
+    class Gan(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            self.maker = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+
+        def compile(self, of_critic: Any, of_maker: Any) -> None:
+            super().compile()
+            self.of_critic, self.of_maker = of_critic, of_maker
+
+        def train_step(self, real: Any) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                gap = tf.reduce_mean(
+                    tf.tanh(self.critic(real)) - tf.tanh(self.critic(self.maker(real[:, :3])))
+                )
+                lost = -gap
+            for optimizer, part, loss in (
+                (self.of_critic, self.critic, lost),
+                (self.of_maker, self.maker, gap),
+            ):
+                weights = part.trainable_weights
+                optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"gap": gap}
+
+    def trained(scope: Scope) -> tuple[list[float], Any]:
+        keras.utils.set_random_seed(0)
+        with scope():
+            model = Gan()
+            model.compile(keras.optimizers.Adam(1e-2), keras.optimizers.Adam(1e-2))
+        fit = {"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0}
+        return model.fit(REAL.reshape(-1, 4), **fit).history["gap"], values(model.critic)
+
+    strategy = wl.distribute.ParameterServerStrategy()
+    (gaps, critic), (alone, critic_alone) = trained(strategy.scope), trained(nullcontext)
+    np.testing.assert_allclose(gaps, alone, atol=1e-5)
     np.testing.assert_allclose(critic, critic_alone, atol=1e-4)
     assert strategy.global_step == 200
 

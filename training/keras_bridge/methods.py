@@ -294,5 +294,11 @@ def optimizers_of(model: Any) -> list[Any]:
 
 
 def is_built(model: Any) -> bool:
-    """Whether a model has all of its weights."""
-    return bool(model.built) and all(layer.built for layer in model._flatten_layers())
+    """Whether a model has all of its weights.
+
+    One without a ``call``, such as a GAN whose ``train_step`` calls its networks, has those of its
+    layers.
+    """
+    has_call = type(model).call is not keras.Model.call
+    parts = model._flatten_layers(include_self=has_call)
+    return bool(model.built or not has_call) and all(layer.built for layer in parts)

@@ -16,6 +16,7 @@ from ...distribute.base.contexts import is_running
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.holders import holders_of
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..in_sync import copy_counts, workers_in_sync
@@ -148,6 +149,8 @@ class SharedWeights:
         tables = [table for table, _ in readers]
         optimizers = self._optimizers(embeddings, tables)
         self.store = self._new_store(strategy, optimizers, tables, mean=mean)
+        trained = [self.store.variables[self._names[id(v)]] for v in self._trained()]
+        self._updated_here = [copies[0] for copies in map(holders_of, trained) if copies]
         for layer, (_, reader) in zip(embeddings, readers, strict=True):
             layer.read_from(reader)
         for collection, features in zip(collections, self._features, strict=True):
@@ -288,11 +291,13 @@ class SharedWeights:
 
     @property
     def iterations(self) -> int:
-        """Updates so far: of a schedule's own optimizer, else all steps of the job.
+        """Updates of the optimizer so far; on servers without a schedule all steps of the job.
 
         0 under strategies that count none.
         """
-        return self.store.step if self._count is None else self._count.known
+        if self._count is not None:
+            return self._count.known
+        return max((each.updates for each in self._updated_here), default=self.store.step)
 
     def refresh(self) -> None:
         """Load the weights as they are now, with what other workers have pushed.
