@@ -149,9 +149,12 @@ class Membership:
     def _leaves_within(self, heartbeat_s: float) -> bool:
         """Wait until a heartbeat is due; returns whether this task leaves.
 
-        Where others may wait for this task's first step, or it for theirs, one is due at once.
+        Where others may wait for this task's first step, one is due as soon as it is made; while it
+        waits for theirs, they come twice as often.
         """
         until = self._clock.now() + heartbeat_s
+        if self.is_held and self._report().steps:
+            return self._clock.wait(self._leaving, heartbeat_s / 2)
         while self.is_held and until - self._clock.now() > _LOOK_S:
             if self._clock.wait(self._leaving, _LOOK_S):
                 return True

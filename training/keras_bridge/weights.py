@@ -124,7 +124,7 @@ class SharedWeights:
         self.worker_reason = None if self.trainer is None else self.trainer.worker_reason
         server_state = "" if self.trainer is None else self.trainer.server_state
         self.warnings = StateWarnings(model.name, server_state, is_chief=self.is_chief)
-        self._count = self._count_of_schedule(strategy)
+        self._count = _count_of_schedule(self.trainer, model, self._prefix, strategy)
         embeddings = embeddings_of(model)
         collections = collections_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
@@ -158,13 +158,6 @@ class SharedWeights:
         if self.trainer is not None and self.worker_reason is None:
             self.shared.take(self.optimizer, self._trained())
         self._begin()
-
-    def _count_of_schedule(self, strategy: Strategy) -> UpdateCount | None:
-        """What a schedule on the servers goes by, where the strategy counts no updates of it."""
-        if not isinstance(self.trainer, KerasTrainer):
-            return None
-        prefix = f"{self._prefix}{self.model.name}/{self.optimizer.name}/"
-        return self.trainer.count_of_schedule(prefix, strategy)
 
     def _new_store(
         self,
@@ -473,6 +466,15 @@ class SharedWeights:
         """What a callback or the program has set counts from this step on."""
         if isinstance(self.trainer, KerasTrainer):
             self.trainer.set_rate(rate)
+
+
+def _count_of_schedule(
+    trainer: OptimizerTrainer | None, model: Any, prefix: str, strategy: Strategy
+) -> UpdateCount | None:
+    """What a schedule on the servers goes by, where the strategy counts no updates of it."""
+    if not isinstance(trainer, KerasTrainer):
+        return None
+    return trainer.count_of_schedule(f"{prefix}{model.name}/{model.optimizer.name}/", strategy)
 
 
 def _waits(reader: FeatureReader) -> bool:

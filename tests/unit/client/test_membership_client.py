@@ -402,7 +402,7 @@ def test_where_first_steps_are_waited_for_they_are_told_at_once(played: Played) 
     assert played.membership.is_held
     played.say(*[(Phase.RUNNING, "")] * 4, (Phase.DONE, ""), (Phase.DONE, ""))
     played.until_over()
-    assert told_at[:5] == [1.0, 1.45, 1.5, 1.55, 2.55], "and asked again and again until they are"
+    assert told_at[:5] == [1.0, 1.45, 1.95, 2.45, 3.45], "and asked twice as often until they are"
     assert not played.membership.is_held
 
 
