@@ -1,11 +1,14 @@
 """Which cluster a new strategy belongs to: a given one, the program's, or this process alone."""
 
 from dataclasses import replace
+from ipaddress import ip_address
 
 from ...cluster.resolvers.launchers import environment_resolver
-from ...cluster.resolvers.resolved import resolve
+from ...cluster.resolvers.resolved import ResolvedTask, resolve
 from ...cluster.resolvers.resolver import ClusterResolver
+from ...cluster.roles import canonical_spec, canonical_type
 from ...core.settings import load_settings
+from ...core.task import TaskId
 from ..program_cluster import join_cluster, program_cluster
 from ..runtime import ClusterRuntime, local_runtime
 
@@ -17,23 +20,18 @@ def runtime_with_servers(
 
     Args:
         given: The answer, if there is one.
-        resolver: As the user gave it; must name the task of the cluster the program runs in.
+        resolver: As the user gave it; must name the cluster the program runs in, and its task.
 
     Raises:
         WindlassError: The process belongs to a cluster and cannot join it.
-        ValueError: ``resolver`` names another task.
+        ValueError: ``resolver`` names another cluster or task.
     """
     runtime = given or program_cluster()
     if runtime is None:
         joined = join_cluster(resolver)
         return joined or local_runtime(resolve(resolver or environment_resolver()))
-    if resolver is not None and resolver.task_type is not None:
-        named = (resolver.task_type, resolver.task_id or 0)
-        if named != (runtime.task.task.type, runtime.task.task.index):
-            raise ValueError(
-                f"cluster_resolver says this is {named[0]}:{named[1]}, but the process runs as "
-                f"{runtime.task.task.short}"
-            )
+    if resolver is not None:
+        _check_names(resolver, runtime.task)
     return runtime
 
 
@@ -44,14 +42,17 @@ def runtime_of_workers(
 
     Args:
         given: The answer, if there is one.
-        resolver: Names the workers, unless the program runs in a cluster of several; None:
-            TF_CONFIG or the launcher does.
+        resolver: Names the workers; where the program runs in a cluster of several, it must be
+            that one. None: TF_CONFIG or the launcher does.
 
     Raises:
         ConfigurationError: ``resolver`` names no cluster this process could be part of.
+        ValueError: ``resolver`` names another cluster or task than the program runs in.
     """
     runtime = given or program_cluster()
     if runtime is not None and not runtime.alone:
+        if resolver is not None:
+            _check_names(resolver, runtime.task)
         return runtime
     may_join = runtime is None and (resolver is None or resolver.from_launcher)
     if may_join and (joined := join_cluster(resolver, synchronous=True)):
@@ -64,3 +65,45 @@ def runtime_of_job() -> ClusterRuntime | None:
     """The runtime of a program whose job saves the variables of synchronous strategies, if any."""
     runtime = program_cluster()
     return runtime if runtime is not None and runtime.snapshots is not None else None
+
+
+def _check_names(resolver: ClusterResolver, task: ResolvedTask) -> None:
+    """Check that a resolver does not name another cluster or task than the one this process joined.
+
+    Clusters grow and shrink, so only addresses of tasks that both list are compared.
+    """
+    said = resolver.snapshot()
+    named = (
+        TaskId(canonical_type(said.task_type), said.task_id or 0) if said.task_type else task.task
+    )
+    if named != task.task:
+        raise ValueError(
+            f"cluster_resolver says this is {named.short}, but the process runs as "
+            f"{task.task.short}"
+        )
+    joined = dict(task.addresses())
+    spec = canonical_spec(said.cluster_spec())
+    for other in spec.tasks():
+        address = spec.task_address(other.type, other.index)
+        if _differ(address, joined.get(other, address)):
+            raise ValueError(
+                f"cluster_resolver names another cluster: {other.short} is at {address} there and "
+                f"at {joined[other]} in the cluster that this process runs in. A process belongs "
+                "to one cluster: give the same addresses, or use the other in another process"
+            )
+
+
+def _differ(address: str, other: str) -> bool:
+    """Whether two addresses are surely not the same; a name may stand for any number (DNS)."""
+    host, _, port = address.rpartition(":")
+    other_host, _, other_port = other.rpartition(":")
+    comparable = _is_ip_address(host) == _is_ip_address(other_host)
+    return port != other_port or (comparable and host != other_host)
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

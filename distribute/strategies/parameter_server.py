@@ -76,7 +76,8 @@ class ParameterServerStrategy(Strategy):
     Raises:
         ConfigurationError: The cluster is not valid, or has no ps.
         JoinTimeoutError: The other tasks did not answer.
-        ValueError: ``cluster_resolver`` names another task than this process runs as.
+        ValueError: ``cluster_resolver`` names another cluster than this process is in, or another
+            task than it runs as.
     """
 
     def __init__(

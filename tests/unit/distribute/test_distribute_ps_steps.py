@@ -380,6 +380,29 @@ def test_a_resolver_must_name_the_task_the_process_runs_as() -> None:
         ParameterServerStrategy(other, runtime=runtime)
 
 
+@pytest.mark.parametrize(
+    ("ps", "another"),
+    [
+        pytest.param(["h:3"], False, id="the same"),
+        pytest.param(["h:3", "h:4"], False, id="one more ps"),
+        pytest.param(["10.0.0.7:3"], False, id="an address that the name may stand for"),
+        pytest.param(["other:3"], True, id="another host"),
+        pytest.param(["h:4"], True, id="another port"),
+    ],
+)
+def test_a_resolver_must_name_the_cluster_the_process_is_in(ps: list[str], another: bool) -> None:
+    joined = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
+    local = runtime_of(ParameterServerStrategy())
+    runtime = replace(local, task=replace(local.task, spec=wl.ClusterSpec(joined)))
+    resolver = SimpleClusterResolver(wl.ClusterSpec({**joined, "ps": ps}), "", "chief", 0)
+    if not another:
+        assert ParameterServerStrategy(resolver, runtime=runtime).cluster_resolver is resolver
+        return
+    message = rf"another cluster: ps:0 is at {ps[0]} there and at h:3 in the cluster"
+    with pytest.raises(ValueError, match=message):
+        ParameterServerStrategy(resolver, runtime=runtime)
+
+
 def test_an_evaluator_has_no_parameter_servers_and_is_told_what_it_has() -> None:
     task = replace(runtime_of(ParameterServerStrategy()).task, task=TaskId("evaluator", 0))
     strategy = ParameterServerStrategy(runtime=ClusterRuntime(task, Settings()))
