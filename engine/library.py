@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.arrays.dtypes import DType
+from ..core.process.loading import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.rules.kernels import UpdateFunction
 from ..core.rules.known_rules import built_in_rules
@@ -124,12 +124,28 @@ class KernelLibrary:
             self.load_in_background(name, dtype)
         return kernel
 
-    def load_in_background(self, name: str = "gather", dtype: DType = _BYTES) -> None:
-        """Begin to load a kernel, and Numba with it. Returns at once; errors are logged."""
+    def load_in_background(
+        self,
+        name: str = "gather",
+        dtype: DType = _BYTES,
+        loaded: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Begin to load a kernel, and Numba with it. Returns at once; errors are logged.
+
+        Args:
+            name: The row kernel.
+            dtype: Of what it works on.
+            loaded: Called afterwards, in the thread that loads, unless another call began to.
+        """
         key = (name, dtype)
         if key in self._kernels or key in self._background:
             return
-        thread = new_thread("kernel-loader", partial(self._try_load, *key), failed=nobody_waits)
+
+        def load() -> None:
+            self._try_load(*key)
+            loaded()
+
+        thread = new_thread("kernel-loader", load, failed=nobody_waits)
         thread.start()
         self._background[key] = thread
 
@@ -169,9 +185,9 @@ class KernelLibrary:
             if key in self._kernels:
                 return self._kernels[key]
             folder = self.folder.path
-            # Not at the top: these import Numba.
-            from . import jit, row_kernels
-            from .keyed import index_kernels, key_kernels, value_kernels
+            with quick_loading():  # not at the top: these import Numba
+                from . import jit, row_kernels
+                from .keyed import index_kernels, key_kernels, value_kernels
 
             began = time.perf_counter()
             if isinstance(wanted, str):

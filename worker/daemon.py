@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -138,12 +139,15 @@ _ONLY_FOR_NUMBA = ("scipy", "yaml", "cffi", "coverage")
 def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = None) -> int:
     """Serve variables until the job is over; returns the exit code."""
     with quick_loading():
+        from ..engine.library import library
         from ..server.ps.server import PsServer
         from .ps_joining import PsOffer
 
     if not settings.rule_modules:  # only our own code runs in this process
         for name in _ONLY_FOR_NUMBA:
             sys.modules.setdefault(name, None)  # type: ignore[arg-type] # "as if not installed"
+        # A full collection of what was loaded by then would stop every session for 60 ms.
+        library.load_in_background(loaded=gc.freeze)
     server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)
     server.start(task.address)
     if watch is not None:
