@@ -31,6 +31,9 @@ _OWN_FOLDERS = tuple(f"/run/windlass/{each}" for each in ("tls", "token", "code"
 OWN_PATHS = ("/tmp", "/checkpoints", "/dev/shm", *_OWN_FOLDERS)  # noqa: S108
 OWN_LABELS = tuple(f"app.kubernetes.io/{each}" for each in ("name", "instance", "component"))
 
+IMAGE_USER = 10001
+"""Number of the image's user, and of its group; deploy/docker/Dockerfile makes them."""
+
 
 class ReferredVariable(Part):
     """A variable whose value is in a Secret or a ConfigMap."""
@@ -171,14 +174,14 @@ class PodSecurity(Part):
     """Who the processes of a pod are. What `restricted` demands is always so."""
 
     user: int = Field(
-        default=10001,
+        default=IMAGE_USER,
         gt=0,
         description="Number of the user; not root. Another one than the image's takes none of its "
         "kernels, and compiles them.",
     )
-    group: int = Field(default=10001, gt=0, description="Number of the group.")
+    group: int = Field(default=IMAGE_USER, gt=0, description="Number of the group.")
     fs_group: int = Field(
-        default=10001, gt=0, description="Group that may write the volumes that are mounted."
+        default=IMAGE_USER, gt=0, description="Group that may write the volumes that are mounted."
     )
     supplemental_groups: list[int] = Field(
         default=[], description="More groups, e.g. of a file server."

@@ -21,7 +21,6 @@ CONTAINER = "windlass"
 CHECKPOINTS = "/checkpoints"
 TLS_FOLDER = "/run/windlass/tls"
 TOKEN_FOLDER = "/run/windlass/token"  # noqa: S105 - a folder
-USER = 10001
 CODE_FOLDER = "/run/windlass/code"
 PARTS_FOLDER = "/run/windlass/packed"
 

@@ -13,6 +13,7 @@ from ...core.errors import ConfigurationError
 from ...core.task import TaskId
 from ..job.model import JobFile
 from ..job.plan import COMPOSE, Place, plan_task
+from ..job.pod_part import IMAGE_USER
 from ..job.yaml_output import dump_yaml
 
 Json = dict[str, Any]
@@ -64,7 +65,7 @@ def _service(job: JobFile, task: TaskId) -> Json:
         "command": [_literal(word) for word in plan.command],
         "working_dir": "/app",
         "environment": {name: _literal(text) for name, text in plan.environment.items()},
-        "user": "10001:10001",
+        "user": f"{IMAGE_USER}:{IMAGE_USER}",
         "read_only": True,
         "tmpfs": ["/tmp"],  # noqa: S108 - of the container
         "cap_drop": ["ALL"],
