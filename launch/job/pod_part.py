@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
+from .container import CHECKPOINTS, CODE_FOLDER, IMAGE_USER, PARTS_FOLDER, TLS_FOLDER, TOKEN_FOLDER
 from .fields import DNS_LABEL, MisfitError, ObjectName, Part, Text, VariableName
 
 LabelName = Annotated[
@@ -27,12 +28,9 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 OWN_VOLUMES = (
     "tmp", "checkpoints", "shm", "tls", "token", "windlass-code", "windlass-packed",
 )  # fmt: skip
-_OWN_FOLDERS = tuple(f"/run/windlass/{each}" for each in ("tls", "token", "code", "packed"))
-OWN_PATHS = ("/tmp", "/checkpoints", "/dev/shm", *_OWN_FOLDERS)  # noqa: S108
+_OWN_FOLDERS = (TLS_FOLDER, TOKEN_FOLDER, CODE_FOLDER, PARTS_FOLDER)
+OWN_PATHS = ("/tmp", CHECKPOINTS, "/dev/shm", *_OWN_FOLDERS)  # noqa: S108
 OWN_LABELS = tuple(f"app.kubernetes.io/{each}" for each in ("name", "instance", "component"))
-
-IMAGE_USER = 10001
-"""Number of the image's user, and of its group; deploy/docker/Dockerfile makes them."""
 
 
 class ReferredVariable(Part):

@@ -16,9 +16,10 @@ from ...core.errors import ConfigurationError, ProjectError, ProjectTooLargeErro
 from ...shipping import Package, pack
 from ...shipping.largest import largest
 from ...shipping.requirements import DECLARED_IN, declared_requirements, normalized
+from ..job.container import CODE_FOLDER, PARTS_FOLDER
 from ..job.model import JobFile
 from ..shipped_code import CODE_DIGEST, CODE_PARTS, PART_NAME
-from .names import CODE, CODE_FOLDER, PARTS_FOLDER, labels
+from .names import CODE, labels
 
 Json = dict[str, Any]
 

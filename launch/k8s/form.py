@@ -4,7 +4,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ...cluster.roles import EVALUATOR, PS
-from .names import CONTAINER, PORT
+from ..job.container import PORT
+from .names import CONTAINER
 
 if TYPE_CHECKING:
     from ..job.model import JobFile

@@ -9,12 +9,13 @@ from typing import Any
 
 from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError
+from ..job.container import PORT
 from ..job.model import JobFile
 from .code import ShippedCode, config_maps, with_code
 from .form import Form
 from .gang import pod_groups, with_gang
 from .indexed_job import indexed_job
-from .names import COUNT_IN_FILE, PORT, SHARED, claim, labels, matched, selector, service, workload
+from .names import COUNT_IN_FILE, SHARED, claim, labels, matched, selector, service, workload
 from .one_object import job_set, train_job
 from .pod import needs_volume, pod_template
 from .status_objects import account_objects, with_account

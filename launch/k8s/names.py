@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 FIELD_MANAGER = "windlass"
 """One name for everything that this command writes: what others own is then a conflict."""
 
-PORT = 2222
-HEALTH_PORT = 2223
-METRICS_PORT = 2224
 CONTAINER = "windlass"
-CHECKPOINTS = "/checkpoints"
-TLS_FOLDER = "/run/windlass/tls"
-TOKEN_FOLDER = "/run/windlass/token"  # noqa: S105 - a folder
-CODE_FOLDER = "/run/windlass/code"
-PARTS_FOLDER = "/run/windlass/packed"
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"

@@ -3,23 +3,20 @@
 from typing import Any
 
 from ...cluster.roles import CHIEF, PS, WORKER
-from ..job.model import JobFile
-from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
-from ..job.pod_part import PodPart, Spread
-from . import pod_options
-from .form import Form
-from .names import (
+from ..job.container import (
     CHECKPOINTS,
     HEALTH_PORT,
     METRICS_PORT,
     PORT,
     TLS_FOLDER,
     TOKEN_FOLDER,
-    claim,
-    matched,
-    secret,
-    service,
 )
+from ..job.model import JobFile
+from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
+from ..job.pod_part import PodPart, Spread
+from . import pod_options
+from .form import Form
+from .names import claim, matched, secret, service
 
 Json = dict[str, Any]
 

@@ -6,8 +6,9 @@ Each function spells one subject, and gives nothing for what the file does not s
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..job.container import HEALTH_PORT
 from ..job.pod_part import NodeRule, PodPart, PodRule, PodSecurity, ProbeTimes, Spread, Volume
-from .names import HEALTH_PORT, REPLICATED
+from .names import REPLICATED
 
 Json = dict[str, Any]
 

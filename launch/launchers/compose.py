@@ -11,18 +11,14 @@ from ...cluster.resolvers.tf_config import TF_CONFIG, write_tf_config
 from ...cluster.roles import EVALUATOR
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
+from ..job.container import CHECKPOINTS, HEALTH_PORT, IMAGE_USER, METRICS_PORT, PORT
 from ..job.model import JobFile
 from ..job.plan import COMPOSE, Place, plan_task
-from ..job.pod_part import IMAGE_USER
 from ..job.yaml_output import dump_yaml
 
 Json = dict[str, Any]
 
-PORT = 2222
-HEALTH_PORT = 2223
-METRICS_PORT = 2224
 _FIRST_METRICS_PORT = 9400  # of this machine, for the first task
-_CHECKPOINTS = "/checkpoints"
 _CREDENTIALS = "/run/secrets"
 _GRACE_S = 60
 _IS_HEALTHY = (
@@ -84,7 +80,7 @@ def _service(job: JobFile, task: TaskId) -> Json:
     }
     volumes = []
     if not job.storage.is_url:
-        volumes.append(f"checkpoints:{job.storage.model_dir or _CHECKPOINTS}")
+        volumes.append(f"checkpoints:{job.storage.model_dir or CHECKPOINTS}")
     if plan.credentials:
         folder = job.security.folder
         if not folder.startswith(("/", "./", "../")):
@@ -107,7 +103,7 @@ def _place(job: JobFile, task: TaskId) -> Place:
         if other.type != EVALUATOR:
             cluster.setdefault(other.type, []).append(f"{_service_name(other)}:{PORT}")
     return Place(
-        checkpoints=_CHECKPOINTS,
+        checkpoints=CHECKPOINTS,
         tls=_CREDENTIALS,
         token=_CREDENTIALS,
         health_port=HEALTH_PORT,
