@@ -19,8 +19,9 @@ import time
 
 from ..core.arrays.dtypes import Array
 from ..core.errors import RefusedError
+from ..core.wire.memory import HEADER_BYTES
 from ..net.connection import Connection
-from ..net.shared_memory import HEADER_BYTES, SharedSegment
+from ..net.shared_memory import SharedSegment
 from ..net.wait import spin_then_sleep
 from .ring_frames import HEAD_BYTES, LENGTH, MAX_PAYLOAD_BYTES
 

@@ -125,7 +125,8 @@ class PsCounters:
     tables: tuple[TableCounters, ...] = ()
 
 
-_LABELS = 8  # shards named in the status
+MOST_LABELS = 8
+"""Shards that the status names."""
 
 
 def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
@@ -144,7 +145,7 @@ def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
         }
         step = max(total.global_step, each.global_step)
         total = replace(total, **sums, global_step=step)
-    return replace(total, labels=total.labels[:_LABELS], tables=_by_name(total.tables))
+    return replace(total, labels=total.labels[:MOST_LABELS], tables=_by_name(total.tables))
 
 
 def _by_name(tables: Iterable[TableCounters]) -> tuple[TableCounters, ...]:

@@ -13,13 +13,12 @@ from typing import Protocol
 import numpy as np
 
 from ..core.arrays.dtypes import Array, DType
-from ..core.wire.memory import MemoryLocation
+from ..core.wire.memory import HEADER_BYTES, MemoryLocation
 
 log = logging.getLogger(__name__)
 
 _SLAB_BYTES = 64 * 1024 * 1024
 _LINE = 64
-_HEADER_BYTES = 64  # of a slab, its own
 
 
 class Slab(Protocol):
@@ -112,7 +111,7 @@ class Arena:
                 self._create_slab = None
                 return self.allocate(count, dtype)
             self.slabs.append(self._slab)
-            self._used = _HEADER_BYTES
+            self._used = HEADER_BYTES
         slab, start = self._slab, self._used
         self._used += needed
         sequence = slab.memory[start : start + 8].view(np.int64)

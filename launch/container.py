@@ -28,12 +28,13 @@ from ..cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Res
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.process.memory import out_of_memory_kills
+from ..core.process.orphans import inherit_orphans
 from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, launcher_variables, read_environment
 from ..core.task import TaskId
 from ..worker.lead.own_job import HOLDS
 from ..worker.process.error_report import ERROR_COPY, read_report
-from .orphans import Reaper, end_children, inherit_orphans
+from .orphans import Reaper, end_children
 from .processes.executor import Executor, Work
 from .processes.interrupts import on_interrupts
 from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment

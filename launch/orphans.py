@@ -5,7 +5,6 @@ container the parent of orphans is the container's own process, so that one has 
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import threading
@@ -17,12 +16,6 @@ from ..core.process.threads import new_thread, nobody_waits
 from .processes.process import TaskProcess
 
 _POLL_S = 0.1
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def inherit_orphans() -> None:
-    """From now on this process is the parent of its orphans, also where it is not the first one."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_children(timeout_s: float) -> None:

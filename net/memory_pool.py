@@ -85,11 +85,15 @@ def temporary_buffer(count: int, dtype: DType) -> Array:
     if num_bytes < _MAPPED_BYTES:
         return np.empty(count, dtype)
     memory = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if _HUGE is not None:
-        # A page fault per 2 MiB: the first use of 64 MiB costs 6 ms instead of 20.
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(_HUGE)
+    ask_for_huge_pages(memory)  # a fault per 2 MiB: the first use of 64 MiB costs 6 ms, not 20
     return np.frombuffer(memory, dtype)
+
+
+def ask_for_huge_pages(mapped: mmap.mmap) -> None:
+    """Have the kernel use pages of 2 MiB for mapped memory, where it can."""
+    if _HUGE is not None:
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapped.madvise(_HUGE)
 
 
 def present_buffer(num_bytes: int) -> Array:

@@ -13,14 +13,14 @@ import mmap
 import os
 import platform
 import weakref
-from contextlib import suppress
 
 import numpy as np
 
 from ..core.arrays.dtypes import Array
 from ..core.errors import RefusedError
+from ..core.wire.memory import HEADER_BYTES
+from .memory_pool import ask_for_huge_pages
 
-HEADER_BYTES = 64  # a cache line of counters
 FIRST_SEGMENT_BYTES = 1024 * 1024  # a worker's segment is at least this large, then grows
 # Counters of a segment that a worker leaves its pushes in, both in bytes of the payload.
 WRITTEN = 0  # by the worker: so many bytes are written
@@ -28,7 +28,6 @@ APPLIED = 1  # by the ps: so many bytes are in the values of their block
 ALIGNMENT_BYTES = 64  # of values that a ps leaves behind a worker's payload
 # Rows of a large table are in random pages, and huge ones are found sooner. The kernel gives them
 # where /sys/kernel/mm/transparent_hugepage/shmem_enabled says "advise".
-_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 _HUGE_BYTES = 64 * 1024 * 1024
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 _SEAL_FUTURE_WRITE = 0x10  # Python has no name for it
@@ -66,9 +65,8 @@ class SharedSegment:
     def __init__(self, descriptor: int, num_bytes: int, *, writable: bool = True) -> None:
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         mapped = mmap.mmap(descriptor, num_bytes, mmap.MAP_SHARED, access)
-        if num_bytes >= _HUGE_BYTES and _HUGE is not None:
-            with suppress(OSError):  # a kernel without them
-                mapped.madvise(_HUGE)
+        if num_bytes >= _HUGE_BYTES:
+            ask_for_huge_pages(mapped)
         self.descriptor = descriptor
         self.num_bytes = num_bytes
         self.memory: Array = np.frombuffer(mapped, np.uint8)

@@ -14,12 +14,13 @@ from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassEr
 from ...core.process.waiting import WaitLog
 from ...core.task import TaskId
 from ...core.wire import codec
+from ...core.wire.memory import HEADER_BYTES
 from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.connection_choice import ConnectionChoice, ConnectionKind
 from ...net.dial import receive_message
 from ...net.reach import Reached, report_choice
-from ...net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment, answer_start
+from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment, answer_start
 from ...net.stream import LONGEST_WAIT_S, NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2

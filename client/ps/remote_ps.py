@@ -19,7 +19,14 @@ from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
 from ...core.wire.cut_marks import CutMark, Elements, elements_from_wire
-from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
+from ...core.wire.steps import (
+    NO_TARGET,
+    SESSION_SERVICE,
+    HeldShard,
+    PullTarget,
+    PushResult,
+    StepRequest,
+)
 from ...net.channel import invoke, open_channel
 from ...net.connection_choice import ConnectionKind
 from ...net.dial import Dialer, WrapStream
@@ -30,7 +37,6 @@ from .shared_payloads import SMALL_BYTES
 
 log = logging.getLogger(__name__)
 
-_SERVICE = "ps"
 _DEFINE_TIMEOUT_S = 3600.0
 _FIRST_DIAL_S = 2.0
 _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
@@ -86,7 +92,7 @@ class RemotePs:
         self._channel = open_channel(address, settings, principal_of_task(who.task, who.job))
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
         hello = session_pb2.Hello(
-            service=_SERVICE, share=self._share, expected_ps_generation=self._contents
+            service=SESSION_SERVICE, share=self._share, expected_ps_generation=self._contents
         )
         self._dialer = Dialer(address, self._peer, hello, who, settings, self._wrap, task)
 

@@ -16,17 +16,11 @@ from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import RefusedError
 from ...core.rules.definitions import ShardKey
 from ...core.wire import codec
-from ...core.wire.memory import MemoryRegion
+from ...core.wire.memory import HEADER_BYTES, MemoryRegion
 from ...core.wire.steps import Encoding, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
-from ...net.shared_memory import (
-    FIRST_SEGMENT_BYTES,
-    HEADER_BYTES,
-    WRITTEN,
-    SharedSegment,
-    answer_start,
-)
+from ...net.shared_memory import FIRST_SEGMENT_BYTES, WRITTEN, SharedSegment, answer_start
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull
 from .direct_rows import DirectRows

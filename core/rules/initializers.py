@@ -82,7 +82,7 @@ class Initializer:
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{argument} of {name} must be a number, got {value!r}")
             # A constant may be NaN or infinite, as the best loss so far is at first.
-            if name not in _CONSTANT and not abs(float(value)) <= _LARGEST:
+            if name not in CONSTANT and not abs(float(value)) <= _LARGEST:
                 raise ValueError(f"{argument} of {name} must be finite, got {value!r}")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be in [0, 2**64), got {seed}")
@@ -117,7 +117,7 @@ class Initializer:
             start: First row.
         """
         arguments = {**INITIALIZERS[self.name], **self.arguments}
-        if self.name in _CONSTANT:
+        if self.name in CONSTANT:
             out[...] = arguments.get("value", float(self.name == "ones"))
             return
         draw = _random(self.name, full_shape, arguments)
@@ -149,7 +149,8 @@ INITIALIZERS: dict[str, dict[str, float]] = {
     "he_uniform": {},
     "he_normal": {},
 }
-_CONSTANT = ("zeros", "ones", "constant")
+CONSTANT = ("zeros", "ones", "constant")
+"""Those that give every element one number."""
 _LARGEST = sys.float_info.max / 2  # the difference of two is finite
 # A standard normal cut at ±2 has this deviation; dividing by it restores the one asked for.
 _TRUNCATED_STDDEV = 0.87962566103423978

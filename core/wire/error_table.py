@@ -77,7 +77,8 @@ _TRANSPORT = {
     code_pb2.PERMISSION_DENIED: errors.PermissionDeniedError,
     code_pb2.UNIMPLEMENTED: errors.ProtocolMismatchError,
 }
-_DETAILS = "grpc-status-details-bin"
+DETAILS = "grpc-status-details-bin"
+"""The trailer of a call in which gRPC carries the details of a status."""
 _BUSY = "Concurrent RPC limit exceeded"  # gRPC's words, under the code of a limit
 
 
@@ -154,7 +155,7 @@ def from_rpc_error(failure: Any, *, peer: str, doing: str) -> errors.WindlassErr
 def _details_in(metadata: Sequence[tuple[str, str | bytes]]) -> Sequence[any_pb2.Any]:
     """What the rich error model has put into a call's trailers."""
     for key, value in metadata:
-        if key == _DETAILS and isinstance(value, bytes):
+        if key == DETAILS and isinstance(value, bytes):
             try:
                 return list(status_pb2.Status.FromString(value).details)
             except DecodeError:  # not ours

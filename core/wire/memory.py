@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from ..arrays.dtypes import Array, DType
 
+HEADER_BYTES = 64
+"""A cache line of counters, with which every segment of shared memory begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryLocation:

@@ -13,6 +13,9 @@ from ..errors import WindlassError
 from ..rules.definitions import ShardDefinition
 from .closure_pushes import ClosureRun
 
+SESSION_SERVICE = "ps"
+"""The service that a session greets a ps with."""
+
 
 class Operation(StrEnum):
     """What a layout entry does to its shard, or to rows of it; see ``ROW_OPERATIONS``."""

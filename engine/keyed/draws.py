@@ -17,14 +17,13 @@ import xxhash
 
 from ...core.arrays.dtypes import Array, DType
 from ...core.errors import ConfigurationError
-from ...core.rules.initializers import INITIALIZERS, Initializer
+from ...core.rules.initializers import CONSTANT, INITIALIZERS, Initializer
 from ..library import library
 
 _U64 = np.uint64
 _LOW, _HALF = _U64(0xFFFFFFFF), _U64(32)
-_CONSTANT = ("zeros", "ones", "constant")
 _BELOW_TWO_DEVIATIONS = 0.022750131948179195  # the normal distribution at -2
-KNOWN = (*_CONSTANT, "random_normal", "random_uniform", "truncated_normal")
+KNOWN = (*CONSTANT, "random_normal", "random_uniform", "truncated_normal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def draws_of(table: str, initializer: Initializer) -> Draws:
         )
     arguments = INITIALIZERS[name] | initializer.arguments
     seed = xxhash.xxh64_intdigest(table.encode(), seed=initializer.seed)
-    if name in _CONSTANT:
+    if name in CONSTANT:
         constant = arguments.get("value", float(name == "ones"))
         return Draws(constant, seed, False, np.zeros(4))
     if name == "random_uniform":

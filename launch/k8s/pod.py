@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...cluster.resolvers.template_variables import HOST_TEMPLATE
 from ...cluster.roles import CHIEF, PS, WORKER
 from ..job.container import (
     CHECKPOINTS,
@@ -25,7 +26,6 @@ WORKING_DIR = "/app"
 _JOIN_TIMEOUT_S = 600  # images are pulled and names come into DNS while the first tasks wait
 _ORPHAN_S = 900  # a Job waits ten minutes at most before it replaces a pod, which then has to start
 _STOP_DELAY_S = 5
-_HOST_TEMPLATE = "WINDLASS_HOST_TEMPLATE"
 _SCRAPED = {
     "prometheus.io/scrape": "true",
     "prometheus.io/port": str(METRICS_PORT),
@@ -142,7 +142,7 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
         orphan_s=_ORPHAN_S,
         address={
             "WINDLASS_REPLICAS": job.replicas((CHIEF, PS, WORKER)),
-            _HOST_TEMPLATE: form.host,
+            HOST_TEMPLATE: form.host,
         },
     )
     return plan_task(job, role, place, KUBERNETES)
@@ -162,7 +162,7 @@ def _environment(plan: TaskPlan, pod: PodPart) -> list[Json]:
         {"name": "WINDLASS_ROLE", **field(label.format("component"))},
         {"name": "POD_NAMESPACE", **field("metadata.namespace")},
         *(
-            {"name": name, "value": text if name == _HOST_TEMPLATE else _literal(text)}
+            {"name": name, "value": text if name == HOST_TEMPLATE else _literal(text)}
             for name, text in plan.environment.items()
             if name not in named
         ),

@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from ...core.wire.error_table import DETAILS
 from .fields import Fields
 from .stream import Http2Stream
 
@@ -15,7 +16,6 @@ CONTENT_TYPE = "application/grpc"
 PREFIX = struct.Struct(">BI")
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _LONGEST_MESSAGE = 8 * 1024  # in a status; gRPC's clients drop longer metadata
-_DETAILS = "grpc-status-details-bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Status:
             text = self.message.encode()[:_LONGEST_MESSAGE]
             fields.append(("grpc-message", quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")))
         if self.details:
-            fields.append((_DETAILS, base64.b64encode(self.details).decode().rstrip("=")))
+            fields.append((DETAILS, base64.b64encode(self.details).decode().rstrip("=")))
         return fields
 
 

@@ -37,14 +37,15 @@ class CertificateFacts:
 # X509_V_ERR_*: why OpenSSL does not trust a certificate.
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _SELF_SIGNED, _SELF_SIGNED_IN_CHAIN, _NO_ISSUER, _NO_LEAF_SIGNATURE = 18, 19, 20, 21
-_WRONG_PURPOSE = 26
+WRONG_PURPOSE = 26
+"""A certificate is for clients or for servers alone."""
 _WRONG_HOST, _WRONG_ADDRESS = 62, 64
 
 _DISTRUST = {
     _SELF_SIGNED: "is self-signed; have the CA in tls_ca sign one, as `windlass certs issue` does",
     _SELF_SIGNED_IN_CHAIN: "comes from another CA than those in tls_ca; give all tasks of the job "
     "certificates and a tls_ca of one CA, or put both CAs into tls_ca",
-    _WRONG_PURPOSE: "is not for this side of a connection; a task's certificate needs the extended "
+    WRONG_PURPOSE: "is not for this side of a connection; a task's certificate needs the extended "
     "key usages serverAuth and clientAuth",
 }
 _DISTRUST[_NO_ISSUER] = _DISTRUST[_NO_LEAF_SIGNATURE] = _DISTRUST[_SELF_SIGNED_IN_CHAIN]

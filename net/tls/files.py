@@ -24,13 +24,12 @@ from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.settings import Settings
 from ..auth.key_file import check_not_open
 from .certificate import principal_of_certificate, read_facts
-from .failures import explain
+from .failures import WRONG_PURPOSE, explain
 
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0  # files that could not be used are read again after this, though unchanged
 _TRIES = 5  # for files that change while they are read
-_WRONG_PURPOSE = 26  # a certificate only for clients, or only for servers: its peers judge that
 
 _Versions = tuple[tuple[int, int, int, int], ...]
 
@@ -274,7 +273,7 @@ def _try_out(
             except ssl.SSLWantReadError:
                 continue
     except ssl.SSLCertVerificationError as error:
-        if error.verify_code == _WRONG_PURPOSE:
+        if error.verify_code == WRONG_PURPOSE:  # its peers judge that
             return None
         said = explain(
             error,

@@ -6,8 +6,9 @@ from typing import Protocol
 import numpy as np
 
 from ...core.errors import RefusedError
+from ...core.wire.memory import HEADER_BYTES
 from ...net.connection import Connection, Lender
-from ...net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment
+from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment
 from ...net.wait import wait_for_counter
 
 

@@ -15,6 +15,7 @@ from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
+from ...core.wire.steps import SESSION_SERVICE
 from ...engine.library import library
 from ...engine.own_rules import import_rules
 from ...net.auth.guard import Guard
@@ -23,7 +24,6 @@ from ...net.metrics_port import MetricsPort
 from ...net.unary import servicer
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import follower_samples, ps_samples, task_samples
-from . import session_service
 from .lease import ChiefLease
 from .model_dir import PsModelDir
 from .replication import following
@@ -101,7 +101,7 @@ class PsServer(HostedServer):
                 leadership=lambda: Leadership(has_chief, self.lease.leader),
             ),
             sessions={
-                session_service.SERVICE: sessions.serve,
+                SESSION_SERVICE: sessions.serve,
                 following.SERVICE: follow.serve,
             },
             max_sessions=most,

@@ -25,7 +25,6 @@ from .session import Answer, Session
 from .session_limiter import SessionLimiter
 from .store import Store
 
-SERVICE = "ps"
 READER_SHARE = 4
 """Readers have places of their own beside those of workers, a quarter as many."""
 

@@ -13,6 +13,7 @@ from ...core.errors import (
     PeerLostError,
     UnknownVariableError,
 )
+from ...core.report import MOST_LABELS
 from ...core.rules.definitions import ShardDefinition, ShardKey
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
@@ -32,8 +33,6 @@ from .memory_limits import HeldBytes, MemoryLimits
 from .replication.copying import copy_to_all, post_tiles
 from .replication.records import BlockCopyBegun, RuleBound, TableCopyBegun
 from .replication.stream import RecordStream
-
-_LABELS = 8  # shards named in the status
 
 
 class ShardTable:
@@ -431,7 +430,7 @@ class ShardTable:
         with self._definitions:
             values = sum(block.value_bytes for block in self._blocks)
             slots = sum(block.slot_bytes for block in self._blocks)
-            first = islice(self._held.values(), _LABELS)
+            first = islice(self._held.values(), MOST_LABELS)
             labels = tuple(held.block.shards[held.entry].label for held in first)
             return len(self._held), len(self._parts), values, slots, labels
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from ...core.errors import WindlassError
 from ...core.exit_codes import ExitCode
+from ...core.process.orphans import inherit_orphans
 from ...core.wire.error_table import from_detail, to_detail
 from ...proto.v1 import errors_pb2
 
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 _MAX_EARLY_ENDS = 5  # in a row, of processes that had not joined the job
 _MAX_REPORT_BYTES = 64 * 1024  # the size of a pipe
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.005
 _END_S = 5.0  # for what was killed to be gone
 # Where memory runs out, the process of closures is to end, and not the one that replaces it.
@@ -85,8 +85,7 @@ class ClosureProcesses:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
-        # What a process leaves behind comes to this one, which ends it.
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        inherit_orphans()  # what a process leaves behind, to end it
         early_ends = 0
         while True:
             status, report = self._one()

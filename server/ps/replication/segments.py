@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from ....core.arrays.dtypes import Array
 from ....core.errors import RefusedError
-from ....net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, SharedSegment
+from ....core.wire.memory import HEADER_BYTES
+from ....net.shared_memory import FIRST_SEGMENT_BYTES, SharedSegment
 
 _PAGE_BYTES = 4096
 _MAX_SEGMENTS = 4096  # a session has one at a time

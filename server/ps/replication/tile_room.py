@@ -8,7 +8,8 @@ of a millisecond per MiB.
 import logging
 from dataclasses import replace
 
-from ....net.shared_memory import HEADER_BYTES, SharedSegment
+from ....core.wire.memory import HEADER_BYTES
+from ....net.shared_memory import SharedSegment
 from .records import CopiedTile
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from windlass.core.arrays.copying import copy_into
 from windlass.core.arrays.dtypes import Array, DType
 from windlass.core.arrays.gather_buffer import GatherBuffer
 from windlass.core.rules.definitions import ShardKey
-from windlass.core.wire.memory import MemoryLocation, MemoryRegion
+from windlass.core.wire.memory import HEADER_BYTES, MemoryLocation, MemoryRegion
 from windlass.core.wire.steps import LayoutEntry, Operation, PullTarget, StepRequest
 from windlass.core.wire.steps import WireLayout as Layout
-from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
+from windlass.net.shared_memory import SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from helpers.waiting import scaled
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import RefusedError
+from windlass.core.wire.memory import HEADER_BYTES
 from windlass.net.connection import Connection
-from windlass.net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment, unavailable
+from windlass.net.shared_memory import APPLIED, WRITTEN, SharedSegment, unavailable
 from windlass.server.ps.payload import BufferPayload, ConnectionPayload, Payload, SegmentPayload
 
 DATA = bytes(range(1, 31))

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from windlass.core.errors import RefusedError
-from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
+from windlass.core.wire.memory import HEADER_BYTES
+from windlass.net.shared_memory import SharedSegment, unavailable
 from windlass.server.ps.replication import segments
 from windlass.server.ps.replication.segments import SegmentsReceived, SegmentsSent
 
