@@ -20,20 +20,17 @@ class StepsOnDevice:
         store: Store of the parameters and the optimizer's state.
         names: Names of these in the store.
         values: Returns their current values: arrays of the host by name, of some or all of them.
-            Its argument is the number of steps made since its last call.
     """
 
     def __init__(
         self,
         store: ArrayStore,
         names: Iterable[str],
-        values: Callable[[int], Mapping[str, Array]],
+        values: Callable[[], Mapping[str, Array]],
     ) -> None:
-        self._values = values
-        self._steps = 0  # that the store has not heard of
         alone = self._alone = store.alone
         known = {name: store.variables[name] for name in names}
-        self._own = None if alone is None else alone.values(known, self._all)
+        self._own = None if alone is None else alone.values(known, values)
 
     def step(
         self,
@@ -61,23 +58,12 @@ class StepsOnDevice:
             new = update()
             # Their memory is not donated as long as an array of the host refers to it.
             on_host = to_hosts(new)
-            own.commit = partial(self._commit, commit, on_host)
+            own.commit = partial(commit, on_host)
             return on_host
 
         return alone.by_program(made, own)
 
-    def _commit(
-        self, commit: Callable[[dict[str, Array]], None], on_host: dict[str, Array]
-    ) -> None:
-        commit(on_host)
-        self._steps += 1
-
     def loaded(self) -> None:
         """Note that the program has the values of the store."""
-        self._steps = 0
         if self._own is not None:
             self._own.mark()
-
-    def _all(self) -> Mapping[str, Array]:
-        steps, self._steps = self._steps, 0
-        return self._values(steps)

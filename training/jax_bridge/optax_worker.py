@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ..extras import require
-from ..kept_state import KeptState, can_keep
+from ..kept_state import can_keep
 from .arrays import on_device, start_copies, to_hosts
 from .tree import ParameterTree, named_leaves
 
@@ -26,14 +26,13 @@ class WorkerOptimizer:
     Args:
         optimizer: A ``GradientTransformation``, or an object with its two methods.
         tree: Tree of the parameters.
-        name: Name of the bridge, the prefix of the state's names.
 
     Attributes:
         state: The ``opt_state``; None before :meth:`begin`.
-        kept: The same, as the job's checkpoints have it.
+        first: First values of what checkpoints may have of it, by name.
     """
 
-    def __init__(self, optimizer: Any, tree: ParameterTree, *, name: str) -> None:
+    def __init__(self, optimizer: Any, tree: ParameterTree) -> None:
         self._jax = require("jax", "jax")
         self._optimizer = optimizer
         self._tree = tree
@@ -46,9 +45,10 @@ class WorkerOptimizer:
         )
         self.state: Any = None
         self._names_of: dict[Any, list[str | None]] = {}
-        self.kept = KeptState(
-            _zeros(self._entries(self._init(tree.first))), kind="optax", prefix=name
-        )
+        zeros = {
+            n: np.zeros_like(each) for n, each in self._entries(self._init(tree.first)).items()
+        }
+        self.first = {name: array for name, array in zeros.items() if can_keep(array)}
 
     def _init(self, values: Mapping[str, Any]) -> Any:
         arrays = on_device(list(values.values()))
@@ -165,9 +165,3 @@ class WorkerOptimizer:
             for name, leaf in named_leaves(self.state)
         ]
         self.state = self._jax.tree_util.tree_unflatten(structure, leaves)
-
-
-def _zeros(entries: Mapping[str, Any]) -> dict[str, Array]:
-    """First values of what can be kept."""
-    made = {name: np.zeros_like(entry) for name, entry in entries.items()}
-    return {name: array for name, array in made.items() if can_keep(array)}

@@ -20,7 +20,7 @@ from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
 from ..array_store import ArrayStore, Kept, Update
 from ..extras import require
-from ..in_sync import copy_counts
+from ..kept_state import KeptState
 from ..own_optimizer import Deltas, choose_place, tell_of_half_precision
 from ..rule_table import optimizer_of
 from ..update_count import UpdateCount, counted_by
@@ -95,9 +95,12 @@ class TrainState:
         strategy = strategy if strategy is not None else get_strategy()
         place, self._count = _counted(place, self._tree.prefix, strategy)
         own = self._own_optimizer = (
-            WorkerOptimizer(optimizer, self._tree, name=name)
-            if isinstance(place, OnWorker)
-            else None
+            WorkerOptimizer(optimizer, self._tree) if isinstance(place, OnWorker) else None
+        )
+        kept = self._kept = (
+            None
+            if own is None
+            else KeptState(own.first, own.take, strategy, kind="optax", prefix=name)
         )
         moving = self._moving = JaxAverages(
             averages, momentum, prefix=f"{name}/" if name else "", taken=self._tree.first
@@ -113,7 +116,7 @@ class TrainState:
             rule,
             strategy,
             mean=mean,
-            tables=None if own is None else own.kept.variables(strategy),
+            tables=None if kept is None else kept.variables(),
         )
         if self.store.alone is None or own is None:
             kind = "this optax transformation"
@@ -121,17 +124,16 @@ class TrainState:
         self._in_sync = strategy.extended.num_replicas_in_sync > 1
         self._are_reduced = False  # the gradients of the next step, by synchronize
         self._norms = SameNorms()
-        self._keeps = own is not None and copy_counts(strategy)
         self._values: Mapping[str, Any] = {}
         self._arrays: list[Any] | None = None
         self._on_device: StepsOnDevice | None = None
         self._take(self.store.pull())
-        if own is not None:
+        if own is not None and kept is not None:
             own.begin({name: self._values[name] for name in self._names})
-            self._take_state()
+            kept.restore(self.store)
             if self.store.alone is not None:
-                kept = own.kept.names() if self._keeps else []
-                self._on_device = StepsOnDevice(self.store, [*self._names, *kept], self._own_values)
+                names = [*self._names, *kept.names]
+                self._on_device = StepsOnDevice(self.store, names, self._own_values)
 
     @property
     def opt_state(self) -> Any:
@@ -185,9 +187,8 @@ class TrainState:
         if self._count is not None:
             self._count.known = 0  # there may be an older state now, which was restored
         self._take(self.store.pull())
-        own = self._own_optimizer
-        if self._keeps and own is not None and own.kept.is_other(self.store.pull):
-            self._take_state()
+        if self._kept is not None:
+            self._kept.refresh(self.store)
         return self.params
 
     @property
@@ -343,8 +344,8 @@ class TrainState:
         Returns:
             (update, kept), as the store takes them; both None: the servers have the optimizer.
         """
-        own = self._own_optimizer
-        if own is None:
+        own, keeps = self._own_optimizer, self._kept
+        if own is None or keeps is None:
             return None, None
         if extra and self._in_sync:
             extra = self._over_replicas(extra)
@@ -361,21 +362,21 @@ class TrainState:
 
         def kept() -> Mapping[str, Any]:
             own.state = state
-            return own.kept.pushed(own.entries()) if self._keeps else {}
+            keeps.steps += 1
+            return keeps.pushed(own.entries)
 
         return update, kept
 
-    def _own_values(self, steps: int) -> Mapping[str, Any]:
-        """The parameters, and the state of the optimizer on this worker after so many steps."""
-        own, values = self._own_optimizer, {name: self._values[name] for name in self._names}
-        if own is not None and self._keeps:
-            values |= own.kept.pushed(own.entries(), steps)
-        return values
+    def _own_values(self) -> Mapping[str, Any]:
+        """The parameters, and the state of the optimizer on this worker, as they are now."""
+        own, kept = self._own_optimizer, self._kept
+        values = {name: self._values[name] for name in self._names}
+        return values if own is None or kept is None else values | kept.pushed(own.entries)
 
     def _step_on_device(self, gradients: Any, averages: Any, extra: Mapping[str, Any]) -> bool:
         """Make a step of this worker's optimizer where no other process has the parameters."""
-        own, steps = self._own_optimizer, self._on_device
-        if own is None or steps is None or averages is not None or self._in_sync:
+        own, kept, steps = self._own_optimizer, self._kept, self._on_device
+        if own is None or kept is None or steps is None or averages is not None or self._in_sync:
             return False
         named = self._tree.named_gradients(gradients)
         made: dict[str, Any] = {}
@@ -388,6 +389,7 @@ class TrainState:
         def commit(on_host: dict[str, Any]) -> None:
             self._arrays = [made[name] for name in self._names]
             self._values = {**self._values, **on_host}
+            kept.steps += 1
 
         before = own.state
         counts = steps.step(update, commit)
@@ -425,14 +427,6 @@ class TrainState:
         strategy = self.store.strategy
         reduced = mean() if is_running(strategy) else strategy.run(mean)
         return dict(tree.tree_unflatten(structure, reduced))
-
-    # -- the state of an optimizer on this worker --------------------------------------------
-
-    def _take_state(self) -> None:
-        """Go on with the state that the job has, if it has one."""
-        own = self._own_optimizer
-        if own is not None and (entries := own.kept.found(self.store.pull(own.kept.names()))):
-            own.take(entries)
 
 
 def _counted(place: Place, prefix: str, strategy: Strategy) -> tuple[Place, UpdateCount | None]:

@@ -26,7 +26,7 @@ class WholeSteps:
     def __init__(self, weights: "SharedWeights") -> None:
         self._weights = weights
         self._of_optimizer: Any = ()  # its state after the last step
-        names = [*weights.variables, *weights.kept_names]
+        names = [*weights.variables, *([] if weights.kept is None else weights.kept.names)]
         self._steps = StepsOnDevice(weights.store, names, self._values)
 
     def step(
@@ -59,6 +59,8 @@ class WholeSteps:
             shared.values.update(on_host)
             shared.marks.update(arrays)
             self._of_optimizer = new[2]
+            if self._weights.kept is not None:
+                self._weights.kept.steps += 1
 
         counts = self._steps.step(update, commit)
         if counts is None:
@@ -70,5 +72,5 @@ class WholeSteps:
         """Note that the model has the values of the store."""
         self._steps.loaded()
 
-    def _values(self, steps: int) -> Mapping[str, Array]:
-        return self._weights.values_after(steps, lambda: self._of_optimizer)
+    def _values(self) -> Mapping[str, Array]:
+        return self._weights.values_now(lambda: self._of_optimizer)

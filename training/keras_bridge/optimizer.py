@@ -8,8 +8,7 @@ from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ...core.rules.counterparts import OnServer, OnWorker, Place
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
-from ...distribute.variables.variable import Variable
-from ..array_store import ArrayStore, Kept
+from ..kept_state import KeptState
 from ..own_optimizer import Deltas, choose_place
 from ..rule_table import optimizer_of, place_keras
 from ..update_count import UpdateCount, counted_by
@@ -21,22 +20,24 @@ from .shared_variables import SharedVariables
 _EXCLUDED = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 
 
-class KeptByWorker(Protocol):
-    """The state of an optimizer that runs on the worker, for the job's checkpoints."""
+class StateOfOptimizer(Protocol):
+    """The state of an optimizer that runs on this worker.
 
-    def variables(self, strategy: Strategy) -> dict[str, Variable]:
-        """The variables that keep it, for the tables of a store."""
+    Attributes:
+        optimizer: Optimizer whose state it is now; may be replaced by another one of its kind.
+    """
 
-    def restore(self, optimizer: Any, store: ArrayStore) -> None:
-        """Give the optimizer the state that the job has, if it has one."""
+    optimizer: Any
 
-    def is_other(self, store: ArrayStore) -> bool:
-        """Whether another state than this worker's was restored."""
+    def kept(self, strategy: Strategy, prefix: str) -> KeptState | None:
+        """The state as the job's checkpoints have it; None: there is nothing to keep."""
 
-    def pushed(
-        self, optimizer: Any, values: Callable[[], Sequence[Any]] | None, steps: int = 1
-    ) -> Kept | None:
-        """What so many steps push of it; None: not this worker."""
+    def now(self, values: Callable[[], Sequence[Any]] | None, /) -> Mapping[str, Any] | None:
+        """What the optimizer has, by name; None: its state has another form than it had at first.
+
+        Args:
+            values: Returns the values of all variables of an optimizer of Keras; None: it has them.
+        """
 
 
 class OptimizerTrainer(Protocol):
@@ -55,10 +56,12 @@ class OptimizerTrainer(Protocol):
     def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
         """The rule of each of these variables of Keras, by name; none on the worker."""
 
-    def own_state(
-        self, strategy: Strategy, prefix: str, array: Callable[[Any], Array]
-    ) -> KeptByWorker:
-        """Its state, where it runs on this worker."""
+    def own_state(self, array: Callable[[Any], Array]) -> StateOfOptimizer:
+        """Its state, where it runs on this worker.
+
+        Args:
+            array: Returns a variable's value on the host.
+        """
 
 
 class KerasTrainer:
@@ -108,9 +111,9 @@ class KerasTrainer:
             rule.learning_rate = count.rate(_rate(self._optimizer))
         return count
 
-    def own_state(self, strategy: Strategy, prefix: str, array: Callable[[Any], Array]) -> OwnState:
+    def own_state(self, array: Callable[[Any], Array]) -> OwnState:
         """The optimizer's variables."""
-        return OwnState(self._optimizer, self._trained, strategy, prefix, array)
+        return OwnState(self._optimizer, self._trained, array)
 
 
 def _state_of(optimizer: Any, rule: Optimizer) -> str:

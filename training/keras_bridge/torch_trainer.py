@@ -6,11 +6,9 @@ from typing import Any
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.optimizer import Optimizer
-from ...distribute.strategies.strategy import Strategy
-from ..array_store import ArrayStore, Kept
 from ..own_optimizer import Deltas
-from ..torch_bridge.kept_state import KeptTorchState
 from ..torch_bridge.rules import TorchRules, has_stepped
+from ..torch_bridge.state import TorchState
 from .shared_variables import SharedVariables
 
 
@@ -57,28 +55,6 @@ class TorchTrainer:
         """Those of the parameter groups."""
         return self.groups.optimizers({id(v._value): name for name, v in variables.items()})
 
-    def own_state(
-        self,
-        strategy: Strategy,
-        prefix: str,
-        array: Callable[[Any], Array],  # noqa: ARG002
-    ) -> "TorchOwnState":
+    def own_state(self, array: Callable[[Any], Array]) -> TorchState:  # noqa: ARG002
         """What the optimizer knows of each parameter."""
-        return TorchOwnState(self._optimizer, self._tensors, strategy, prefix)
-
-
-class TorchOwnState(KeptTorchState):
-    """The state of an optimizer of PyTorch, as a :class:`KeptByWorker`."""
-
-    def restore(self, optimizer: Any, store: ArrayStore) -> None:  # noqa: ARG002
-        """Give the optimizer the state that the job has, if it has one."""
-        self.take(store)
-
-    def pushed(
-        self,
-        optimizer: Any,  # noqa: ARG002
-        values: Callable[[], Sequence[Any]] | None,  # noqa: ARG002
-        steps: int = 1,
-    ) -> Kept | None:
-        """What so many steps push of it; None: not this worker."""
-        return (lambda: self.after(steps)) if self.pushes else None
+        return TorchState(self._optimizer, self._tensors)

@@ -6,6 +6,7 @@ values count. How a step is made to hand its gradients out is ``jax_steps``, ``t
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from ...distribute.variables.holders import holders_of
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..in_sync import copy_counts, workers_in_sync
+from ..kept_state import KeptState
 from ..own_optimizer import Deltas
 from ..update_count import UpdateCount
 from .averages import decays_of, moved_and_assigned, state_of
@@ -27,7 +29,13 @@ from .distributed_embedding import DistributedEmbedding, FeatureReader, collecti
 from .embedding import Embedding, RowReader, embeddings_of
 from .framework_steps import steps_module
 from .frameworks import keras
-from .optimizer import KeptByWorker, KerasTrainer, OptimizerTrainer, require_fresh, settings_of
+from .optimizer import (
+    KerasTrainer,
+    OptimizerTrainer,
+    StateOfOptimizer,
+    require_fresh,
+    settings_of,
+)
 from .replicas import Placement
 from .shared_variables import SharedVariables, shared_variables
 from .state_warnings import StateWarnings
@@ -89,7 +97,7 @@ class SharedWeights:
             a checkpoint's.
         readers: Readers of the embedding tables, by name.
         warnings: What the program is told of its optimizer's state on the servers.
-        kept_names: Names of the variables that keep the state of an optimizer on this worker.
+        kept: State of an optimizer on this worker, as checkpoints have it; None: there is none.
     """
 
     def __init__(
@@ -143,9 +151,11 @@ class SharedWeights:
         readers = [self._table(layer, strategy) for layer in embeddings]
         self.readers = {table.name: reader for table, reader in readers}
         self._features = [self._feature_reader(layer, strategy) for layer in collections]
-        self._own_state: KeptByWorker | None = None
+        self._own_state: StateOfOptimizer | None = None
+        self.kept: KeptState | None = None
         if self.trainer is not None and self.worker_reason is not None:
-            self._own_state = self.trainer.own_state(strategy, name, self.backend.array)
+            self._own_state = self.trainer.own_state(self.backend.array)
+            self.kept = self._own_state.kept(strategy, name)
         tables = [table for table, _ in readers]
         optimizers = self._optimizers(embeddings, tables)
         self.store = self._new_store(strategy, optimizers, tables, mean=mean)
@@ -168,8 +178,7 @@ class SharedWeights:
         mean: bool,
     ) -> ArrayStore:
         """Weights, tables of embeddings, and a state on this worker, as variables of the job."""
-        kept = {} if self._own_state is None else self._own_state.variables(strategy)
-        self.kept_names = list(kept)
+        kept = {} if self.kept is None else self.kept.variables()
         self.shared.is_sharing = True
         try:
             first = {
@@ -196,8 +205,8 @@ class SharedWeights:
         # The batch of a first step has moved averages already: it pushes what became of them.
         moved = self.shared.values.keys() & set(self.pushed_state())
         self.load({name: value for name, value in values.items() if name not in moved})
-        if self._own_state is not None:
-            self._own_state.restore(self.optimizer, self.store)
+        if self.kept is not None:
+            self.kept.restore(self.store)
 
     def _table(self, layer: Embedding, strategy: Strategy) -> tuple[Variable, RowReader]:
         """That of the layer, which another model may have made already."""
@@ -300,8 +309,8 @@ class SharedWeights:
         """
         self.backend.sync()  # a callback may call this within an epoch
         self.follow(self.backend.changed())
-        if self._own_state is not None and self._own_state.is_other(self.store):
-            self._own_state.restore(self.optimizer, self.store)
+        if self.kept is not None:
+            self.kept.refresh(self.store)
 
     def follow(self, changed: Mapping[str, Array]) -> None:
         """Give what was changed to all, if it counts, and load what all have."""
@@ -389,6 +398,8 @@ class SharedWeights:
         if optimizer is not self.optimizer:
             self.warnings.compiled_again(self.optimizer, self.steps)
         self.optimizer = optimizer
+        if self._own_state is not None:
+            self._own_state.optimizer = optimizer
 
     def exchange(
         self,
@@ -413,13 +424,13 @@ class SharedWeights:
         moved, assigned = moved_and_assigned(changed or {}, self.shared.values, self.averages)
         if self._count is not None:
             moved |= self._count.one_more
-        own = self._own_state if update is not None else None
-        pushed = None if own is None else own.pushed(self.optimizer, state)
 
         def kept() -> Mapping[str, Any]:
             if counts is not None:
                 counts()
-            return {} if pushed is None else pushed()
+            if self.kept is not None:
+                self.kept.steps += 1
+            return self._pushed(state)
 
         self.steps += 1
         try:
@@ -450,17 +461,21 @@ class SharedWeights:
         for reader in self._features:
             reader.waiting.apply(scale)
 
-    def values_after(self, steps: int, state: Callable[[], Sequence[Any]]) -> Mapping[str, Array]:
+    def _pushed(self, state: Callable[[], Sequence[Any]] | None) -> Mapping[str, Any]:
+        """What is kept of the state of an optimizer on this worker."""
+        own = self._own_state
+        if own is None or self.kept is None:
+            return {}
+        return self.kept.pushed(partial(own.now, state))
+
+    def values_now(self, state: Callable[[], Sequence[Any]]) -> Mapping[str, Array]:
         """Weights, and the state of an optimizer on this worker, as the store is to have them.
 
         Args:
-            steps: That were made since this was asked last.
             state: What the optimizer's variables are.
         """
-        own = self._own_state
-        kept = None if own is None else own.pushed(self.optimizer, state, steps)
         weights = {name: self.shared.values[name] for name in self.variables}
-        return weights if kept is None else {**weights, **kept()}
+        return {**weights, **self._pushed(state)}
 
     def set_rate(self, rate: float) -> None:
         """What a callback or the program has set counts from this step on."""

@@ -151,7 +151,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self._rules.optimizers(names),
             strategy,
             mean=mean,
-            tables=None if own_state is None else own_state.variables(strategy),
+            tables=None if own_state is None else own_state.variables(),
         )
         if store.alone is None or own_state is None:
             tell_of_half_precision(first, self._kind, as_deltas=own_state is not None)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.dtypes import Array
+from ...distribute.strategies.strategy import Strategy
 from ..extras import require
-from ..kept_state import can_keep
+from ..kept_state import KeptState, can_keep
 from .tensors import HostCopies, to_tensor
 
 torch: Any = require("torch", "torch")
@@ -29,11 +30,12 @@ class TorchState:
         parameters: By name.
 
     Attributes:
+        optimizer: As given.
         entries: First values, by ``parameter/entry``; empty if the state cannot be kept.
     """
 
     def __init__(self, optimizer: Any, parameters: Mapping[str, Any]) -> None:
-        self._optimizer, self._parameters = optimizer, parameters
+        self.optimizer, self._parameters = optimizer, parameters
         self._copies = HostCopies()
         self._like: dict[str, dict[str, Any]] = {}
         self.entries: dict[str, Array] = {}
@@ -49,9 +51,21 @@ class TorchState:
             )
             self._like = {}
 
-    def now(self) -> dict[str, Array]:
+    def kept(self, strategy: Strategy, prefix: str) -> KeptState | None:
+        """The state as the job's checkpoints have it; None: there is nothing to keep.
+
+        Args:
+            strategy: Strategy under which it is kept.
+            prefix: Prefix of its names.
+        """
+        if not self.entries:
+            return None
+        kind = type(self.optimizer).__name__
+        return KeptState(self.entries, self.load, strategy, kind=kind, prefix=prefix)
+
+    def now(self, _: object = None, /) -> dict[str, Array]:
         """The entries as they are, of the same memory where that is possible."""
-        state, none = self._optimizer.state, dict[str, Any]()
+        state, none = self.optimizer.state, dict[str, Any]()
         given = {
             entry: value
             for name, parameter in self._parameters.items()
@@ -70,7 +84,7 @@ class TorchState:
             }
             if given:
                 none = {key: None for key, value in like.items() if value is None}
-                self._optimizer.state[self._parameters[name]] = given | none
+                self.optimizer.state[self._parameters[name]] = given | none
 
 
 class StateCopy:

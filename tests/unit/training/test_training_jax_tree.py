@@ -41,7 +41,7 @@ def test_a_mask_and_a_function_of_paths_reach_their_parameters() -> None:
         optax.multi_transform({"sgd": optax.scale(-1.0), "frozen": optax.set_to_zero()}, label),
     )
     tree = ParameterTree(PARAMS)
-    worker = WorkerOptimizer(optimizer, tree, name="")
+    worker = WorkerOptimizer(optimizer, tree)
     worker.begin(tree.first)
     ones = {name: np.ones_like(value) for name, value in tree.first.items()}
     updates, _ = worker.update(ones, tree.first, {})
