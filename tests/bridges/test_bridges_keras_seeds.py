@@ -43,8 +43,10 @@ with contextlib.nullcontext() if strategy is None else strategy.scope():
     )
     model.build((None, 1))
     model.compile(keras.optimizers.SGD(0.0), "mse")
+before = random.getstate()
 for _ in range(2):
     model.fit(x, x, batch_size=4, epochs=2, verbose=0, callbacks=[Notes()])
+found["layers_begin_as_before"] = random.getstate() == before
 found["afterwards"] = [random.random(), np.random.random()]
 with open(f"{how}-{strategy.extended.input_pipeline_id if strategy else 0}.json", "w") as file:
     json.dump(found, file)
@@ -92,3 +94,4 @@ def test_workers_of_one_seed_draw_their_own(below: str, how: str, tmp_path: Path
     masks = [tuple(mask) for worker in workers for mask in worker["masks"]]
     assert len(set(masks)) == len(masks)
     assert all(worker["afterwards"] == workers[0]["afterwards"] for worker in workers)
+    assert all(worker["layers_begin_as_before"] for worker in workers)

@@ -7,7 +7,8 @@ changed for that, and neither where a process trains alone:
 - While ``fit`` runs, the generators that Keras and programs use without naming them (of Python,
   NumPy, PyTorch, TensorFlow) go on from a number that they drew, and the worker's. Afterwards they
   are where they were after that draw, so what a program draws then (folds of its data) is the same
-  on all workers again.
+  on all workers again. Python's, of which ``fit`` alone draws nothing, is where it was before: from
+  it Keras takes the first values of layers, so a head that is made after a ``fit`` begins as alone.
 - A seed generator of a layer has the worker's number in its seed, from when its model is shared.
 """
 
@@ -41,15 +42,18 @@ def own_numbers(strategy: Strategy) -> Iterator[None]:
     extended = strategy.extended
     with ExitStack() as stack:
         if extended.num_input_pipelines > 1:
-            for seeds in (_python, _numpy, _torch, _tensorflow):
-                stack.enter_context(seeds(extended.input_pipeline_id))
+            worker, drawn = extended.input_pipeline_id, np.random.randint(_SEEDS)
+            stack.enter_context(_python(worker, drawn))
+            stack.enter_context(_numpy(worker, drawn))
+            for seeds in (_torch, _tensorflow):
+                stack.enter_context(seeds(worker))
         yield
 
 
 @contextmanager
-def _python(worker: int) -> Iterator[None]:
-    drawn, state = random.randrange(_SEEDS), random.getstate()  # noqa: S311 - no secret
-    random.seed(seed_of_worker(drawn, worker))
+def _python(worker: int, drawn: int) -> Iterator[None]:
+    state = random.getstate()
+    random.seed(seed_of_worker(random.randrange(_SEEDS) ^ drawn, worker))  # noqa: S311 - no secret
     try:
         yield
     finally:
@@ -57,8 +61,8 @@ def _python(worker: int) -> Iterator[None]:
 
 
 @contextmanager
-def _numpy(worker: int) -> Iterator[None]:
-    drawn, state = np.random.randint(_SEEDS), np.random.get_state()
+def _numpy(worker: int, drawn: int) -> Iterator[None]:
+    state = np.random.get_state()
     np.random.seed(seed_of_worker(drawn, worker))
     try:
         yield
