@@ -215,25 +215,39 @@ def test_a_frozen_layer_stays_and_trains_when_the_model_is_compiled_again(keras:
 
 
 def test_a_model_compiled_with_another_optimizer_goes_on_as_with_keras_alone(keras: Any) -> None:
-    """From the servers to this worker, and twice with the same kind, which begins anew."""
+    """From the servers to this worker, also with the same kind, which begins anew."""
     o = keras.optimizers
     found: list[list[float]] = []
     for is_shared in (False, True):
         model = compiled(keras, o.Adam(1e-2))
         if is_shared:
-            distributed(model)
+            distributed(model, wl.distribute.ParameterServerStrategy())
         losses = curve(model, 5)
-        for optimizer in (o.SGD(0.1, momentum=0.9), o.SGD(0.1, momentum=0.5), o.RMSprop(1e-3)):
+        for optimizer in (
+            *(o.Adam(1e-2), o.Adam(1e-3), o.SGD(0.1, momentum=0.9), o.SGD(0.1, momentum=0.5)),
+            o.RMSprop(1e-3),
+        ):
             model.compile(optimizer, "mse", metrics=["mae"])
             losses += curve(model, 5)
+            assert int(optimizer.iterations) == 10
         found.append(losses)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
     assert "another optimizer" in str(wl.training.keras.shared_weights(model).worker_reason)
 
 
+def test_iterations_are_those_of_a_model_that_begins_after_others(keras: Any) -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    for _ in range(2):
+        model = distributed(compiled(keras, keras.optimizers.Adam(1e-2)), strategy)
+        curve(model, 3)
+        assert int(model.optimizer.iterations) == 6
+    assert strategy.global_step == 12
+
+
 def test_a_model_compiled_again_tells_that_servers_go_on_with_moments(
     keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Where its optimizer may not run on the worker."""
     schedule = keras.optimizers.schedules.ExponentialDecay(1e-2, 10, 0.5)
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: keras.optimizers.Adam(1e-2), "the moments that its Adam"),
@@ -241,7 +255,9 @@ def test_a_model_compiled_again_tells_that_servers_go_on_with_moments(
         (lambda: keras.optimizers.SGD(1e-2), ""),
     ]
     for make, words in cases:
-        model = distributed(compiled(keras, make()), wl.distribute.ParameterServerStrategy())
+        model = wl.training.keras.distribute(
+            compiled(keras, make()), wl.distribute.ParameterServerStrategy(), deltas="forbid"
+        )
         model.compile(make(), "mse")  # before the first step
         model.fit(X, Y, verbose=0)
         model.compile(model.optimizer, "mse")  # with its state

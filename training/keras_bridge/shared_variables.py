@@ -48,6 +48,7 @@ class SharedVariables:
         self.assignments: dict[int, int] = {}
         self.applied: set[int] = set()
         self.is_sharing = False
+        self._is_trained = False
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._models: list[weakref.ref[Any]] = []  # in the order of the program
         self._names: dict[int, str] = {}
@@ -123,6 +124,11 @@ class SharedVariables:
         """Note which optimizer trains these on the servers, which keep one state of each."""
         reference = weakref.ref(optimizer)
         self._trained_by |= {self._names[id(v)]: reference for v in variables}
+
+    def first_step_of_another(self, step: int) -> int:
+        """The step at which a model begins to train; 0 for the first, which a job may resume."""
+        before, self._is_trained = self._is_trained, True
+        return step if before else 0
 
     def trained_by_another(self, optimizer: Any, variables: Iterable[Any]) -> str | None:
         """The path of the first of these that another one trains there; None: none of them."""

@@ -119,6 +119,7 @@ class SharedWeights:
         self.is_chief = bool(strategy.extended.should_checkpoint)
         self.can_assign = copy_counts(strategy)
         self.steps = 0
+        self._first_step: int | None = None  # of the job's, by the time of this model's first
         self._overwritten = 0  # changes of this worker, before steps in turn
         self._prefix = f"{name}/" if name else ""
         _require_weights(model)
@@ -151,6 +152,9 @@ class SharedWeights:
         readers = [self._table(layer, strategy) for layer in embeddings]
         self.readers = {table.name: reader for table, reader in readers}
         self._features = [self._feature_reader(layer, strategy) for layer in collections]
+        # Which only an optimizer that takes it over goes on with.
+        stays = deltas == "forbid" or self.readers or self._features
+        self._state_to_leave = "" if stays else server_state
         self._own_state: StateOfOptimizer | None = None
         self.kept: KeptState | None = None
         if self.trainer is not None and self.worker_reason is not None:
@@ -293,13 +297,15 @@ class SharedWeights:
 
     @property
     def iterations(self) -> int:
-        """Updates of the optimizer so far; on servers without a schedule all steps of the job.
+        """Updates of the optimizer so far.
 
-        0 under strategies that count none.
+        On servers without a schedule the job's steps since it began to train, or went on from a
+        checkpoint. 0 under strategies that count none.
         """
         if self._count is not None:
             return self._count.known
-        return max((each.updates for each in self._updated_here), default=self.store.step)
+        steps = max(0, self.store.step - (self._first_step or 0))
+        return max((each.updates for each in self._updated_here), default=steps)
 
     def refresh(self) -> None:
         """Load the weights as they are now, with what other workers have pushed.
@@ -380,9 +386,12 @@ class SharedWeights:
     def can_take_optimizer(self) -> bool:
         """Whether the optimizer that the model was compiled with last goes on with this state.
 
-        Its rate may be another number, if it is one. It must train no weight that is new.
+        Its rate may be another number, if it is one. It must train no weight that is new, and be
+        the one before it, if that has a state on the servers which may stay there unused.
         """
         known = {} if self.trainer is None else self.trainer.settings
+        if self.steps and self._state_to_leave and self.model.optimizer is not self.optimizer:
+            return False
         return settings_of(self.model.optimizer) == known and all(
             id(variable) in self._names for variable in self._trained()
         )
@@ -433,6 +442,8 @@ class SharedWeights:
             return self._pushed(state)
 
         self.steps += 1
+        if self._first_step is None:
+            self._first_step = self.shared.first_step_of_another(self.store.step)
         try:
             running = is_running(self.store.strategy)
             exchange = self.store.exchange_in_run if running else self.store.exchange
