@@ -280,57 +280,6 @@ def test_metrics_of_a_model_that_another_worker_has_compiled_otherwise_are_left_
     assert logs == pytest.approx(wanted, rel=1e-5)
 
 
-LARGEST = """\
-import keras
-import numpy as np
-import windlass as wl
-
-class Largest(keras.metrics.Metric):
-    def __init__(self, aggregation):
-        super().__init__(name=aggregation)
-        self.value = self.add_variable((), "zeros", aggregation=aggregation)
-
-    def update_state(self, y, *_, **__):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y)))
-
-    def result(self):
-        return keras.ops.convert_to_tensor(self.value)
-
-strategy = wl.distribute.{strategy}()
-with strategy.scope():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    metrics = [Largest(kind) for kind in ("sum", "mean", "only_first_replica")]
-    model.compile("sgd", "mse", metrics=metrics)
-x = np.full((8, 1), 3.0 if strategy.is_chief else 5.0)
-if strategy.is_chief and {in_turn}:  # its logs are of both
-    strategy.barrier()
-logs = model.fit(x, x, verbose=0).history
-if strategy.is_chief:
-    print("largest", *(logs[metric.name][0] for metric in metrics), flush=True)
-elif {in_turn}:
-    strategy.barrier()
-"""
-
-
-@pytest.mark.parametrize("in_sync", [True, False], ids=["in-sync", "asynchronous"])
-def test_variables_of_metrics_become_the_jobs_as_their_aggregation_says(
-    tmp_path: Path, in_sync: bool
-) -> None:
-    """As by tf.distribute, which adds up maxima, too, if that is what they say."""
-    strategy = "MultiWorkerMirroredStrategy" if in_sync else "ParameterServerStrategy"
-    program = tmp_path / "train.py"
-    program.write_text(LARGEST.format(strategy=strategy, in_turn=not in_sync))
-    local = [*processes.WINDLASS, "local", "--plain", "--no-chief", "--workers", "2"]
-    code, output, errors = processes.run(
-        [*local, "--ps", "0" if in_sync else "1", program],
-        timeout_s=scaled(120),
-        cwd=tmp_path,
-        env={**os.environ, **ONE_THREAD, "KERAS_BACKEND": BACKEND},
-    )
-    assert code == 0, output + errors
-    assert "largest 8.0 4.0 3.0" in output
-
-
 def test_a_callback_that_raises_on_one_worker_ends_its_fit_with_its_error(keras: Any) -> None:
     class Raises(keras.callbacks.Callback):  # type: ignore[misc]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -28,6 +28,7 @@ from .loop_state import COMPILED
 from .loops import group_of, loop_of
 from .replica_devices import placement_of
 from .replicas import Replicas
+from .step_logs import StepLogs
 from .weights import SharedWeights
 from .worker_seeds import own_numbers
 
@@ -58,6 +59,7 @@ class DistributedMethods:
         self.loops = False
         self._is_chief = bool(strategy.extended.should_checkpoint)
         self._totals: InSync | OnServers | None = None
+        self._step_logs: StepLogs | None = None  # where there are totals
         self._in_epoch = False  # else an evaluation is under way
         self._epoch_began = 0  # with so many steps made
         self._promised: int | None = None  # steps of an epoch
@@ -109,6 +111,8 @@ class DistributedMethods:
                 parts = (self.options["name"], self._model.name, JOB_STATE, "metrics")
                 name = "/".join(filter(None, parts))
                 self._totals = OnServers(self.strategy, name, is_chief=self._is_chief)
+            if self._totals is not None:
+                self._step_logs = StepLogs(self._model)
 
     def _new_weights(self) -> SharedWeights:
         group = group_of(self._model) if self.loops else None
@@ -121,7 +125,7 @@ class DistributedMethods:
         )
 
     def _share_again(self, before: SharedWeights) -> SharedWeights:
-        """Share the weights of a model that was compiled with an optimizer of another kind.
+        """Share the weights of a model that was compiled with another optimizer.
 
         Its state begins anew, as with Keras alone, and is this worker's: the servers keep one state
         of each weight.
@@ -187,6 +191,7 @@ class DistributedMethods:
         if self.options["mean"]:
             refuse_sums(self._model, self.strategy)
         weights, model = self._share(), self._model
+        self._watch_metrics()
         if self.loops:  # each pushes by itself
             if framework_of_keras() == "tensorflow":
                 model.jit_compile = False  # XLA refuses what a graph asks Python for
@@ -198,6 +203,10 @@ class DistributedMethods:
             weights.take_optimizer()
             weights.backend.make_train_function()
         model.train_function = self._stepping(model.train_function)
+
+    def _watch_metrics(self) -> None:
+        if self._totals is not None:
+            self._totals.watch(self._model)
 
     def _counting(self, function: Any) -> Any:
         """A function of Keras' whose calls are steps of this worker."""
@@ -219,6 +228,7 @@ class DistributedMethods:
             return model.test_function
         if self.weights is None:
             return type(model).make_test_function(model, force)
+        self._watch_metrics()
         self.weights.backend.make_test_function()
         model.test_function = self._stepping(model.test_function)
         return model.test_function
@@ -253,17 +263,23 @@ class DistributedMethods:
                 "without it: give each as many batches, or repeat the input",
                 self._what_ended(in_epoch=True),
             )
+        step_logs, others = self._step_logs, {}
+        if step_logs is not None:
+            others = step_logs.others(logs, in_epoch=in_epoch)
         if isinstance(self._totals, InSync):
             try:
                 own = self.weights.own_state() if in_epoch and self.weights is not None else ()
-                self._totals.combine(model.metrics_variables, own)
+                others = self._totals.combine(model.metrics_variables, own, others)
             except CollectiveMismatchError as error:
                 raise CollectiveMismatchError(
                     f"{self._what_ended(in_epoch=in_epoch)}, and another worker has not: {error}"
                 ) from error
         elif isinstance(self._totals, OnServers) and in_epoch:
             self._totals.combine(model.metrics_variables)
-        return type(model)._get_metrics_result_or_logs(model, logs)
+        found = type(model)._get_metrics_result_or_logs(model, logs)
+        if found is not logs or step_logs is None:
+            return found
+        return step_logs.of_job(logs, others, in_epoch=in_epoch)
 
     def _what_ended(self, *, in_epoch: bool) -> str:
         task = self.strategy.extended.task_name.replace("/replica:0", "")
