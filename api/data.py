@@ -14,6 +14,7 @@ from ..distribute.data.options import (
     DistributeOptions,
     Options,
 )
+from . import data_experimental as experimental
 
 __all__ = [
     "AUTOTUNE",
@@ -26,6 +27,7 @@ __all__ = [
     "DistributeOptions",
     "Options",
     "as_dataset",
+    "experimental",
     "from_arrays",
     "from_files",
 ]

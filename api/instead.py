@@ -9,6 +9,7 @@ _NUMPY = "values are NumPy arrays: use NumPy's"
 _KERAS = "Keras 3 itself is used, in strategy.scope(): docs/keras.md"
 _GRAPHS = "functions run as Python: leave it out"
 _FILES = "`wl.data.from_files(paths, read)`, where `read(path)` gives "
+_METHOD = "it is a method of wl.data.Dataset, in small letters"
 _ITERATOR = "iter(dataset) has get_next and get_next_as_optional"
 _DEVICES = "wl.config.list_logical_devices() lists devices, as names"
 _SOONER = (
@@ -73,7 +74,30 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "TFRecordDataset": f"{_FILES}the records of a file: the `tfrecord` package reads them",
         "TextLineDataset": f"{_FILES}the lines of a file: `open(path)` does",
         "ThreadingOptions": "`options.threading` is there, of no effect",
-        "experimental": "its names are those of wl.data: wl.data.AutoShardPolicy",
+    },
+    "windlass.data.experimental": {
+        "Counter": _METHOD,
+        "CsvDataset": f"{_FILES}the rows of a file: Python's csv reads them",
+        "RandomDataset": "use wl.data.Dataset.random",
+        "assert_cardinality": "leave it out: `dataset.cardinality()` says how many there are",
+        "bucket_by_sequence_length": _METHOD,
+        "cardinality": _METHOD,
+        "choose_from_datasets": _METHOD,
+        "copy_to_device": "leave it out: elements are arrays of NumPy",
+        "dense_to_ragged_batch": "`dataset.padded_batch(n)`",
+        "enumerate_dataset": "`dataset.enumerate()`",
+        "get_single_element": _METHOD,
+        "group_by_window": _METHOD,
+        "make_csv_dataset": f"{_FILES}the batches of a file: Python's csv reads them",
+        "map_and_batch": "`dataset.map(f).batch(n)`",
+        "parallel_interleave": "`dataset.interleave(f)`",
+        "prefetch_to_device": "`dataset.prefetch(n)`: elements are arrays of NumPy",
+        "sample_from_datasets": _METHOD,
+        "scan": _METHOD,
+        "shuffle_and_repeat": "`dataset.shuffle(n).repeat()`",
+        "take_while": _METHOD,
+        "unbatch": _METHOD,
+        "unique": _METHOD,
     },
     "windlass.distribute.experimental": {
         "PreemptionCheckpointHandler": _SOONER,

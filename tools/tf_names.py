@@ -89,7 +89,7 @@ WITHOUT_MEMBERS = ("tf.data.Options", "tf.train.CheckpointManager")
 # Where TensorFlow's modules are here, the longest first.
 MODULES = {
     "tf.types.experimental.distributed": "windlass.distribute",
-    "tf.data.experimental": "windlass.data",
+    "tf.data.experimental": "windlass.data.experimental",
     "tf.compat.v1.distribute": "windlass.distribute",
     "tf.compat.v1.train": "windlass.train",
     "tf.compat.v1": "windlass",

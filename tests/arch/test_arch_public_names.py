@@ -26,7 +26,11 @@ NAMES = {
     """,
     "windlass.data": """
         AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY ArraySpec AutoShardPolicy
-        Dataset DistributeOptions Options as_dataset from_arrays from_files
+        Dataset DistributeOptions Options as_dataset experimental from_arrays from_files
+    """,
+    "windlass.data.experimental": """
+        AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY AutoShardPolicy
+        DistributeOptions
     """,
     "windlass.metrics": """
         AUC Accuracy BinaryAccuracy CategoricalAccuracy Mean MeanAbsoluteError MeanMetricWrapper
@@ -73,9 +77,11 @@ NAMES = {
 
 
 def module_of(name: str) -> object:
-    parent, _, last = name.rpartition(".")
     # windlass.optimizers is a name of windlass, not a module at that place.
-    return getattr(windlass, last) if parent else importlib.import_module(name)
+    module: object = importlib.import_module("windlass")
+    for part in name.split(".")[1:]:
+        module = getattr(module, part)
+    return module
 
 
 @pytest.mark.parametrize("name", NAMES)
