@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.resumed import resumed
 from helpers.sharded import through_a_session
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.runtime import ClusterRuntime
 
 torch: Any = pytest.importorskip("torch")
 
@@ -454,17 +450,6 @@ def test_torchs_sampler_gives_each_worker_its_part() -> None:
     assert sorted(parts[0] + parts[1]) == list(range(8))
 
 
-def resumed(model_dir: Path) -> Any:
-    """A strategy of a job that begins with the newest checkpoint there."""
-    settings = Settings(model_dir=str(model_dir))
-    who = Incarnation(TaskId("chief", 0), 1)
-    session = ParameterSession([LocalPs(TaskId("ps", 0), who, settings)], who, settings)
-    task = wl.distribute.ParameterServerStrategy().extended.runtime.task
-    [path] = map(str, model_dir.iterdir())  # a ps of this process is given the path
-    runtime = ClusterRuntime(task, settings, session, restore_from=path)
-    return wl.distribute.ParameterServerStrategy(runtime=runtime)
-
-
 MOVED: dict[str, Make] = SERVED | {
     "momentum": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, 1e-2),
@@ -501,8 +486,8 @@ def test_mistakes_are_named() -> None:
     wrapped = wl.training.torch.DistributedOptimizer
     with pytest.raises(ValueError, match="not one of the module's"):
         wrapped(adam(net().parameters()), strategy(), module=net())
-    with pytest.raises(wl.errors.ConfigurationError, match="LBFGS"):
-        wrapped(torch.optim.LBFGS(net().parameters()), strategy())
+    with pytest.raises(wl.errors.ConfigurationError, match="SGD of the inner loop as it is"):
+        wrapped(torch.optim.SGD(net().parameters(), 0.1, differentiable=True), strategy())
     lazy = torch.nn.LazyLinear(3)
     with pytest.raises(wl.errors.ConfigurationError, match="run one batch through the module"):
         wrapped(adam(lazy.parameters()), strategy())

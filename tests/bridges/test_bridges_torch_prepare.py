@@ -2,13 +2,17 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.resumed import resumed
+from helpers.sharded import through_a_session
 from windlass.core.errors import ConfigurationError
+from windlass.distribute.base.moved_average import MovedAverage
 
 torch: Any = pytest.importorskip("torch")
 
@@ -108,9 +112,9 @@ def test_a_loader_that_cannot_be_divided_is_refused(make: Callable[[], Any], say
         wl.training.torch.WorkerLoader(make(), 2, 0)
 
 
-def scheduled(**schedule: Any) -> tuple[Any, Any, Any]:
+def scheduled(strategy: Any = None, **schedule: Any) -> tuple[Any, Any, Any]:
     """An optimizer, its scheduler, and another optimizer of the same job."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = strategy or wl.distribute.ParameterServerStrategy()
     made = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0) for _ in range(2)]
     rates = torch.optim.lr_scheduler.StepLR(made[0], **schedule)
     shared, other = (
@@ -125,17 +129,88 @@ def stepped(optimizer: Any) -> None:
     optimizer.step()
 
 
-def test_a_scheduler_follows_the_steps_of_the_job() -> None:
-    optimizer, rates, other = scheduled(step_size=10, gamma=0.5)
-    for _ in range(39):
+def by_another_worker(optimizer: Any, updates: int) -> None:
+    """Count updates of the same optimizer that another worker has pushed."""
+    none, made = np.zeros((), np.int64), np.full((), updates, np.int64)
+    moved = {optimizer.updates.name: MovedAverage(none, made, 0.0)}
+    optimizer.store.strategy.run(lambda: optimizer.store.push_averages(moved))
+
+
+def test_a_scheduler_follows_the_updates_of_its_own_optimizer_by_all_workers() -> None:
+    optimizer, rates, other = scheduled(through_a_session(), step_size=10, gamma=0.5)
+    for _ in range(5):
         stepped(other)
+    by_another_worker(optimizer, 39)
     stepped(optimizer)  # of a worker that has come late
     rates.step()
     assert (rates.last_epoch, rates.get_last_lr()) == (40, [0.5**4])
     stepped(other)
     stepped(optimizer)
     rates.step()
-    assert rates.last_epoch == 42
+    assert rates.last_epoch == 41
+
+
+def test_schedulers_of_two_optimizers_in_turn_have_the_rates_they_have_alone() -> None:
+    """As of a GAN, whose discriminator makes two steps for each of the generator."""
+
+    def rates_of(prepare: Callable[..., Any]) -> list[list[float]]:
+        made = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0) for _ in range(2)]
+        rates = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in made]
+        one, other, slow, fast = prepare(*made, *rates)
+        seen = []
+        for _ in range(5):
+            stepped(one)
+            slow.step()
+            for _ in range(2):
+                stepped(other)
+                fast.step()
+            seen.append([*slow.get_last_lr(), *fast.get_last_lr()])
+        return seen
+
+    strategy = wl.distribute.ParameterServerStrategy()
+    shared = rates_of(lambda *things: wl.training.torch.prepare(strategy, *things))
+    np.testing.assert_allclose(shared, rates_of(lambda *things: things), rtol=1e-12)
+
+
+def test_a_run_that_resumes_makes_its_first_step_at_the_rate_where_it_was(tmp_path: Path) -> None:
+    alone = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    for _ in range(25):
+        stepped(alone)
+    module = torch.nn.ParameterList(alone.param_groups[0]["params"])
+    alone.state[module[0]]["step"] = 25.0  # which plain SGD does not count
+    wl.training.torch.write_checkpoint(str(tmp_path), module, alone)
+    fresh = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(1))])
+    optimizer = torch.optim.SGD(fresh.parameters(), lr=1.0)
+    rates = torch.optim.lr_scheduler.StepLR(optimizer, 10, gamma=0.5)
+    _, optimizer, rates = wl.training.torch.prepare(resumed(tmp_path), fresh, optimizer, rates)
+    assert (rates.last_epoch, optimizer.param_groups[0]["lr"]) == (25, 0.25)
+    stepped(optimizer)
+    rates.step()
+    assert rates.last_epoch == 26
+
+
+@pytest.mark.parametrize("make", [through_a_session, wl.distribute.ParameterServerStrategy])
+def test_a_step_that_a_grad_scaler_leaves_out_counts_as_it_does_alone(
+    make: Callable[[], Any],
+) -> None:
+    optimizer, rates, _ = scheduled(make(), step_size=10)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    [parameter] = optimizer.param_groups[0]["params"]
+    for scale in (1.0, float("inf"), 1.0):
+        scaler.scale((parameter * scale).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        rates.step()
+        optimizer.zero_grad()
+    assert (rates.last_epoch, int(optimizer.updates.total)) == (3, 3)
+
+
+def test_a_scheduler_that_was_made_too_late_is_refused() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    shared = wl.training.torch.prepare(wl.distribute.ParameterServerStrategy(), optimizer)
+    late = torch.optim.lr_scheduler.StepLR(shared, 10)
+    with pytest.raises(ValueError, match="made after its optimizer was shared"):
+        wl.training.torch.JobScheduler(late, shared)
 
 
 @pytest.mark.parametrize("steps", [0, 3])

@@ -7,7 +7,7 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.optimizer import Optimizer
 from ..own_optimizer import Deltas
-from ..torch_bridge.rules import TorchRules, has_stepped
+from ..torch_bridge.rules import TorchRules, has_stepped, refuse_several_losses
 from ..torch_bridge.state import TorchState
 from .shared_variables import SharedVariables
 
@@ -39,6 +39,7 @@ class TorchTrainer:
         tensors: Mapping[str, Any],
     ) -> None:
         self._optimizer, self._tensors = optimizer, tensors
+        refuse_several_losses(optimizer, "take another optimizer")
         other = shared.trained_by_another(optimizer, trained)
         reason = f"updates a weight that another optimizer updates, too ({other!r})"
         self.groups = TorchRules(optimizer, deltas, reason=None if other is None else reason)

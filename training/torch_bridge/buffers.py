@@ -21,6 +21,7 @@ from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from .names import named_buffers
 from .tensors import HostCopies, Targets, to_array
+from .updates import JobUpdates
 
 _AVERAGES = ("running_", "moving_")
 _COUNTER = "num_batches_tracked"
@@ -64,19 +65,25 @@ class Buffers:
         module: Whose they are; None: there are none.
         prefix: Comes first in their names.
         strategy: Strategy of the job. Of workers in sync only averages are kept.
+        updates: Counter of an optimizer's updates; None: it has none.
 
     Attributes:
         tensors: By name.
         averages: Those of them that all workers share, with the counters of their batches.
     """
 
-    def __init__(self, module: Any, prefix: str, strategy: Strategy) -> None:
+    def __init__(
+        self, module: Any, prefix: str, strategy: Strategy, updates: JobUpdates | None = None
+    ) -> None:
         in_sync = strategy.extended.num_replicas_in_sync > 1
         alone = strategy.extended.alone is not None  # where stores work on the program's memory
         self._every = {} if alone else _strategies.setdefault(strategy, {})
         every = {} if module is None else named_buffers(module, prefix)
         names = {id(buffer): name for name, buffer in every.items()}
         self._layers = [] if module is None else list(_layers(module, names))
+        if updates is not None:
+            every[updates.name] = updates.total
+            self._layers.append(_Layer(0.0, (), updates.name))
         shared = {name for layer in self._layers for name in (*layer.averages, layer.counter)}
         self.averages = {name: tensor for name, tensor in every.items() if name in shared}
         others = {} if in_sync else {n: t for n, t in every.items() if n not in shared}

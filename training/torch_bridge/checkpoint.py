@@ -23,6 +23,7 @@ from ..extras import require
 from ..rule_table import optimizer_of, place_torch
 from .names import named_buffers, named_parameters
 from .tensors import to_array
+from .updates import name_of_updates
 
 _Slots = Mapping[str, tuple[str, float]]
 
@@ -119,6 +120,8 @@ def write_checkpoint(
     for each, buffer in named_buffers(module, name).items():
         value = to_array(buffer)
         saved[each] = SavedVariable(value, {}, 0, None, trainable=value.dtype.kind not in "iub")
+    counter = name_of_updates(names.values(), name)
+    saved[counter] = SavedVariable(np.array(steps, np.int64), {}, 0, None, trainable=False)
     path = new_checkpoint_path(model_dir, steps if global_step is None else global_step)
     write_variables(path, saved, {}, steps if global_step is None else global_step)
     return path

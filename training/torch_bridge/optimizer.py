@@ -5,25 +5,27 @@ is written in place, so ``torch.compile``, hooks and references to them go on wo
 pushes the gradients and loads what comes back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
-from ..array_store import ArrayStore, PushBeside
+from ..array_store import ArrayStore, PushBeside, Update
 from ..extras import require
 from ..own_optimizer import Deltas, tell_of_half_precision
 from .buffers import Buffers
 from .changes import ProgramChanges, refuse_changes_in_forward
+from .closures import closure_of_all
 from .embedding import Collections
 from .gradients import GradientsInSync
 from .in_place import StepsInPlace
 from .names import SHARED, named_parameters
-from .rules import TorchRules, has_stepped, take_scale_out
+from .rules import TorchRules, has_stepped, refuse_several_losses, take_scale_out
 from .server_state import StateOnServers, StepsOfState
 from .tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
+from .updates import JobUpdates, has_scheduler, name_of_updates
 from .worker_state import StateOnWorker
 
 torch: Any = require("torch", "torch")
@@ -61,6 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     Attributes:
         store: Parameters and buffers by name.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
+        updates: How often it was applied; None: no scheduler was made with it before.
 
     Raises:
         MissingExtraError: PyTorch is not installed.
@@ -85,7 +88,14 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._wrap(optimizer)
         self._parameters = named_parameters(optimizer, module, name)
         self._collections = Collections(module, strategy)
-        self._buffers = Buffers(module, name, strategy)
+        self.updates = None
+        if has_scheduler(optimizer):
+            self.updates = JobUpdates(name_of_updates(self._parameters, name))
+        self._buffers = Buffers(module, name, strategy, self.updates)
+        if self._collections:
+            refuse_several_losses(
+                optimizer, "take another optimizer for a module with an EmbeddingBagCollection"
+            )
         self._rules = TorchRules(optimizer, deltas)
         self.worker_reason = self._rules.worker_reason
         on_worker = self.worker_reason is not None
@@ -219,8 +229,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Push the gradients, and load the values that come back.
 
+        Args:
+            closure: Computes the loss and the gradients. An optimizer on this worker calls it as
+                often as it does alone; for one on the servers it is called once.
+
         Returns:
-            What ``closure`` returned; None without one.
+            What ``closure`` returned first, of workers in sync averaged where the optimizer is on
+            the worker; None without one.
 
         Raises:
             ConfigurationError: The program has changed gradients of a worker in sync, without
@@ -230,8 +245,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             ShapeMismatchError: A parameter has another shape than when it was wrapped.
             WindlassError: What the session with the servers raises.
         """
-        loss = None
+        loss, state = None, self._own_state
+        if self.updates is not None:
+            self.updates.add()
         if closure is not None:
+            if state is not None and not self._collections:  # whose rows are those of one loss
+                return self._step_by_closure(state, closure)
             with torch.enable_grad():
                 loss = closure()
         reduced = self._in_sync is not None and self._in_sync.begin_step()
@@ -239,20 +258,38 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not take_scale_out(self, self._parameters, self.store.strategy):
             self._collections.clear()
             return loss
-        state = self._own_state
         if state is None:
+            update = None
             gradients = self._gradients_for_servers(reduced=reduced)
             if self._in_place.step(gradients):
                 return loss
         else:
             gradients = self._gradients()
-            if self._step_here(state, gradients):
+            if self._step_here(state, partial(state.step, gradients)):
                 return loss
+            update = partial(self._update_here, state)
         self._take_changes()
-        self._values = values = self._exchange(state, gradients, reduced=reduced, beside=beside)
-        self._stepped.load(values)
-        self._buffers.loaded(values)
-        self._in_place.loaded()
+        self._exchange(state, gradients, update, reduced=reduced, beside=beside)
+        return loss
+
+    def _step_by_closure(self, state: StateOnWorker, closure: Callable[[], Any]) -> Any:
+        """A step of an optimizer on this worker, which is given the closure itself."""
+        if self._in_sync is not None:
+            closure = closure_of_all(closure, self._gradients, self._in_sync, self.store)
+        loss: Any = None
+
+        def update() -> None:
+            nonlocal loss
+            loss = state.step_by(closure)
+
+        if not self._step_here(state, update):
+            self._take_changes()
+            try:
+                update()
+                made = self._added([n for n, p in self._parameters.items() if p.grad is not None])
+                self._exchange(state, {}, lambda _: made, reduced=self._in_sync is not None)
+            finally:
+                state.undo_refused()
         return loss
 
     def _gradients_for_servers(self, *, reduced: bool) -> dict[str, Any]:
@@ -280,11 +317,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self,
         state: StateOnWorker | None,
         gradients: Mapping[str, Any],
+        update: Update | None,
         *,
         reduced: bool,
-        beside: PushBeside | None,
-    ) -> Any:
-        """Push a step and what it has made of buffers; the values that come back."""
+        beside: PushBeside | None = None,
+    ) -> None:
+        """Push a step and what it has made of buffers; load the values that come back."""
         exchange = partial(
             self.store.exchange,
             gradients,
@@ -294,15 +332,19 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             beside=beside,
         )
         if state is None:
-            return exchange()
-        try:
-            return exchange(update=partial(self._update_here, state), kept=state.pushed)
-        except NonFiniteGradientError:  # what was refused is in the parameters by now
-            self._stepped.load(self._values)
-            self._buffers.loaded(self._values)
-            raise
-        finally:
-            state.undo_refused()
+            self._values = exchange()
+        else:
+            try:
+                self._values = exchange(update=update, kept=state.pushed)
+            except NonFiniteGradientError:  # what was refused is in the parameters by now
+                self._stepped.load(self._values)
+                self._buffers.loaded(self._values)
+                raise
+            finally:
+                state.undo_refused()
+        self._stepped.load(self._values)
+        self._buffers.loaded(self._values)
+        self._in_place.loaded()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As ``Optimizer.zero_grad``; gradients of an ``EmbeddingBagCollection``, too."""
@@ -322,19 +364,31 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     parameter = self._parameters[name]
                     parameter.grad = from_gradient(gradient, parameter)
         state.step(gradients)
+        return self._added(gradients)
+
+    def _added(self, gradients: Collection[str]) -> Mapping[str, Any]:
+        """What parameters have more than the values that were loaded last.
+
+        Args:
+            gradients: Names of those with a gradient; of others, those that have changed.
+        """
         others = [name for name in self._parameters if name not in gradients]
         changed = self._stepped.changed(others, self._values)  # by the program
         after = self._results.gradients({n: self._parameters[n] for n in (*gradients, *changed)})
         return {name: array - self._values[name] for name, array in after.items()}
 
-    def _step_here(self, state: StateOnWorker, gradients: Mapping[str, Any]) -> bool:
+    def _step_here(self, state: StateOnWorker, update: Callable[[], object]) -> bool:
         """Make a step of an optimizer on this worker where no other process has the parameters.
+
+        Args:
+            state: Of the optimizer.
+            update: Makes the step.
 
         Returns:
             Whether that could be done.
         """
         try:
-            counts = self._in_place.step_by(lambda: state.step(gradients))
+            counts = self._in_place.step_by(update)
             if counts:
                 state.keep_in_place()
         finally:
@@ -348,8 +402,10 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Whether a GradScaler leaves it to :meth:`step` to take its scale out, or to do nothing.
 
         It cannot do so itself where all workers in sync skip a step together, and for gradients of
-        an ``EmbeddingBagCollection``.
+        an ``EmbeddingBagCollection``. It asks before each step.
         """
+        if self.updates is not None:
+            self.updates.is_scaled = True
         return self._in_sync is not None or bool(self._collections)
 
     @property

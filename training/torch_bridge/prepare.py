@@ -1,5 +1,6 @@
 """PyTorch: what a program trains with, each thing as one of several workers needs it."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -168,44 +169,58 @@ def _why_not(loader: Any) -> str:
 
 
 class JobScheduler:
-    """A scheduler that counts the steps of the job, also those of other workers and earlier runs.
+    """A scheduler that counts the updates of its optimizer, by all workers and in earlier runs.
 
     Anything but :meth:`step` is an attribute of the scheduler.
 
     Args:
         scheduler: Made with the optimizer before it was shared.
         optimizer: The shared one.
+
+    Raises:
+        ValueError: The scheduler was made after the optimizer was shared.
     """
 
     def __init__(self, scheduler: Any, optimizer: DistributedOptimizer) -> None:
-        self._scheduler = scheduler
-        self._store = optimizer.store
-        self._own_steps = self._seen = 0
+        if optimizer.updates is None:
+            raise ValueError(
+                f"this {type(scheduler).__name__} was made after its optimizer was shared, which "
+                "counts no updates for it: make it before, or step it as it is"
+            )
+        self._scheduler, self._updates = scheduler, optimizer.updates
+        self._own = self._updates.own
         # The scheduler looks whether the optimizer that it was made with has stepped before it.
         scheduler.optimizer._opt_called = True
-        optimizer.register_step_post_hook(self._count)
-
-    def _count(self, *_: Any) -> None:
-        self._own_steps += 1
+        self._total = getattr(scheduler, "last_epoch", 0)
+        self._follow()
 
     def step(self) -> None:
-        """Go on to the job's step.
+        """Go on by the updates that were made since.
 
         Raises:
             ConfigurationError: The optimizer has not stepped exactly once since the last call.
         """
-        steps, self._seen = self._own_steps - self._seen, self._own_steps
-        if steps != 1:
+        updates = self._updates
+        made = updates.own - self._own
+        if not made and updates.is_scaled:  # PyTorch, too, counts a step that is left out
+            updates.add()
+        elif made != 1:
             kind = type(self._scheduler).__name__
             raise ConfigurationError(
-                f"{kind}.step() was called after {steps} steps of its optimizer, and a scheduler "
-                "that prepare was given counts the steps of the job: call it after each one, or, "
-                "where its unit is the epoch, leave it out of prepare"
+                f"{kind}.step() was called after {made} steps of its optimizer, and a scheduler "
+                "that prepare was given counts its steps by all workers: call it after each one, "
+                "or, where its unit is the epoch, leave it out of prepare"
             )
-        last = getattr(self._scheduler, "total_steps", None)  # some refuse to go beyond
-        until = max(self._store.step, self._own_steps)  # some strategies count none
-        while self._scheduler.last_epoch < (until if last is None else min(until, last)):
-            self._scheduler.step()
+        self._own = updates.own
+        self._follow()
+
+    def _follow(self) -> None:
+        total = int(self._updates.total)
+        last = getattr(self._scheduler, "total_steps", math.inf)  # some refuse to go beyond
+        for _ in range(self._total, total):
+            if getattr(self._scheduler, "last_epoch", 0) < last:
+                self._scheduler.step()
+        self._total = max(self._total, total)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)

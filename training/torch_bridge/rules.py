@@ -4,7 +4,7 @@ Each parameter group has a rule of its own, whose settings follow the group: wha
 program sets counts from the next step on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...core.arrays.indexed_slices import IndexedSlices
@@ -37,16 +37,11 @@ class TorchRules:
         have_state: Whether the servers keep more than the parameters, such as moments.
 
     Raises:
-        ConfigurationError: It computes several losses in a step; or it has no rule, and deltas are
-            forbidden.
+        ConfigurationError: It is differentiable; or it has no rule, and deltas are forbidden.
     """
 
     def __init__(self, optimizer: Any, deltas: Deltas, *, reason: str | None = None) -> None:
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise ConfigurationError(
-                "LBFGS computes several losses in a step, each of which would need all workers; "
-                "take another optimizer"
-            )
+        _refuse_differentiable(optimizer)
         self._optimizer, self.kind = optimizer, type(optimizer).__name__
         wanted = [
             self._place(group) if reason is None else OnWorker(reason)
@@ -148,12 +143,49 @@ def has_stepped(optimizer: Any) -> bool:
     return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
 
 
-def step_without_hooks(optimizer: Any) -> None:
-    """Make an optimizer's own step, without the hooks that are called around a shared one."""
+def refuse_several_losses(optimizer: Any, remedy: str) -> None:
+    """Refuse an optimizer that computes several losses in a step, where it is given one.
+
+    Args:
+        optimizer: Optimizer of ``torch.optim``.
+        remedy: What to do instead, as an imperative.
+
+    Raises:
+        ConfigurationError: It is ``LBFGS``.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigurationError(
+            f"LBFGS computes several losses in a step, and here it is given one; {remedy}",
+            optimizer="LBFGS",
+        )
+
+
+def _refuse_differentiable(optimizer: Any) -> None:
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        kind = type(optimizer).__name__
+        raise ConfigurationError(
+            f"this {kind} is differentiable, and a shared step writes values into its parameters, "
+            f"through which nothing can be differentiated. Keep the {kind} of the inner loop as it "
+            "is, and share the optimizer of what is learned through it",
+            optimizer=kind,
+        )
+
+
+def step_without_hooks(optimizer: Any, *closure: Callable[[], Any]) -> Any:
+    """Make an optimizer's own step, without the hooks that are called around a shared one.
+
+    Args:
+        optimizer: Optimizer of PyTorch.
+        closure: What its ``step`` is given: a closure, or nothing.
+
+    Returns:
+        What it returned.
+    """
     step = type(optimizer).step
     plain = step.__wrapped__ if getattr(step, "hooked", False) else step
-    plain(optimizer)
+    loss = plain(optimizer, *closure)
     optimizer._opt_called = True  # as a scheduler that was made with it looks for
+    return loss
 
 
 def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Strategy) -> bool:

@@ -4,7 +4,7 @@ A step on this worker changes the optimizer's state before it is known whether i
 in place push nothing: the store asks for the state when it needs it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...distribute.strategies.finite_updates import not_finite
@@ -66,6 +66,11 @@ class StateOnWorker:
         if not_finite(gradients) is not None:
             self._before = StateCopy(self._optimizer)
         step_without_hooks(self._optimizer)  # which are called around the whole step
+
+    def step_by(self, closure: Callable[[], Any]) -> Any:
+        """As :meth:`step`, of an optimizer that computes losses and gradients by a closure."""
+        self._before = StateCopy(self._optimizer)
+        return step_without_hooks(self._optimizer, closure)
 
     def pushed(self) -> Mapping[str, Any]:
         """What to push with a step that counts."""
