@@ -4,6 +4,9 @@ from enum import StrEnum
 
 from .exit_codes import ExitCode
 
+LONGEST_FIRST_STEP_S = 60.0
+"""So long a task waits, after its own first step, for those of others at most."""
+
 
 class Phase(StrEnum):
     """Where a job stands."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.process.waiting import FIRST_S
+from ..core.states import LONGEST_FIRST_STEP_S
 
 if TYPE_CHECKING:
     from ..client.chief.membership import Membership
@@ -20,7 +21,6 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _LEAST_S = 10.0
-_LONGEST_S = 60.0
 
 
 class FirstSteps:
@@ -46,7 +46,7 @@ class FirstSteps:
             check: Called while waiting; raises to give up.
         """
         now = time.monotonic()
-        limit_s = min(_LONGEST_S, _LEAST_S + 2 * (now - self._began))
+        limit_s = min(LONGEST_FIRST_STEP_S, _LEAST_S + 2 * (now - self._began))
         tells_at, until = now + FIRST_S, now + limit_s
         others = "others"
         try:

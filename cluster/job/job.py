@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from ...core.errors import OtherJobError, PeerLostError, RefusedError
 from ...core.exit_codes import is_retryable
 from ...core.report import PsCounters, TaskEnd, TaskReport
-from ...core.states import Outcome, Phase, State
+from ...core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
 from ...core.task import Incarnation, TaskId, is_other_job
 from ..roles import EVALUATOR, PS
 from .barrier import JobBarrier
@@ -210,23 +210,25 @@ class Job:
         over = (State.DONE, State.FAILED)
         return missing, [task for task in missing if self.members[task].state in over]
 
-    def yet_to_begin(self, who: TaskId) -> list[TaskId]:
+    def yet_to_begin(self, who: TaskId, now: float) -> list[TaskId]:
         """Tasks at work besides ``who`` that have made no step, and are not at a barrier before it.
 
-        A task without a program of its own makes none.
+        A task without a program of its own makes none, and so does one that is at work for longer
+        than others would wait for it: a chief that only saves and evaluates.
         """
         return [
             member.task
             for member in self.members.at_work()
             if member.task != who
             and not member.report.steps
+            and now - member.since <= LONGEST_FIRST_STEP_S
             and not self._barrier.has(Incarnation(member.task, member.generation))
         ]
 
-    def is_held(self, who: Incarnation) -> bool:
+    def is_held(self, who: Incarnation, now: float) -> bool:
         """Whether a task that has made its first step is to wait for those of others."""
         has_program = not self.members[who.task].report.serves
-        return self.holds_first_steps and has_program and bool(self.yet_to_begin(who.task))
+        return self.holds_first_steps and has_program and bool(self.yet_to_begin(who.task, now))
 
     def ps_answered(
         self, task: TaskId, generation: int, counters: PsCounters, *, now: float

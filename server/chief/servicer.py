@@ -114,7 +114,7 @@ class ChiefServicer:
                     is_gone=_has_ended(job.members.get(task)),
                     serves=request.serves,
                 )
-                phase, reason, held = job.phase, job.reason, job.is_held(who)
+                phase, reason, held = job.phase, job.reason, job.is_held(who, now)
         except OtherJobError as error:
             log.warning("refused: %s", error)
             raise
@@ -138,7 +138,7 @@ class ChiefServicer:
         knows = codec.PHASES.from_wire(request.knows) if request.knows else Phase.RUNNING
         with self._locked_job.open() as (job, now):
             phase = job.heartbeat(who, report, now=now, knows=knows)
-            reason, held = job.reason, job.is_held(who)
+            reason, held = job.reason, job.is_held(who, now)
         cut = self._locked_job.cuts.number
         return chief_pb2.HeartbeatResponse(
             phase=codec.PHASES.to_wire(phase), reason=reason, cut=cut, held=held

@@ -345,8 +345,8 @@ class JobLeader:
 
     def tell_first_steps(self) -> str:
         """Have the status say whose first step the chief waits for; returns their short names."""
-        with self.locked_job.open() as (job, _):
-            names = ", ".join(each.short for each in job.yet_to_begin(self._task.task))
+        with self.locked_job.open() as (job, now):
+            names = ", ".join(each.short for each in job.yet_to_begin(self._task.task, now))
             job.wait_for(f"waiting for the first step of {names}" if names else "")
         return names
 

@@ -5,7 +5,7 @@ import pytest
 from windlass.cluster.job.job import Job
 from windlass.core.errors import FencedError, RefusedError
 from windlass.core.report import PsCounters, TaskEnd, TaskReport
-from windlass.core.states import Outcome, Phase, State
+from windlass.core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.bounds import MAX_GENERATION
 
@@ -409,8 +409,8 @@ def test_a_chief_that_leaves_a_stopping_job_has_it_stopped() -> None:
     assert job.phase is Phase.STOPPED
 
 
-def _held(job: Job, lives: dict[TaskId, Incarnation]) -> list[TaskId]:
-    return [task for task in (CHIEF, W0, W1) if job.is_held(lives[task])]
+def _held(job: Job, lives: dict[TaskId, Incarnation], now: float = 1) -> list[TaskId]:
+    return [task for task in (CHIEF, W0, W1) if job.is_held(lives[task], now)]
 
 
 def test_a_job_that_begins_together_holds_who_has_made_a_step_until_all_have() -> None:
@@ -420,12 +420,23 @@ def test_a_job_that_begins_together_holds_who_has_made_a_step_until_all_have() -
     assert _held(job, lives) == [CHIEF, W0, W1]
     job.heartbeat(lives[CHIEF], TaskReport(steps=1), now=1)
     job.heartbeat(lives[W0], TaskReport(steps=1), now=1)
-    assert job.yet_to_begin(CHIEF) == [W1]
+    assert job.yet_to_begin(CHIEF, 1) == [W1]
     assert _held(job, lives) == [CHIEF, W0]
     job.heartbeat(lives[W1], TaskReport(steps=1), now=1)
     assert not _held(job, lives)
     job.register(W1, now=2)  # started again: the others have begun, and need not wait twice
-    assert not job.is_held(job.register(W1, now=2))
+    assert not job.is_held(job.register(W1, now=2), 2)
+
+
+def test_a_chief_that_never_makes_a_step_holds_no_worker_that_comes_after_a_minute() -> None:
+    job, lives = _job()
+    job.holds_first_steps = True
+    for worker in (W0, W1):
+        job.heartbeat(lives[worker], TaskReport(steps=1), now=1)
+    assert _held(job, lives) == [W0, W1]
+    late = 1 + LONGEST_FIRST_STEP_S
+    lives[W1] = job.register(W1, now=late)
+    assert not job.is_held(lives[W1], late)
 
 
 def test_who_makes_no_step_of_its_own_holds_nobody() -> None:
@@ -433,12 +444,12 @@ def test_who_makes_no_step_of_its_own_holds_nobody() -> None:
     job.holds_first_steps = True
     job.heartbeat(lives[CHIEF], TaskReport(steps=1), now=1)
     job.heartbeat(lives[W0], TaskReport(serves=True), now=1)
-    assert not job.is_held(lives[W0])
-    assert job.yet_to_begin(CHIEF) == [W1]
+    assert not job.is_held(lives[W0], 1)
+    assert job.yet_to_begin(CHIEF, 1) == [W1]
     job.arrive(lives[W1], 1, now=1)
     assert not _held(job, lives), "one at a barrier may wait for the chief"
     job.arrive(lives[CHIEF], 1, now=1)
     job.arrive(lives[W0], 1, now=1)  # the barrier is over
-    assert job.yet_to_begin(CHIEF) == [W1]
+    assert job.yet_to_begin(CHIEF, 1) == [W1]
     job.finish(lives[W1], TaskEnd(Outcome.DONE), TaskReport(), now=2)
     assert not _held(job, lives)
