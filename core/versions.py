@@ -7,7 +7,7 @@ from importlib import metadata
 from .errors import ProtocolMismatchError
 
 # Increased when the wire contract changes incompatibly; see proto/README.md.
-PROTOCOL = 6
+PROTOCOL = 7
 
 
 @dataclass(frozen=True, slots=True)

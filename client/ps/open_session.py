@@ -62,9 +62,9 @@ class OpenSession:
         self._timeout_s = request_timeout_s
         self.choice: ConnectionChoice = reached.choice
         self._shared: SharedPayloads | None = None
+        self._confirms_reads = reached.welcome.confirms_reads  # others follow the ps
         if reached.choice.kind is ConnectionKind.SHARED_MEMORY:
-            self._shared = SharedPayloads(self._connection)
-        self._confirms_reads = reached.welcome.confirms_reads
+            self._shared = SharedPayloads(self._connection, keeps_pushes=self._confirms_reads)
         self._max_step_bytes = reached.welcome.max_step_bytes
         self._layouts: dict[int, WireLayout] = {}
         self._pulls: dict[int, int] = {}  # pull layout → the request that brought it last
@@ -119,7 +119,7 @@ class OpenSession:
                 self._is_deferred = self._confirms_reads and request.push is None
             if not self._has_room(self._sent):
                 self._sent = replace(self._sent, answer_bytes=0)
-            segment = self._segment(self._sent.payload_bytes, self._sent.answer_bytes)
+            segment = self._segment(self._sent)
             if segment is None:
                 self._parts = _gather(self._sent)
                 return
@@ -152,12 +152,15 @@ class OpenSession:
         end = answer_start(request.payload_bytes) + request.answer_bytes
         return end - HEADER_BYTES <= self._max_step_bytes
 
-    def _segment(self, size: int, answer_bytes: int) -> SharedSegment | None:
+    def _segment(self, request: StepRequest) -> SharedSegment | None:
         """A segment for a large payload or answer, which the ps has; None: both travel."""
+        size, answer_bytes = request.payload_bytes, request.answer_bytes
         if self._shared is None or max(size, answer_bytes) <= SMALL_BYTES:
             return None
         try:
-            segment, offer = self._shared.prepare(size, answer_bytes)
+            segment, offer = self._shared.prepare(
+                size, answer_bytes, pushes=request.push is not None
+            )
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
             self._request = detach(self._request)
@@ -173,9 +176,8 @@ class OpenSession:
         shared, request, sent = self._shared, self._request, self._sent
         if shared is None or shared.segment is None:
             raise ConnectionError("the step was not prepared")
-        in_segment = replace(sent, in_segment=True, segment_bytes=sent.payload_bytes)
         try:
-            self._connection.send(self._messages(in_segment, early_reply=False))
+            self._connection.send(self._messages(shared.placed(sent), early_reply=False))
             write_plain(sent, shared.segment)
         except BaseException:
             self._connection.cancel()  # the ps waits for the rest
@@ -358,7 +360,7 @@ class OpenSession:
         except WindlassError:
             # The ps may be reading the push yet: what comes next must not be written over it.
             if self._shared is not None:
-                self._shared.drop_segment()
+                self._shared.drop_segments()
             raise
 
     def _read_reply(self, request: StepRequest, target: PullTarget) -> PushResult:

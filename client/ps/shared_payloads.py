@@ -16,7 +16,7 @@ from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import RefusedError
 from ...core.rules.definitions import ShardKey
 from ...core.wire import codec
-from ...core.wire.memory import HEADER_BYTES, MemoryRegion
+from ...core.wire.memory import HEADER_BYTES, MOST_SEGMENTS, MemoryRegion
 from ...core.wire.steps import Encoding, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
@@ -33,25 +33,40 @@ OVERLAPPED_BYTES = 2 * 1024 * 1024
 
 
 class SharedPayloads:
-    """Our segment and the slabs of a ps, for as long as a connection lasts.
+    """Our segments and the slabs of a ps, for as long as a connection lasts.
 
     Args:
         connection: Passes files.
+        keeps_pushes: Whether a push stays in its segment until the next one is answered, so that a
+            ps which follows may be behind by one: there are two segments then.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, keeps_pushes: bool = False) -> None:
         self._connection = connection
+        self._keeps_pushes = keeps_pushes
         self._regions: dict[ShardKey, MemoryRegion | None] = {}  # None: in no memory of ours
         self._slabs: dict[int, SharedSegment] = {}
         self._pulls: dict[int, tuple[WireLayout, DirectPull | None]] = {}
-        self.segment: SharedSegment | None = None
+        self._segments: dict[int, SharedSegment] = {}
+        self._number = 0
+        self._kept: int | None = None  # the segment of the last push
+
+    @property
+    def segment(self) -> SharedSegment | None:
+        """That of the step under way, or of the last one that had one."""
+        return self._segments.get(self._number)
 
     # -- pushing -----------------------------------------------------------------------------
 
     def prepare(
-        self, payload_bytes: int, answer_bytes: int = 0
+        self, payload_bytes: int, answer_bytes: int = 0, *, pushes: bool = False
     ) -> tuple[SharedSegment, session_pb2.Segment | None]:
         """A segment with room for a payload, and for the values of an answer behind it.
+
+        Args:
+            payload_bytes: Size of the payload. Unit: bytes.
+            answer_bytes: Size of the values. Unit: bytes.
+            pushes: Whether the payload is that of a push.
 
         Returns:
             The segment, and the message that it has to be handed over with if it is a new one.
@@ -59,17 +74,37 @@ class SharedPayloads:
         Raises:
             OSError: The kernel refused.
         """
+        if self._kept is not None:
+            self._number = MOST_SEGMENTS - 1 - self._kept
+        if pushes and self._keeps_pushes:
+            self._kept = self._number
         segment, num_bytes = self.segment, answer_start(payload_bytes) + answer_bytes
         if segment is not None and num_bytes <= segment.num_bytes:
             return segment, None
-        self.drop_segment()
+        self._drop(self._number)
         num_bytes = max(num_bytes - HEADER_BYTES, FIRST_SEGMENT_BYTES)
-        segment = self.segment = SharedSegment.create(num_bytes)
-        return segment, session_pb2.Segment(num_bytes=segment.num_bytes)
+        segment = self._segments[self._number] = SharedSegment.create(num_bytes)
+        return segment, session_pb2.Segment(number=self._number, num_bytes=segment.num_bytes)
 
-    def drop_segment(self) -> None:
-        """Forget our segment: the ps may yet be reading a push that failed."""
-        segment, self.segment = self.segment, None
+    def placed(self, request: StepRequest) -> StepRequest:
+        """A step as it is sent whose payload is in the segment that was prepared."""
+        return replace(
+            request,
+            in_segment=True,
+            segment=self._number,
+            keeps_payload=self._kept == self._number,
+            segment_bytes=request.payload_bytes,
+        )
+
+    def drop_segments(self) -> None:
+        """Forget our segments: the ps may yet be reading a push that failed, and others the one
+        before it.
+        """
+        for number in list(self._segments):
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        segment = self._segments.pop(number, None)
         if segment is not None:
             segment.close()
 
@@ -159,7 +194,7 @@ class SharedPayloads:
 
     def close(self) -> None:
         """Forget everything; memory goes with the last array of it."""
-        self.drop_segment()
+        self.drop_segments()
         self._slabs.clear()
         self._pulls.clear()
 

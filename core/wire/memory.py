@@ -7,6 +7,9 @@ from ..arrays.dtypes import Array, DType
 HEADER_BYTES = 64
 """A cache line of counters, with which every segment of shared memory begins."""
 
+MOST_SEGMENTS = 2
+"""So many segments a worker has in a session, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryLocation:

@@ -127,8 +127,10 @@ class StepRequest:
             keys.
         pull_rows: Per entry of ``pull`` that is not dense, row numbers or keys.
         values: The pushed values, in the layout's order.
-        in_segment: Whether the row numbers and values are in the last segment handed over, after
-            its header.
+        in_segment: Whether the row numbers and values are in a segment of the worker's, after its
+            header.
+        segment: Number of that segment.
+        keeps_payload: Whether they stay there until the worker's next push is answered.
         segment_bytes: Size of the row numbers and values there. Unit: bytes.
         answer_bytes: Size of the pulled rows, which may be put into that segment; 0: they may not.
             Unit: bytes.
@@ -152,6 +154,8 @@ class StepRequest:
     pull_rows: Sequence[Array] = ()
     values: Sequence[PayloadPart] = ()
     in_segment: bool = False
+    segment: int = 0
+    keeps_payload: bool = False
     segment_bytes: int = 0
     answer_bytes: int = 0
     direct_bytes: int = 0
@@ -221,6 +225,8 @@ class StepHeader:
         early_reply: Whether values of a shard may be sent as soon as its push is applied.
         hyperparameters: Changed fields of the update rules of this push.
         closure: Closure in which the push is made; ``sequence`` is its number there.
+        keeps_payload: Whether a payload in a segment stays there until the worker's next push is
+            answered; else until this step is.
     """
 
     request_id: int = 0
@@ -238,6 +244,7 @@ class StepHeader:
     early_reply: bool = False
     hyperparameters: Mapping[str, Any] | None = None
     closure: ClosureRun | None = None
+    keeps_payload: bool = False
 
 
 @dataclass(slots=True)

@@ -307,7 +307,13 @@ class Session:
         )
         changed = self._changed(push_layout, step.hyperparameters)
         push = PushRequest(
-            push_layout, push_rows, info, step.step_increment, changed, payload.segment
+            push_layout,
+            push_rows,
+            info,
+            step.step_increment,
+            changed,
+            payload.segment,
+            step.keeps_payload,
         )
         return push, pull_layout, pull_rows
 

@@ -9,6 +9,7 @@ from ...core.errors import RefusedError, SegmentError
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire import codec
+from ...core.wire.memory import MOST_SEGMENTS
 from ...net.auth.guard import Visitor
 from ...net.connection import Connection, Lender
 from ...net.dial import parse
@@ -122,7 +123,7 @@ class _Messages:
         self._session = session
         self._store = store
         self._settings = settings
-        self._segment: SharedSegment | None = None
+        self._segments: dict[int, SharedSegment] = {}
         self._why_no_segment = "no segment was handed over in this session"
 
     def handle(self, message: session_pb2.ClientMessage, lend: Lender) -> None:
@@ -154,35 +155,47 @@ class _Messages:
                 f"{self._connection.unread_bytes} bytes follow a step that announces {total}"
             )
 
+        segment = self._segments.get(step.segment)
+
         def open_payload() -> Payload:
             if not step.payload_in_segment:
                 return ConnectionPayload(self._connection, lend)
-            if self._segment is None:
+            if segment is None:
                 raise SegmentError(self._why_no_segment)
-            return SegmentPayload(self._segment, step.payload_bytes, self._connection.is_silent)
+            return SegmentPayload(segment, step.payload_bytes, self._connection.is_silent)
 
         header = codec.step_from_wire(step, self._connection.peer)
-        self._session.step(header, open_payload, self._answer(step, lend))
+        self._session.step(header, open_payload, self._answer(step, segment, lend))
 
-    def _answer(self, step: session_pb2.Step, lend: Lender) -> Answer[Any]:
+    def _answer(
+        self, step: session_pb2.Step, segment: SharedSegment | None, lend: Lender
+    ) -> Answer[Any]:
         """Where the values of an answer go: to the worker's segment if it has room for them."""
-        if self._segment is not None and step.payload_in_segment and step.answer_room:
+        if segment is not None and step.payload_in_segment and step.answer_room:
             start = answer_start(step.payload_bytes)
-            room = self._segment.memory[start : start + step.answer_room]
+            room = segment.memory[start : start + step.answer_room]
             if room.size == step.answer_room:
                 return SegmentAnswer(self._connection, room)
         return ConnectionAnswer(self._connection, lend)
 
     def _take_segment(self, message: session_pb2.Segment) -> None:
-        """Map the worker's segment. If that fails, the steps that need it say why."""
-        self._segment = None
+        """Map a segment of the worker. If that fails, the steps that need it say why.
+
+        Raises:
+            RefusedError: It has a number that no segment of a worker has.
+        """
+        if message.number >= MOST_SEGMENTS:
+            raise RefusedError(
+                f"a segment of a worker has a number below {MOST_SEGMENTS}, not {message.number}"
+            )
         descriptor = self._connection.stream.take_descriptor()
+        self._segments.pop(message.number, None)
         most = most_segment_bytes(self._settings.max_step_bytes)
         try:
             segment = SharedSegment.receive(descriptor, message.num_bytes, most=most)
             if not self._settings.shares_move:  # else it is handed on to followers
                 segment.close()  # the mapping stays
-            self._segment = segment
+            self._segments[message.number] = segment
         except RefusedError as error:
             self._why_no_segment = error.message
 

@@ -152,10 +152,10 @@ def test_a_larger_segment_replaces_the_one_before_at_the_follower_too(
     random = np.random.default_rng(1)
     step(pair.session, random, {"large": LARGE})
     pair.define(larger=(900, 1000))
-    step(pair.session, random, {"large": LARGE, "larger": (900, 1000)})
+    for _ in range(3):  # a worker has two segments, and what is gone is said with the next record
+        step(pair.session, random, {"large": LARGE, "larger": (900, 1000)})
     wait_until(pair.are_equal, 10)
-    # The second one brought the first values of "larger"; said with what is sent next. Two more
-    # had the tiles of the copy.
+    # Two had the pushes to "large", two more the tiles of the copy.
     wait_until(lambda: sorted(dropped) == [1, 2, 3, 4], 10)
 
 
@@ -288,3 +288,29 @@ def test_what_is_read_from_memory_counts_once_followers_have_it(
     pushing.join(20)
     np.testing.assert_array_equal(seen[0].reshape(-1), block.value)
     other.close()
+
+
+def test_a_push_is_answered_before_the_follower_has_applied_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.define(large=LARGE)
+    pair.follow()
+    may_go_on, take = threading.Event(), Replayer.take
+
+    def take_late(replayer: Replayer, record: Record) -> None:
+        if isinstance(record, BlockUpdated):
+            may_go_on.wait(30)
+        take(replayer, record)
+
+    monkeypatch.setattr(Replayer, "take", take_late)
+    push = PushPayload({"large": np.ones(LARGE, np.float32)})
+    pair.session.step(push, step_increment=1)
+    next_one = threading.Thread(target=pair.session.step, args=(push,))
+    next_one.start()
+    try:
+        next_one.join(0.5)
+        assert next_one.is_alive(), "its answer says that the first push is applied"
+    finally:
+        may_go_on.set()
+        next_one.join(30)
+    wait_until(pair.are_equal, 10)

@@ -92,6 +92,7 @@ Frames = list[tuple[Any, bytes]]
         ([(step(payload_bytes=10**12), b"")], RefusedError, "0 bytes follow a step that announces"),
         ([(Message(map_slab=session_pb2.MapSlab(number=9)), b"")], RefusedError, "has no slab 9"),
         ([(Message(segment=session_pb2.Segment(num_bytes=9)), b"")], RefusedError, "file"),
+        ([(Message(segment=session_pb2.Segment(number=2)), b"")], RefusedError, "below 2, not 2"),
         (
             [(Message(layout=session_pb2.Layout(layout_id=0)), b"")],
             RefusedError,
@@ -100,7 +101,7 @@ Frames = list[tuple[Any, bytes]]
     ],
     ids=[
         "nothing", "hello-again", "link", "payload-of-none", "no-message", "another-size", "no-payload",
-        "unknown-slab", "segment-without-file", "layout-0",
+        "unknown-slab", "segment-without-file", "third-segment", "layout-0",
     ],
 )  # fmt: skip
 def test_a_session_of_nonsense_ends_with_its_error(

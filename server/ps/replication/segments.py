@@ -1,7 +1,8 @@
 """Segments of workers that a leader hands on, so that its follower reads pushes where they are.
 
-A worker writes the next push over the last one as soon as it has its answer, which waits for the
-follower: so a follower may read a segment as long as answers wait for it, and no longer.
+A worker writes a push over the one before the last as soon as it has the last one's answer, or,
+where it has one segment, over the last one. The answer waits for the follower: so a follower may
+read a segment as long as answers wait for it, and no longer.
 """
 
 import weakref
@@ -14,7 +15,7 @@ from ....core.wire.memory import HEADER_BYTES
 from ....net.shared_memory import FIRST_SEGMENT_BYTES, SharedSegment
 
 _PAGE_BYTES = 4096
-_MAX_SEGMENTS = 4096  # a session has one at a time
+_MAX_SEGMENTS = 8192  # a session has two at a time
 
 
 def most_segment_bytes(max_step_bytes: int) -> int:

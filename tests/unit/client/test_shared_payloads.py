@@ -1,0 +1,57 @@
+"""In which of its segments a worker writes a payload."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from windlass.client.ps.shared_payloads import SharedPayloads
+from windlass.core.wire.steps import StepRequest
+from windlass.net.shared_memory import unavailable
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+
+SIZE = 100_000
+CONNECTION: Any = SimpleNamespace()
+
+
+def prepared(payloads: SharedPayloads, *, pushes: bool) -> tuple[int, bool]:
+    """The number of the segment of a step, and whether it is kept; nothing is handed over twice."""
+    segment, _ = payloads.prepare(SIZE, pushes=pushes)
+    assert payloads.segment is segment
+    placed = payloads.placed(StepRequest())
+    assert placed.in_segment
+    return placed.segment, placed.keeps_payload
+
+
+def test_a_push_that_is_kept_is_written_over_by_the_push_after_the_next_alone() -> None:
+    payloads = SharedPayloads(CONNECTION, keeps_pushes=True)
+    assert prepared(payloads, pushes=False) == (0, False)
+    assert prepared(payloads, pushes=True) == (0, True)
+    for _ in range(2):  # a lookup is answered though a follower may be behind with the push
+        assert prepared(payloads, pushes=False) == (1, False)
+    assert prepared(payloads, pushes=True) == (1, True)
+    assert prepared(payloads, pushes=True) == (0, True)
+    assert prepared(payloads, pushes=True) == (1, True)
+    payloads.close()
+
+
+def test_after_a_step_that_was_refused_nothing_that_was_pushed_is_written_over() -> None:
+    payloads = SharedPayloads(CONNECTION, keeps_pushes=True)
+    before = [payloads.prepare(SIZE, pushes=True)[0] for _ in range(2)]
+    payloads.drop_segments()
+    assert payloads.segment is None
+    for _ in range(3):
+        segment, _ = payloads.prepare(SIZE, pushes=True)
+        assert all(segment is not each for each in before)
+    payloads.close()
+
+
+def test_without_followers_there_is_one_segment() -> None:
+    payloads = SharedPayloads(CONNECTION)
+    first, offer = payloads.prepare(SIZE, pushes=True)
+    assert offer is not None
+    for pushes in (True, False, True):
+        assert prepared(payloads, pushes=pushes) == (0, False)
+        assert payloads.segment is first
+    payloads.close()
