@@ -92,7 +92,6 @@ class SharedPayloads:
             request,
             in_segment=True,
             segment=self._number,
-            keeps_payload=self._kept == self._number,
             segment_bytes=request.payload_bytes,
         )
 

@@ -341,7 +341,6 @@ def step_to_wire(
         gradient_scale=request.gradient_scale,
         payload_in_segment=request.in_segment,
         segment=request.segment,
-        keeps_payload=request.keeps_payload,
         answer_room=request.answer_bytes if request.in_segment else 0,
         direct_bytes=request.direct_bytes,
         known_request=known_request,
@@ -419,7 +418,6 @@ def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepH
         message.early_reply,
         _struct_from_wire(message.hyperparameters) if message.HasField("hyperparameters") else None,
         closure_run_from_wire(message.closure, who) if message.HasField("closure") else None,
-        message.keeps_payload,
     )
 
 

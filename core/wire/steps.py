@@ -130,7 +130,6 @@ class StepRequest:
         in_segment: Whether the row numbers and values are in a segment of the worker's, after its
             header.
         segment: Number of that segment.
-        keeps_payload: Whether they stay there until the worker's next push is answered.
         segment_bytes: Size of the row numbers and values there. Unit: bytes.
         answer_bytes: Size of the pulled rows, which may be put into that segment; 0: they may not.
             Unit: bytes.
@@ -155,7 +154,6 @@ class StepRequest:
     values: Sequence[PayloadPart] = ()
     in_segment: bool = False
     segment: int = 0
-    keeps_payload: bool = False
     segment_bytes: int = 0
     answer_bytes: int = 0
     direct_bytes: int = 0
@@ -225,8 +223,6 @@ class StepHeader:
         early_reply: Whether values of a shard may be sent as soon as its push is applied.
         hyperparameters: Changed fields of the update rules of this push.
         closure: Closure in which the push is made; ``sequence`` is its number there.
-        keeps_payload: Whether a payload in a segment stays there until the worker's next push is
-            answered; else until this step is.
     """
 
     request_id: int = 0
@@ -244,7 +240,6 @@ class StepHeader:
     early_reply: bool = False
     hyperparameters: Mapping[str, Any] | None = None
     closure: ClosureRun | None = None
-    keeps_payload: bool = False
 
 
 @dataclass(slots=True)

@@ -83,20 +83,18 @@ class StepIdentity(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., global_step: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., closure: _Optional[_Union[_session_pb2.ClosureRun, _Mapping]] = ..., **kwargs) -> None: ...
 
 class BlockUpdate(_message.Message):
-    __slots__ = ("block", "step", "parts", "rules", "completes", "stays")
+    __slots__ = ("block", "step", "parts", "rules", "completes")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     COMPLETES_FIELD_NUMBER: _ClassVar[int]
-    STAYS_FIELD_NUMBER: _ClassVar[int]
     block: int
     step: StepIdentity
     parts: _containers.RepeatedCompositeFieldContainer[UpdatePart]
     rules: _containers.RepeatedCompositeFieldContainer[NumberedRule]
     completes: int
-    stays: bool
-    def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[UpdatePart, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[NumberedRule, _Mapping]]] = ..., completes: _Optional[int] = ..., stays: bool = ...) -> None: ...
+    def __init__(self, block: _Optional[int] = ..., step: _Optional[_Union[StepIdentity, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[UpdatePart, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[NumberedRule, _Mapping]]] = ..., completes: _Optional[int] = ...) -> None: ...
 
 class NumberedRule(_message.Message):
     __slots__ = ("number", "rule")

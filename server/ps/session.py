@@ -307,13 +307,7 @@ class Session:
         )
         changed = self._changed(push_layout, step.hyperparameters)
         push = PushRequest(
-            push_layout,
-            push_rows,
-            info,
-            step.step_increment,
-            changed,
-            payload.segment,
-            step.keeps_payload,
+            push_layout, push_rows, info, step.step_increment, changed, payload.segment
         )
         return push, pull_layout, pull_rows
 

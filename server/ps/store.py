@@ -53,8 +53,6 @@ class PushRequest:
         rows: Per numbered range its rows or elements, strictly ascending int64; or keys.
         changed: Id of a bound update rule -> the one to run instead.
         segment: Shared memory that the values are in, if they are.
-        keeps_values: Whether they stay there until the next push of the worker is answered; else
-            until this one is.
     """
 
     layout: Layout
@@ -63,7 +61,6 @@ class PushRequest:
     step_increment: int = 0
     changed: Mapping[int, UpdateRule] = field(default_factory=dict)
     segment: SharedSegment | None = None
-    keeps_values: bool = False
 
 
 _Taken = TypeVar("_Taken")
@@ -248,9 +245,7 @@ class Store:
             # Much that goes by value takes long to send, and the log is not to wait for that.
             is_last = is_last and (push.segment is not None or _num_bytes(work) <= _SMALL_BYTES)
             completes = push.step_increment if is_last else None
-            update = BlockUpdated(
-                block.number, info, tuple(work), push.segment, completes, stays=push.keeps_values
-            )
+            update = BlockUpdated(block.number, info, tuple(work), push.segment, completes)
             run_and_post(block, update, post, self.records)
             return result
 

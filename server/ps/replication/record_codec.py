@@ -109,7 +109,6 @@ class RecordEncoder:
         _step_to_wire(message.step, record.info)
         if record.completes is not None:
             message.completes = record.completes
-        message.stays = record.stays
         if len(self._rules) + len(record.parts) > _MAX_RULES:
             self._rules.clear()  # hyperparameters change in every step
         arrays: list[Array] = []
@@ -158,17 +157,13 @@ class RecordEncoder:
 
 
 def has_arrived(message: pb.Record) -> bool:
-    """Whether a record is about a push whose values came along, or stay where they are.
+    """Whether a record is about a push, whose values came along or stay where they are.
 
     It may be acknowledged before it is carried out: this ps leads only after that. Whoever has the
-    acknowledgement of a record knows that those before it are carried out, so values that stay
-    until the worker's next push is answered stay long enough; others in a worker's segment may
-    change from then on.
+    acknowledgement of a record knows that those before it are carried out, so values in a worker's
+    segment, which stay until its next push is answered, stay long enough.
     """
-    kind = message.WhichOneof("kind")
-    if kind == "update":
-        return message.update.stays or not any(part.segment for part in message.update.parts)
-    return kind in ("values", "complete")
+    return message.WhichOneof("kind") in ("update", "values", "complete")
 
 
 class RecordDecoder:

@@ -24,10 +24,10 @@ class BlockUpdated:
         block: Its number.
         info: With the global step that the leader has resolved.
         segment: Segment of the worker in which values of gradients are; None: in memory of this
-            process. They may be read until the push is answered, which waits for all who read it.
+            process. They may be read until the worker's next push is answered, which waits for all
+            who read this one.
         completes: Increment of the global step, if this is the last block of the push, which is
             complete with it; None: others follow.
-        stays: Whether values in a segment may be read until the worker's next push is answered.
     """
 
     block: int
@@ -35,7 +35,6 @@ class BlockUpdated:
     parts: tuple[UpdatePart, ...]
     segment: SharedSegment | None = None
     completes: int | None = None
-    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Segments of workers that a leader hands on, so that its follower reads pushes where they are.
 
-A worker writes a push over the one before the last as soon as it has the last one's answer, or,
-where it has one segment, over the last one. The answer waits for the follower: so a follower may
-read a segment as long as answers wait for it, and no longer.
+A worker has two where a ps may be followed, and writes a push over the one before the last as soon
+as it has the last one's answer. That waits for the follower: so a follower may read a segment as
+long as answers wait for it, and no longer.
 """
 
 import weakref

@@ -15,24 +15,24 @@ SIZE = 100_000
 CONNECTION: Any = SimpleNamespace()
 
 
-def prepared(payloads: SharedPayloads, *, pushes: bool) -> tuple[int, bool]:
-    """The number of the segment of a step, and whether it is kept; nothing is handed over twice."""
+def prepared(payloads: SharedPayloads, *, pushes: bool) -> int:
+    """The number of the segment of a step."""
     segment, _ = payloads.prepare(SIZE, pushes=pushes)
     assert payloads.segment is segment
     placed = payloads.placed(StepRequest())
     assert placed.in_segment
-    return placed.segment, placed.keeps_payload
+    return placed.segment
 
 
 def test_a_push_that_is_kept_is_written_over_by_the_push_after_the_next_alone() -> None:
     payloads = SharedPayloads(CONNECTION, keeps_pushes=True)
-    assert prepared(payloads, pushes=False) == (0, False)
-    assert prepared(payloads, pushes=True) == (0, True)
+    assert prepared(payloads, pushes=False) == 0
+    assert prepared(payloads, pushes=True) == 0
     for _ in range(2):  # a lookup is answered though a follower may be behind with the push
-        assert prepared(payloads, pushes=False) == (1, False)
-    assert prepared(payloads, pushes=True) == (1, True)
-    assert prepared(payloads, pushes=True) == (0, True)
-    assert prepared(payloads, pushes=True) == (1, True)
+        assert prepared(payloads, pushes=False) == 1
+    assert prepared(payloads, pushes=True) == 1
+    assert prepared(payloads, pushes=True) == 0
+    assert prepared(payloads, pushes=True) == 1
     payloads.close()
 
 
@@ -52,6 +52,6 @@ def test_without_followers_there_is_one_segment() -> None:
     first, offer = payloads.prepare(SIZE, pushes=True)
     assert offer is not None
     for pushes in (True, False, True):
-        assert prepared(payloads, pushes=pushes) == (0, False)
+        assert prepared(payloads, pushes=pushes) == 0
         assert payloads.segment is first
     payloads.close()
