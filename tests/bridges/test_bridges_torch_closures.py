@@ -55,6 +55,19 @@ def test_workers_in_sync_search_along_the_line_of_the_whole_batch(tmp_path: Path
         np.testing.assert_allclose(one[case], plain(case), rtol=1e-8, err_msg=case)
 
 
+def test_steps_beside_step_are_an_error_that_says_what_to_write() -> None:
+    class InTwo(torch_closures.Sharp):
+        def first_step(self) -> None:
+            """As many programs have it."""
+
+    optimizer = InTwo(torch.nn.Linear(1, 1).parameters(), 0.1)
+    shared = wl.training.torch.DistributedOptimizer(optimizer)
+    with pytest.raises(AttributeError, match=r"which InTwo has.*step\(closure\)"):
+        shared.first_step()
+    with pytest.raises(AttributeError, match=r"no attribute 'second_step'$"):
+        shared.second_step()
+
+
 def test_a_closure_and_rows_of_a_collection_do_not_go_together() -> None:
     strategy = wl.distribute.ParameterServerStrategy()
     table = wl.embedding.TableConfig("t", dim=2, vocabulary_size=4)

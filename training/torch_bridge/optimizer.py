@@ -22,8 +22,9 @@ from .embedding import Collections
 from .gradients import GradientsInSync
 from .in_place import StepsInPlace
 from .names import SHARED, named_parameters
+from .optimizer_face import OptimizerFace
 from .rules import TorchRules, has_stepped, refuse_several_losses, take_scale_out
-from .server_state import StateOnServers, StepsOfState
+from .server_state import StepsOfState
 from .tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
 from .updates import JobUpdates, has_scheduler, name_of_updates
 from .worker_state import StateOnWorker
@@ -33,7 +34,7 @@ torch: Any = require("torch", "torch")
 __all__ = ["DistributedModule", "DistributedOptimizer"]
 
 
-class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
+class DistributedOptimizer(OptimizerFace):
     """An optimizer of ``torch.optim`` under a strategy.
 
     ::
@@ -407,85 +408,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.updates is not None:
             self.updates.is_scaled = True
         return self._in_sync is not None or bool(self._collections)
-
-    @property
-    def _kind(self) -> str:
-        return type(self._optimizer).__name__
-
-    @property
-    def state(self) -> Any:
-        """That of the optimizer; of one that runs on the servers none, and changes are an error."""
-        return self._optimizer.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        if self._complete:  # else torch begins one
-            if isinstance(self.state, StateOnServers):
-                self.state.clear()  # refuses
-            self._optimizer.state = state
-
-    def _show_no_state(self) -> None:
-        if self.worker_reason is None and self._rules.have_state:
-            self._optimizer.state = StateOnServers(self._kind)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: the servers are told of all parameters at once.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        if self._complete:
-            raise ConfigurationError(
-                "a DistributedOptimizer takes no further parameters; add the group before the "
-                "optimizer is wrapped"
-            )
-        super().add_param_group(param_group)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Refused: a copy would train parameters that the job does not have.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        raise ConfigurationError(
-            f"a {type(self).__name__} cannot be copied or pickled, since its parameters are a "
-            "job's; copy the module, make an optimizer of the copy's parameters, and wrap that, "
-            "or save state_dict()"
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """That of the optimizer: its groups, and its state where it runs on this worker.
-
-        What the servers keep is in the job's checkpoints. Its place has the number of steps that
-        have made it, by which ``load_state_dict`` knows that it is missing.
-        """
-        found: dict[str, Any] = self._optimizer.state_dict()
-        if self.worker_reason is not None:
-            return found
-        return found | {"state": {}} | self._steps_of_state.entries()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take groups, and the state of an optimizer that runs on this worker.
-
-        Raises:
-            ConfigurationError: It has a state, and the optimizer runs on the servers; or it lacks
-                the state of other steps than those that the servers have.
-        """
-        self._require_state(state_dict)
-        self._optimizer.load_state_dict(state_dict)
-        self.param_groups = self._optimizer.param_groups
-        self._show_no_state()
-
-    def _require_state(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuse a state that cannot be loaded, or is missing."""
-        if self.worker_reason is None and state_dict["state"]:
-            raise ConfigurationError(
-                f"this state_dict has the state of {self._kind} for {len(state_dict['state'])} "
-                "parameters, which is on the servers here and comes with the job's checkpoints; "
-                "begin the job with it by wl.training.torch.write_checkpoint, or keep the "
-                'optimizer on the worker with deltas="always"'
-            )
-        self._steps_of_state.require(state_dict)
 
 
 class DistributedModule(torch.nn.Module):  # type: ignore[misc]
