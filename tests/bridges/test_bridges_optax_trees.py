@@ -503,3 +503,11 @@ def test_a_step_in_a_jitted_function_says_to_take_it_out() -> None:
         state = wl.training.jax.TrainState(params(), optimizer, strategy, name=name)
         with pytest.raises(wl.errors.ConfigurationError, match="outside of it"):
             jax.jit(lambda state=state: one_step(state, ""))()
+        one_step(state, "")  # whose parameters are no part of the function that was traced
+
+
+def test_parameters_that_a_jitted_function_reads_can_be_read_after_it() -> None:
+    state = wl.training.jax.TrainState(params(), optax.sgd(0.1))
+    first = jax.jit(lambda: sum(leaf.sum() for leaf in jax.tree.leaves(state.params)))()
+    again = sum(leaf.sum() for leaf in jax.tree.leaves(state.params))
+    np.testing.assert_allclose(first, again, rtol=1e-5)

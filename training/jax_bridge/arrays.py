@@ -36,6 +36,11 @@ def on_device(values: Sequence[Any]) -> list[Any]:
     return arrays
 
 
+def is_traced(array: Any) -> bool:
+    """Whether it stands for an array of a function that JAX is tracing."""
+    return isinstance(array, require("jax", "jax").core.Tracer)
+
+
 def start_copies(arrays: Sequence[Any], *, ahead: bool | None = None) -> None:
     """Start the copies of all arrays to the host, before the first is waited for.
 

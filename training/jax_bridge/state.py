@@ -24,7 +24,7 @@ from ..kept_state import KeptState
 from ..own_optimizer import Deltas, choose_place, tell_of_half_precision
 from ..rule_table import optimizer_of
 from ..update_count import UpdateCount, counted_by
-from .arrays import on_device, to_hosts
+from .arrays import is_traced, on_device, to_hosts
 from .averages import JaxAverages
 from .embedding import RowGradients
 from .norms import SameNorms
@@ -206,7 +206,9 @@ class TrainState:
     def _own(self) -> list[Any]:
         arrays = self._arrays
         if arrays is None or any(array.is_deleted() for array in arrays):
-            arrays = self._arrays = on_device([self._values[name] for name in self._names])
+            arrays = on_device([self._values[name] for name in self._names])
+            # In a function that is being traced they are a part of it, and of no use after it.
+            self._arrays = None if is_traced(arrays[0]) else arrays
         return arrays
 
     # -- updates -----------------------------------------------------------------------------
