@@ -104,6 +104,12 @@ try:
     summed.fit(x, y, **steps)
 except wl.errors.ConfigurationError as error:
     print(error)
+for factor in (1.0, 0.125):
+    summed.compile("sgd", lambda y, p: factor * keras.ops.sum((y - p) ** 2, axis=-1))
+    summed.fit(x[:24], y[:24], **steps)
+print("no warning yet")
+summed.compile("sgd", lambda y, p: keras.ops.sum((y - p) ** 2))
+summed.fit(x[:24], y[:24], **steps)
 strategy.close()
 """
 )
@@ -177,6 +183,9 @@ def test_metrics_averages_and_the_end_of_training_are_the_jobs_in_sync(tmp_path:
     assert len(logs) == 1, output
     assert "steps per epoch: /job:worker/task:0 4, /job:worker/task:1 3" in output
     assert "so a step would be 1/2 of that of one process" in output
+    before, _, after = output.partition("no warning yet")
+    assert "grows with the number of examples" not in before
+    assert "grows with the number of examples" in after
 
 
 def test_all_workers_in_sync_go_on_from_the_chiefs_backup(tmp_path: Path) -> None:

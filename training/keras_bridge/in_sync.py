@@ -9,6 +9,7 @@ from ...distribute.base.reductions import ReduceOp
 from ...distribute.strategies.strategy import Strategy
 from ..in_sync import workers_in_sync
 from .frameworks import keras
+from .loss_of_sum import warn_of_sum
 
 
 def sum_over_workers(strategy: Strategy, mine: Array) -> Array:
@@ -27,6 +28,8 @@ def of_all_workers(strategy: Strategy, mine: Array) -> Array:
 
 def refuse_sums(model: Any, strategy: Strategy) -> None:
     """Refuse a loss that is a sum over examples, where workers in sync average their gradients.
+
+    One that the program wrote is tried before the first step, and warned of.
 
     Args:
         model: Compiled model whose gradients are averaged.
@@ -48,3 +51,4 @@ def refuse_sums(model: Any, strategy: Strategy) -> None:
                 "added up: make and compile the model outside of the scope, and call "
                 "wl.training.keras.distribute(model, strategy, mean=False)"
             )
+    warn_of_sum(model, workers)

@@ -60,7 +60,7 @@ class DistributedMethods:
         self._is_chief = bool(strategy.extended.should_checkpoint)
         self._totals: InSync | OnServers | None = None
         self._step_logs: StepLogs | None = None  # where there are totals
-        self._in_epoch = False  # else an evaluation is under way
+        self._in_evaluation = False  # else an epoch of training is under way
         self._epoch_began = 0  # with so many steps made
         self._promised: int | None = None  # steps of an epoch
         self._replicas: Replicas | None = None
@@ -175,7 +175,11 @@ class DistributedMethods:
         given = bound.arguments
         if "x" in given:
             given["x"] = as_input(given["x"], self.strategy, given.get("steps"))
-        return evaluate(*bound.args, **bound.kwargs)
+        before, self._in_evaluation = self._in_evaluation, True  # maybe by a callback of fit
+        try:
+            return evaluate(*bound.args, **bound.kwargs)
+        finally:
+            self._in_evaluation = before
 
     def _load_weights(self, *args: Any, **kwargs: Any) -> None:
         """Keras' ``load_weights``, whose file may have a state of the optimizer, too."""
@@ -222,7 +226,6 @@ class DistributedMethods:
 
     def _make_test_function(self, force: bool = False) -> Any:
         self._refresh()
-        self._in_epoch = False
         model = self._model
         if model.test_function is not None and not force:
             return model.test_function
@@ -250,13 +253,11 @@ class DistributedMethods:
         return function if self._replicas is None else self._replicas.stepping(function)
 
     def _begin_epoch(self) -> None:
-        self._in_epoch = True
         self._epoch_began = self.weights.steps if self.weights is not None else 0
 
     def _metrics_of_job(self, logs: Any) -> Any:
         """Of an epoch, or of an evaluation."""
-        model, in_epoch = self._model, self._in_epoch
-        self._in_epoch = False
+        model, in_epoch = self._model, not self._in_evaluation
         if in_epoch and self._made < (self._promised or 0):
             log.warning(
                 "%s; its input has no more, and what there was has counted. Other workers go on "

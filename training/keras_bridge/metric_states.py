@@ -10,7 +10,6 @@ maximum the larger one.
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from .frameworks import keras
+from .random_examples import as_tensors, drawn, number_of, specs_of
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class MetricStates:
         def noted(*args: Any, **kwargs: Any) -> Any:
             if vars(metric).get("update_state") is noted:
                 object.__delattr__(metric, "update_state")
-            self._calls[metric] = keras.tree.map_structure(_spec, (args, kwargs))
+            self._calls[metric] = specs_of((args, kwargs))
             return update(*args, **kwargs)
 
         return noted
@@ -96,7 +96,7 @@ def state_kinds(metric: Any, args: Any, kwargs: Any) -> list[StateKind]:
 
     Args:
         metric: The metric, which stays as it is.
-        args: Arguments of a call, arrays as :class:`Spec`.
+        args: Arguments of a call, arrays as :class:`~.random_examples.Spec`.
         kwargs: As ``args``.
     """
     kinds: list[StateKind] = ["sum"] * len(metric.variables)
@@ -106,10 +106,7 @@ def state_kinds(metric: Any, args: Any, kwargs: Any) -> list[StateKind]:
     rng = np.random.default_rng(0)
     try:
         tried = _copied(metric)
-        one, other = (
-            keras.tree.map_structure(lambda leaf: _drawn(leaf, rng), (args, kwargs))
-            for _ in range(2)
-        )
+        one, other = (as_tensors(drawn((args, kwargs), rng)) for _ in range(2))
         states = [_state_after(tried, calls) for calls in ((), (one,), (other,), (one, other))]
     except Exception as error:  # noqa: BLE001 - code of the program, on examples that are not its
         log.debug("%r cannot be tried on random examples: %s", metric.name, error)
@@ -137,8 +134,7 @@ def _state_after(metric: Any, calls: Sequence[Any]) -> list[Array]:
         for args, kwargs in calls:
             metric.update_state(*args, **kwargs)
     found = ((scope.get_current_value(variable), variable) for variable in metric.variables)
-    arrays = (keras.ops.convert_to_numpy(v if new is None else new) for new, v in found)
-    return [np.array(array, np.float64) for array in arrays]
+    return [number_of(variable if new is None else new) for new, variable in found]
 
 
 def _kind(zero: Array, a: Array, b: Array, both: Array) -> StateKind:
@@ -149,29 +145,6 @@ def _kind(zero: Array, a: Array, b: Array, both: Array) -> StateKind:
     }
     alike = (k for k, each in expected.items() if np.allclose(both, each, rtol=1e-4, atol=1e-6))
     return next(alike, "other")
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """Shape and dtype of an array; sizes that are not known are 2."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def _spec(leaf: Any) -> Any:
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-        return leaf
-    shape = tuple(2 if size is None else int(size) for size in leaf.shape)
-    return Spec(shape, keras.backend.standardize_dtype(leaf.dtype))
-
-
-def _drawn(leaf: Any, rng: np.random.Generator) -> Any:
-    if not isinstance(leaf, Spec):
-        return leaf
-    is_float = keras.backend.is_float_dtype(leaf.dtype)
-    numbers = rng.random(leaf.shape) if is_float else rng.integers(0, 2, leaf.shape)
-    return keras.ops.convert_to_tensor(numbers, leaf.dtype)
 
 
 def _own(metrics: Sequence[Any]) -> Iterator[Any]:
