@@ -1,14 +1,20 @@
 """Metrics and logs that a program has written itself are the job's, as those of Keras are."""
 
 import os
+import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
 
-pytestmark = pytest.mark.bridges
+pytestmark = [
+    pytest.mark.bridges,
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras' variables, NumPy 2
+]
 
 BACKEND = os.environ.get("KERAS_BACKEND", "jax")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -193,3 +199,67 @@ def test_states_of_asynchronous_workers_that_are_no_sums_are_left_out_with_a_war
     assert "kept 3.0 4.0 3.0 8.0" in output
     assert "the metric 'maximum_sum' keeps in" in output
     assert "the logs have the chief's alone" in output
+
+
+def test_what_a_metric_keeps_is_found_out_without_changing_it() -> None:
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    pytest.importorskip(BACKEND)
+    keras: Any = pytest.importorskip("keras")
+    from windlass.training.keras_bridge.metric_states import state_kinds
+    from windlass.training.keras_bridge.random_examples import Spec
+
+    ops = keras.ops
+    updates = {
+        "sum": lambda value, y: value + ops.sum(y),
+        "max": lambda value, y: ops.maximum(value, ops.max(y)),
+        "min": lambda value, y: ops.minimum(value, ops.min(y) - 1),
+        "other": lambda _, y: ops.mean(y),
+    }
+
+    class Keeps(keras.metrics.Metric):  # type: ignore[misc]
+        def __init__(self, update: Any) -> None:
+            super().__init__()
+            self.update = update
+            self.seen: list[Any] = []
+            self.value = self.add_variable((), "zeros")
+            self.of_chief = self.add_variable((), "zeros", aggregation="only_first_replica")
+
+        def update_state(self, y: Any, sample_weight: Any = None) -> None:
+            self.seen.append(y)
+            self.value.assign(self.update(self.value, y))
+
+    for kind, update in updates.items():
+        metric = Keeps(update)
+        metric.update_state(np.full((3, 1), -2.0, np.float32))
+        before = float(metric.value.numpy())
+        found = state_kinds(metric, (Spec((3, 1), "float32"),), {"sample_weight": None})
+        assert found == [kind, "sum"], kind
+        assert (float(metric.value.numpy()), len(metric.seen)) == (before, 1)
+
+
+@pytest.mark.parametrize(
+    ("grows", "loss"),
+    [
+        (True, lambda keras, y, p: keras.ops.sum((y - p) ** 2)),
+        (False, lambda keras, y, p: keras.ops.sum((y - p) ** 2, axis=-1)),
+        (False, lambda keras, y, p: keras.ops.mean((y - p) ** 2)),
+        (False, None),
+    ],
+    ids=["sum", "one-per-example", "mean", "of-keras"],
+)
+def test_a_loss_that_grows_with_examples_is_warned_of_before_the_first_step(
+    grows: bool, loss: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    pytest.importorskip(BACKEND)
+    keras = pytest.importorskip("keras")
+    from windlass.training.keras_bridge.loss_of_sum import warn_of_sum
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse" if loss is None else lambda y, p: loss(keras, y, p))
+    state = random.getstate()
+    warn_of_sum(model, 2)
+    model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0, shuffle=False)
+    assert ("grows with the number of examples" in caplog.text) == grows
+    assert random.getstate() == state
+    assert "compute_loss" not in vars(model)

@@ -1,5 +1,6 @@
 """What workers in sync tell each other, however many replicas each has in its process."""
 
+import logging
 from typing import Any
 
 from ...core.arrays.any_framework import to_host
@@ -10,6 +11,8 @@ from ...distribute.strategies.strategy import Strategy
 from ..in_sync import workers_in_sync
 from .frameworks import keras
 from .loss_of_sum import warn_of_sum
+
+log = logging.getLogger(__name__)
 
 
 def sum_over_workers(strategy: Strategy, mine: Array) -> Array:
@@ -29,7 +32,8 @@ def of_all_workers(strategy: Strategy, mine: Array) -> Array:
 def refuse_sums(model: Any, strategy: Strategy) -> None:
     """Refuse a loss that is a sum over examples, where workers in sync average their gradients.
 
-    One that the program wrote is tried before the first step, and warned of.
+    One that the program wrote is tried before the first step, and warned of, as is one of Keras
+    that is divided by the weights of each worker's examples.
 
     Args:
         model: Compiled model whose gradients are averaged.
@@ -41,7 +45,16 @@ def refuse_sums(model: Any, strategy: Strategy) -> None:
     workers = workers_in_sync(strategy)
     if workers < 2:
         return
+    is_chief = strategy.extended.should_checkpoint
     for loss in keras.tree.flatten(getattr(model._compile_loss, "_user_loss", None)):
+        if getattr(loss, "reduction", None) == "mean_with_sample_weight" and is_chief:
+            log.warning(
+                "the loss %r of %r is divided by the sum of the weights of each worker's part of a "
+                "batch (reduction='mean_with_sample_weight'), so where these sums differ a step is "
+                "not quite that of one process; 'sum_over_batch_size' divides by the examples",
+                loss.name,
+                model.name,
+            )
         if getattr(loss, "reduction", None) == "sum":
             raise ConfigurationError(
                 f"the loss {loss.name!r} of {model.name!r} is a sum over the examples of a batch "
@@ -51,4 +64,5 @@ def refuse_sums(model: Any, strategy: Strategy) -> None:
                 "added up: make and compile the model outside of the scope, and call "
                 "wl.training.keras.distribute(model, strategy, mean=False)"
             )
-    warn_of_sum(model, workers)
+    if is_chief:
+        warn_of_sum(model, workers)
