@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.checkpoint import CheckpointReader
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, ConfigurationError
 from .base.contexts import default_strategy, require_cross_replica
 from .base.values import DistributedValues
 from .object_tree import ObjectTree, walk_objects
@@ -69,8 +69,8 @@ class ObjectCheckpoint:
 
     It saves the variables in attributes, dictionaries, lists and tuples of the objects; objects
     there that have ``state_dict`` and ``load_state_dict`` (iterators, random generators); and the
-    arrays of an ``ArrayStore`` or of a bridge (``TrainState``, ``DistributedOptimizer``,
-    ``shared_weights``), by their names. Slots of optimizers are saved with their variables; those
+    arrays of an ``ArrayStore`` or of a bridge (``TrainState``, ``DistributedOptimizer``, a compiled
+    model of Keras), by their names. Slots of optimizers are saved with their variables; those
     on parameter servers are in the job's own checkpoints only. Synchronous workers save and restore
     together, and the first one writes; in a parameter-server job the chief does.
 
@@ -130,6 +130,7 @@ class ObjectCheckpoint:
         """Write ``<file_prefix>-<number>``, one higher than the last number; return its path.
 
         Raises:
+            ConfigurationError: The objects have nothing to save.
             RuntimeError: It was called in replica context.
             ValueError: An ON_READ variable without aggregation has no value to save.
             OSError: The file system refused.
@@ -141,6 +142,7 @@ class ObjectCheckpoint:
         """Write a checkpoint under exactly this path; raises what :meth:`save` raises."""
         tree, strategy = self._to_save()
         require_cross_replica(strategy, "Checkpoint.write")
+        self._require_any(tree)
         values = {key: saved_value(variable) for key, variable in tree.variables.items()}
         if strategy.should_save:
             saved = {key: capture(tree.variables[key], value) for key, value in values.items()}
@@ -158,6 +160,7 @@ class ObjectCheckpoint:
 
         Raises:
             CheckpointError: The checkpoint is missing or damaged, or has nothing for these objects.
+            ConfigurationError: The objects have nothing to restore.
             ShapeMismatchError: A variable has another shape in the checkpoint.
         """
         status = self.read(save_path)
@@ -172,6 +175,7 @@ class ObjectCheckpoint:
         keys = [*tree.variables, *tree.places]
         if save_path is None:
             return LoadStatus(None, [], keys)
+        self._require_any(tree)
         reader = CheckpointReader(save_path)
         stored = [*reader.manifest.variables, *reader.manifest.places]
         if keys and not set(keys) & set(stored):
@@ -189,6 +193,22 @@ class ObjectCheckpoint:
             [key for key in stored if key not in matched],
             [key for key in keys if key not in matched],
         )
+
+    def _require_any(self, tree: ObjectTree) -> None:
+        """Refuse objects that have nothing to save, rather than write an empty checkpoint.
+
+        Raises:
+            ConfigurationError: There are objects, and none has a variable.
+        """
+        objects = self.checkpointed
+        if objects and not (tree.variables or tree.places):
+            named = [f"{name} ({type(each).__name__})" for name, each in objects.items()]
+            raise ConfigurationError(
+                f"a checkpoint of {_some(named)} would be empty: none has a variable of a "
+                "strategy. A model of Keras has some once it is compiled in the scope and built, "
+                "and an optimizer of Keras in a loop of the program's from its first step on; what "
+                "no strategy shares is saved by the framework itself"
+            )
 
     def _to_save(self) -> tuple[ObjectTree, Any]:
         """The variables and objects to save, and the strategy that they belong to."""

@@ -16,6 +16,11 @@ from .variables.variable import Variable
 
 _OURS = "windlass."
 
+_SHARED_BY = ("_windlass", "_windlass_loop")
+"""Attributes that a bridge gives an object of a framework that it shares. What one holds has
+``checkpointed``: what is saved in the object's place, or None while nothing is shared.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectTree:
@@ -37,9 +42,10 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
 
     Looked into are dictionaries, lists, tuples, and the attributes of the program's objects, in the
     order of their names and nearest first, so that every process finds the same keys. A variable
-    that several attributes lead to has one key. Of windlass's own objects metrics are looked into,
-    and an ``ArrayStore`` or a bridge that has one gives its arrays by their names; optimizers keep
-    their slots with the variables.
+    that several attributes lead to has one key. A model of Keras under a strategy, and an optimizer
+    of Keras that trains in a loop, give what they share. Of windlass's own objects metrics are
+    looked into, and an ``ArrayStore`` or a bridge that has one gives its arrays by their names;
+    optimizers keep their slots with the variables.
 
     Raises:
         ConfigurationError: There are tables that grow, which are not saved by a program.
@@ -52,6 +58,7 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
         if id(found) in seen:
             continue
         seen.add(id(found))
+        found = _instead_of(found)
         if isinstance(found, Variable):
             tree.variables[key] = found
         elif (arrays := _shared_arrays(found)) is not None:
@@ -64,6 +71,14 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
         else:
             waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _children(found))
     return tree
+
+
+def _instead_of(found: Any) -> Any:
+    """What a bridge shares of an object; the object itself if it is none of a bridge's."""
+    attributes = getattr(found, "__dict__", {})
+    holders = (attributes.get(name) for name in _SHARED_BY)
+    shared = (getattr(holder, "checkpointed", None) for holder in holders)
+    return next((each for each in shared if each is not None), found)
 
 
 def _shared_arrays(found: Any) -> Mapping[str, Variable] | None:

@@ -290,6 +290,28 @@ def test_files_tell_that_servers_have_the_moments_and_go_on_with_them(
         caplog.clear()
 
 
+def test_a_checkpoint_of_the_programs_objects_has_the_weights_of_a_model(
+    keras: Any, tmp_path: Path
+) -> None:
+    """And one that has none is refused, rather than written empty."""
+    model = distributed(compiled(keras))
+    curve(model, 1)
+    saved = model.get_weights()
+    checkpoint = wl.train.Checkpoint(model=model, optimizer=model.optimizer)
+    manager = wl.train.CheckpointManager(checkpoint, tmp_path, max_to_keep=2)
+    manager.save()
+    curve(model, 1)
+    assert not np.array_equal(model.get_weights()[0], saved[0])
+    checkpoint.restore(manager.latest_checkpoint).assert_consumed()
+    for now, then in zip(model.get_weights(), saved, strict=True):
+        np.testing.assert_array_equal(now, then)
+    of_none = wl.train.Checkpoint(model=compiled(keras))
+    of_none.restore(None)
+    for use in (of_none.write, of_none.restore):
+        with pytest.raises(wl.errors.ConfigurationError, match=r"model \(Sequential\) would be"):
+            use(str(manager.latest_checkpoint))
+
+
 def test_weights_that_the_chief_loads_are_everybodys(keras: Any) -> None:
     """Before ``evaluate``, and by a callback within ``fit``."""
     model = distributed(compiled(keras, keras.optimizers.SGD(0.0)))

@@ -104,6 +104,12 @@ class Loop:
         self._steps: Any = self.weights.backend
         self._steps.begin()
 
+    @property
+    def checkpointed(self) -> SharedWeights:
+        """What ``wl.train.Checkpoint`` saves of the optimizer: the weights that it trains."""
+        weights: SharedWeights = self.weights
+        return weights
+
     def note_built(self) -> None:
         """No gradient is under way that was made of other values."""
         self._leaves_out = False

@@ -93,6 +93,13 @@ class DistributedMethods:
         if self.weights is not None:
             self.weights.warnings.saved_file(self.weights.optimizer, self.weights.steps)
 
+    @property
+    def checkpointed(self) -> SharedWeights | None:
+        """What ``wl.train.Checkpoint`` saves of the model."""
+        if self.weights is None and is_built(self._model):
+            self.share()
+        return self.weights
+
     def share(self) -> None:
         """Share the weights of the model, which is built. A second time does nothing."""
         if self.weights is None:
