@@ -15,20 +15,27 @@ from ..core.arrays.any_framework import to_host
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import OPTIMIZER_STATE
 from ..distribute.base.moved_average import MovedAverage
+from ..distribute.optimizer import Optimizer
 from ..distribute.strategies.parameter_server import ParameterServerExtended
 from ..distribute.strategies.strategy import Strategy
 
 
-def counted_by(strategy: Strategy, prefix: str) -> "UpdateCount | None":
-    """A count of the updates of one store; None: the strategy itself counts those of each variable.
+def counted_by(
+    strategy: Strategy, prefix: str, rule: Optimizer, schedule: Callable[[int], Any]
+) -> "UpdateCount | None":
+    """What a schedule goes by; None: the strategy itself counts the updates of each variable.
 
     Args:
         strategy: Strategy of the store.
         prefix: Prefix of the names of the store: empty, or with a slash at its end.
+        rule: Optimizer of the store, whose rate is that of the schedule from then on.
+        schedule: Returns the rate after so many updates.
     """
     if not isinstance(strategy.extended, ParameterServerExtended):
         return None
-    return UpdateCount(prefix, strategy)
+    count = UpdateCount(prefix, strategy)
+    rule.learning_rate = count.rate(schedule)
+    return count
 
 
 class UpdateCount:
@@ -56,10 +63,10 @@ class UpdateCount:
         """The schedule's rate for the next update, in the place of that of the global step."""
         return lambda _: schedule(self.known)
 
-    def saw(self, values: Mapping[str, Any]) -> None:
-        """Learn from values of the store."""
+    def take_out(self, values: dict[str, Any]) -> None:
+        """Learn from values of the store, which then are those of the model's arrays alone."""
         # With prefetch they lack this worker's last update.
-        self.known = max(self.known, round(float(to_host(values[self._name]))))
+        self.known = max(self.known, round(float(to_host(values.pop(self._name)))))
 
     def added(self) -> None:
         """A step's gradients were given to the store."""

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.dtypes import Array
+from ...distribute.strategies.strategy import Strategy
 from ..extras import require
-from ..kept_state import can_keep
+from ..kept_state import KeptState, can_keep
 from .arrays import on_device, start_copies, to_hosts
 from .tree import ParameterTree, named_leaves
 
@@ -26,13 +27,17 @@ class WorkerOptimizer:
     Args:
         optimizer: A ``GradientTransformation``, or an object with its two methods.
         tree: Tree of the parameters.
+        strategy: Strategy under which the state is kept.
+        name: Name of the bridge, the prefix of the state's names.
 
     Attributes:
         state: The ``opt_state``; None before :meth:`begin`.
-        first: First values of what checkpoints may have of it, by name.
+        kept: The same, as the job's checkpoints have it.
     """
 
-    def __init__(self, optimizer: Any, tree: ParameterTree) -> None:
+    def __init__(
+        self, optimizer: Any, tree: ParameterTree, strategy: Strategy, *, name: str
+    ) -> None:
         self._jax = require("jax", "jax")
         self._optimizer = optimizer
         self._tree = tree
@@ -45,10 +50,10 @@ class WorkerOptimizer:
         )
         self.state: Any = None
         self._names_of: dict[Any, list[str | None]] = {}
-        zeros = {
-            n: np.zeros_like(each) for n, each in self._entries(self._init(tree.first)).items()
-        }
-        self.first = {name: array for name, array in zeros.items() if can_keep(array)}
+        entries = self._entries(self._init(tree.first))
+        zeros = {n: np.zeros_like(entry) for n, entry in entries.items()}
+        first = {n: array for n, array in zeros.items() if can_keep(array)}
+        self.kept = KeptState(first, self.take, strategy, kind="optax", prefix=name)
 
     def _init(self, values: Mapping[str, Any]) -> Any:
         arrays = on_device(list(values.values()))

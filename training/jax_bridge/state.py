@@ -6,24 +6,23 @@ was given to a jitted function: the next look at ``params`` makes new ones.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...core.arrays.any_framework import to_host
 from ...core.errors import ConfigurationError
-from ...core.rules.counterparts import OnServer, OnWorker, Place
+from ...core.rules.counterparts import OnWorker
 from ...distribute.base.contexts import get_replica_context, is_running
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
-from ..array_store import ArrayStore, Kept, Update
+from ..array_store import Kept, Update
 from ..extras import require
-from ..kept_state import KeptState
 from ..own_optimizer import Deltas, choose_place, tell_of_half_precision
 from ..rule_table import optimizer_of
-from ..update_count import UpdateCount, counted_by
+from ..shared_model import SharedModel
+from ..update_count import counted_by
 from .arrays import is_traced, on_device, to_hosts
 from .averages import JaxAverages
 from .embedding import RowGradients
@@ -90,34 +89,26 @@ class TrainState:
     ) -> None:
         place = choose_place(place_transformation(optimizer), deltas, "this optax transformation")
         self._tree = ParameterTree(params, prefix=f"{name}/" if name else "")
-        self.worker_reason = place.reason if isinstance(place, OnWorker) else None
-        self._decay = place.decay if isinstance(place, OnServer) else 0.0
         strategy = strategy if strategy is not None else get_strategy()
-        place, self._count = _counted(place, self._tree.prefix, strategy)
-        own = self._own_optimizer = (
-            WorkerOptimizer(optimizer, self._tree) if isinstance(place, OnWorker) else None
-        )
-        kept = self._kept = (
-            None
-            if own is None
-            else KeptState(own.first, own.take, strategy, kind="optax", prefix=name)
-        )
+        self.worker_reason: str | None = None
+        self._decay, own, rule, count = 0.0, None, None, None
+        if isinstance(place, OnWorker):
+            self.worker_reason = place.reason
+            own = WorkerOptimizer(optimizer, self._tree, strategy, name=name)
+        else:
+            self._decay, rule = place.decay, optimizer_of(place)
+            schedule = place.arguments["learning_rate"]
+            if callable(schedule):
+                count = counted_by(strategy, self._tree.prefix, rule, schedule)
+        self._own_optimizer = own
         moving = self._moving = JaxAverages(
             averages, momentum, prefix=f"{name}/" if name else "", taken=self._tree.first
         )
         self._names = list(self._tree.first)
-        rule = optimizer_of(place) if isinstance(place, OnServer) else None
-        self.store = ArrayStore(
-            {
-                **self._tree.first,
-                **moving.first,
-                **({} if self._count is None else self._count.first),
-            },
-            rule,
-            strategy,
-            mean=mean,
-            tables=None if kept is None else kept.variables(),
-        )
+        first = {**self._tree.first, **moving.first}
+        kept = None if own is None else own.kept
+        self._model = SharedModel(first, rule, strategy, kept=kept, count=count, mean=mean)
+        self.store = self._model.store
         if self.store.alone is None or own is None:
             kind = "this optax transformation"
             tell_of_half_precision(self._tree.first, kind, as_deltas=own is not None)
@@ -127,12 +118,12 @@ class TrainState:
         self._values: Mapping[str, Any] = {}
         self._arrays: list[Any] | None = None
         self._on_device: StepsOnDevice | None = None
-        self._take(self.store.pull())
-        if own is not None and kept is not None:
+        self._take(self._model.pull())
+        if own is not None:
             own.begin({name: self._values[name] for name in self._names})
-            kept.restore(self.store)
+            self._model.restore_state()
             if self.store.alone is not None:
-                names = [*self._names, *kept.names]
+                names = [*self._names, *own.kept.names]
                 self._on_device = StepsOnDevice(self.store, names, self._own_values)
 
     @property
@@ -184,11 +175,7 @@ class TrainState:
 
     def refresh(self) -> Any:
         """The tree as it is now, with what other workers have pushed; outside of ``run``."""
-        if self._count is not None:
-            self._count.known = 0  # there may be an older state now, which was restored
-        self._take(self.store.pull())
-        if self._kept is not None:
-            self._kept.refresh(self.store)
+        self._take(self._model.refresh())
         return self.params
 
     @property
@@ -200,8 +187,6 @@ class TrainState:
         self._values, self._arrays = values, None
         if self._on_device is not None:
             self._on_device.loaded()
-        if self._count is not None:
-            self._count.saw(values)
 
     def _own(self) -> list[Any]:
         arrays = self._arrays
@@ -284,15 +269,14 @@ class TrainState:
             return self.params
         reduced, self._are_reduced = self._are_reduced, False
         named = self._named(gradients, reduced=reduced)
-        moved = self._moved(averages)
+        moved = {} if averages is None else self._moving.moved(averages, self._averages_now())
         update, kept = self._step_on_worker(extra)
         if is_running(self.store.strategy):
             self._push(named, update, kept, moved)
             if rows is not None:
                 rows.apply(self.store.scale)
-            self._count_one()
             return None
-        values = self.store.exchange(
+        values = self._model.exchange(
             self._with_decay(named, self._values),
             update=update,
             kept=kept,
@@ -300,7 +284,6 @@ class TrainState:
             reduced=reduced,
             beside=None if rows is None else rows.apply,
         )
-        self._count_one()
         self._take(values)
         return self.params
 
@@ -314,30 +297,25 @@ class TrainState:
             self._norms.note(named)
         return named
 
-    def _moved(self, averages: Any) -> dict[str, MovedAverage]:
-        """What a step moves: the model's averages, and the count of a schedule on the servers."""
-        moved: dict[str, MovedAverage] = {}
-        if averages is not None:
-            moved = self._moving.moved(averages, self._averages_now())
-        if self._count is not None:
-            moved |= self._count.one_more
-        return moved
-
     def _push(
         self,
         named: dict[str, Any],
         update: Update | None,
         kept: Kept | None,
-        moved: Mapping[str, MovedAverage],
+        moved: dict[str, MovedAverage],
     ) -> None:
         """Give a step that is running what it pushes."""
+        count = self._model.count
         if update is not None:
             self.store.push_by(update, named, kept=kept)
         else:
-            values = self.store.pull() if self._decay or self._count is not None else {}
-            if self._count is not None:
-                self._count.saw(values)
+            values = self.store.pull() if self._decay or count is not None else {}
+            if count is not None:
+                count.take_out(values)
             self.store.push(self._with_decay(named, values))
+        if count is not None:
+            moved |= count.one_more
+            count.added()
         self.store.push_averages(moved)
 
     def _step_on_worker(self, extra: Mapping[str, Any]) -> tuple[Update | None, Kept | None]:
@@ -346,8 +324,8 @@ class TrainState:
         Returns:
             (update, kept), as the store takes them; both None: the servers have the optimizer.
         """
-        own, keeps = self._own_optimizer, self._kept
-        if own is None or keeps is None:
+        own = self._own_optimizer
+        if own is None:
             return None, None
         if extra and self._in_sync:
             extra = self._over_replicas(extra)
@@ -364,21 +342,20 @@ class TrainState:
 
         def kept() -> Mapping[str, Any]:
             own.state = state
-            keeps.steps += 1
-            return keeps.pushed(own.entries)
+            own.kept.steps += 1
+            return own.kept.pushed(own.entries)
 
         return update, kept
 
     def _own_values(self) -> Mapping[str, Any]:
         """The parameters, and the state of the optimizer on this worker, as they are now."""
-        own, kept = self._own_optimizer, self._kept
-        values = {name: self._values[name] for name in self._names}
-        return values if own is None or kept is None else values | kept.pushed(own.entries)
+        own, values = self._own_optimizer, {name: self._values[name] for name in self._names}
+        return values if own is None else values | own.kept.pushed(own.entries)
 
     def _step_on_device(self, gradients: Any, averages: Any, extra: Mapping[str, Any]) -> bool:
         """Make a step of this worker's optimizer where no other process has the parameters."""
-        own, kept, steps = self._own_optimizer, self._kept, self._on_device
-        if own is None or kept is None or steps is None or averages is not None or self._in_sync:
+        own, steps = self._own_optimizer, self._on_device
+        if own is None or steps is None or averages is not None or self._in_sync:
             return False
         named = self._tree.named_gradients(gradients)
         made: dict[str, Any] = {}
@@ -391,17 +368,13 @@ class TrainState:
         def commit(on_host: dict[str, Any]) -> None:
             self._arrays = [made[name] for name in self._names]
             self._values = {**self._values, **on_host}
-            kept.steps += 1
+            own.kept.steps += 1
 
         before = own.state
         counts = steps.step(update, commit)
         if counts is False:  # it may have NaN now
             own.state = before
         return counts is not None
-
-    def _count_one(self) -> None:
-        if self._count is not None:
-            self._count.added()
 
     def _with_decay(self, gradients: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         if not self._decay:
@@ -429,13 +402,3 @@ class TrainState:
         strategy = self.store.strategy
         reduced = mean() if is_running(strategy) else strategy.run(mean)
         return dict(tree.tree_unflatten(structure, reduced))
-
-
-def _counted(place: Place, prefix: str, strategy: Strategy) -> tuple[Place, UpdateCount | None]:
-    """A place whose schedule follows its own updates, where the strategy counts none but steps."""
-    if not isinstance(place, OnServer) or not callable(rate := place.arguments["learning_rate"]):
-        return place, None
-    count = counted_by(strategy, prefix)
-    if count is None:
-        return place, None
-    return replace(place, arguments={**place.arguments, "learning_rate": count.rate(rate)}), count

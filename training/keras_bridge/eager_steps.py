@@ -141,9 +141,9 @@ class EagerSteps(ABC):
                 if self.on_host(variable) or self.mark(variable) != self._marks[name]
             }
         )
-        self._weights.require_kept(changed)
+        self._weights.changes.give_before_step(changed)
         if changed:
-            self._weights.follow(changed)
+            self._weights.load(self._weights.pull())
 
     def make_test_function(self) -> None:
         """Keras' own."""
@@ -216,9 +216,7 @@ class EagerSteps(ABC):
             or (self.assigns_unmarked and self.on_host(variable))
         }
         if marked and self._weights.can_assign:
-            assigned = self._other_values(marked)
-            if assigned:
-                self._weights.store.assign(assigned)
+            self._weights.changes.give(self._other_values(marked))
 
     def push_to_servers(
         self, named: dict[str, Array], changed: Mapping[str, Array]

@@ -68,10 +68,9 @@ class LoopSteps(EagerSteps):
     def follow(self) -> None:
         """What the program has assigned."""
         assigned = {n: v for n, v in self._trainable.items() if v.value is not self._arrays[n]}
-        changed = self._other_values(assigned)
-        self._weights.require_kept(changed)
+        self._weights.changes.give_before_step(self._other_values(assigned))
         if assigned:
-            self._weights.follow(changed)
+            self._weights.load(self._weights.pull())
 
     def mark(self, variable: Any) -> object:
         """Of the rate."""
@@ -206,9 +205,7 @@ class LoopSteps(EagerSteps):
             known = self._weights.shared.given
             arrays = zip(names, map(np.asarray, now), strict=True)
             changed = {name: a for name, a in arrays if not same_values(a, known[name])}
-            self._weights.require_kept(changed)
-            if changed and self._weights.can_assign:
-                self._weights.store.assign(changed)
+            self._weights.changes.give_before_step(changed)
         self._has_given = True
 
     def _given(self, names: Sequence[str], arrived: Mapping[str, Array]) -> list[Array]:

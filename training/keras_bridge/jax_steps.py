@@ -225,7 +225,7 @@ class JaxSteps:
         ):
             trainable, others = self._follow(trainable, others)
         else:
-            weights.require_kept({})
+            weights.changes.give_before_step({})
         every = self._placed(trainable, every)
         if self._alone is not None:
             state = (every, others, of_optimizer, metrics)
@@ -320,12 +320,10 @@ class JaxSteps:
         """Weights and other state of a step whose weights are not those of the last one's end."""
         given = dict(zip(self._trainable, trainable, strict=True))
         changed = self._changed(given)
-        self._weights.require_kept(changed)
+        self._weights.changes.give_before_step(changed)
         if not changed:
             self._arrays.update(given)  # Keras has copied them
             return trainable, others
-        if self._weights.can_assign:
-            self._weights.store.assign(changed)
         values = self._weights.pull()
         self._weights.shared.values.update(values)
         self._loaded()

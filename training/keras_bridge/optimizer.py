@@ -106,10 +106,7 @@ class KerasTrainer:
         rate, rule = self._optimizer._learning_rate, self._rule
         if rule is None or not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             return None
-        count = counted_by(strategy, prefix)
-        if count is not None:
-            rule.learning_rate = count.rate(_rate(self._optimizer))
-        return count
+        return counted_by(strategy, prefix, rule, _rate(self._optimizer))
 
     def own_state(self, array: Callable[[Any], Array]) -> OwnState:
         """The optimizer's variables."""

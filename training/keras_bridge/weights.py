@@ -19,10 +19,12 @@ from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.holders import holders_of
 from ...distribute.variables.variable import Variable
-from ..array_store import ArrayStore, Update
-from ..in_sync import copy_counts, workers_in_sync
+from ..array_store import Update
+from ..in_sync import workers_in_sync
 from ..kept_state import KeptState
 from ..own_optimizer import Deltas
+from ..program_changes import ProgramChanges
+from ..shared_model import SharedModel
 from ..update_count import UpdateCount
 from .averages import decays_of, moved_and_assigned, state_of
 from .distributed_embedding import DistributedEmbedding, FeatureReader, collections_of
@@ -40,6 +42,13 @@ from .replicas import Placement
 from .shared_variables import SharedVariables, shared_variables
 from .state_warnings import StateWarnings
 from .worker_seeds import give_own_seeds
+
+_UNKEPT = (
+    "Write it as a constraint, which an optimizer of Keras keeps in every step "
+    "(kernel_constraint=... of the layer); have the chief alone change weights that no optimizer "
+    "trains (if strategy.is_chief: ...); or train in sync"
+)
+"""What a program does whose changes are not kept."""
 
 
 class Steps(Protocol):
@@ -90,6 +99,7 @@ class SharedWeights:
         averages: Weight of a batch in each moving average among them, by name.
         shared: What is known of the variables, whatever models hold them.
         is_chief: Whether this worker writes what only one of all workers has to.
+        changes: What gives the program's changes to all workers.
         can_assign: Whether this worker's changes by hand count: the chief's, and in sync, where
             each worker has a copy, those that all make alike.
         steps: Number of training steps that this worker has made.
@@ -117,10 +127,8 @@ class SharedWeights:
         self.model = model
         self.placement: Any = placement
         self.is_chief = bool(strategy.extended.should_checkpoint)
-        self.can_assign = copy_counts(strategy)
         self.steps = 0
         self._first_step: int | None = None  # of the job's, by the time of this model's first
-        self._overwritten = 0  # changes of this worker, before steps in turn
         self._prefix = f"{name}/" if name else ""
         _require_weights(model)
         give_own_seeds(model._flatten_layers(), strategy)
@@ -133,7 +141,7 @@ class SharedWeights:
         self.worker_reason = None if self.trainer is None else self.trainer.worker_reason
         server_state = "" if self.trainer is None else self.trainer.server_state
         self.warnings = StateWarnings(model.name, server_state, is_chief=self.is_chief)
-        self._count = _count_of_schedule(self.trainer, model, self._prefix, strategy)
+        count = _count_of_schedule(self.trainer, model, self._prefix, strategy)
         embeddings = embeddings_of(model)
         collections = collections_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
@@ -156,13 +164,15 @@ class SharedWeights:
         stays = deltas == "forbid" or self.readers or self._features
         self._state_to_leave = "" if stays else server_state
         self._own_state: StateOfOptimizer | None = None
-        self.kept: KeptState | None = None
         if self.trainer is not None and self.worker_reason is not None:
             self._own_state = self.trainer.own_state(self.backend.array)
-            self.kept = self._own_state.kept(strategy, name)
+        kept = None if self._own_state is None else self._own_state.kept(strategy, name)
         tables = [table for table, _ in readers]
         optimizers = self._optimizers(embeddings, tables)
-        self.store = self._new_store(strategy, optimizers, tables, mean=mean)
+        self._model = self._new_model(strategy, optimizers, tables, kept, count, mean=mean)
+        self.store, self.kept = self._model.store, kept
+        self.changes = ProgramChanges(self.store, example="clipping does", remedy=_UNKEPT)
+        self.can_assign = self.changes.count
         trained = [self.store.variables[self._names[id(v)]] for v in self._trained()]
         self._updated_here = [copies[0] for copies in map(holders_of, trained) if copies]
         for layer, (_, reader) in zip(embeddings, readers, strict=True):
@@ -173,34 +183,37 @@ class SharedWeights:
             self.shared.take(self.optimizer, self._trained())
         self._begin()
 
-    def _new_store(
+    def _new_model(
         self,
         strategy: Strategy,
         optimizers: Mapping[str, Optimizer],
         tables: Sequence[Variable],
+        kept: KeptState | None,
+        count: UpdateCount | None,
         *,
         mean: bool,
-    ) -> ArrayStore:
+    ) -> SharedModel:
         """Weights, tables of embeddings, and a state on this worker, as variables of the job."""
-        kept = {} if self.kept is None else self.kept.variables()
         self.shared.is_sharing = True
         try:
             first = {
                 each: self.shared.leaf(each, self.backend.array(variable))
                 for each, variable in self.variables.items()
             }
-            store = ArrayStore(
-                first | dict({} if self._count is None else self._count.first),
+            model = SharedModel(
+                first,
                 optimizers,
                 strategy,
+                kept=kept,
+                count=count,
                 mean=mean,
                 of_worker=True,
-                tables={table.name: table for table in tables} | dict(kept),
+                tables={table.name: table for table in tables},
             )
-            self.shared.add(self.variables, store.variables)
+            self.shared.add(self.variables, model.store.variables)
         finally:
             self.shared.is_sharing = False
-        return store
+        return model
 
     def _begin(self) -> None:
         """Load what the job has of the weights, and of the state of an optimizer on this worker."""
@@ -209,8 +222,7 @@ class SharedWeights:
         # The batch of a first step has moved averages already: it pushes what became of them.
         moved = self.shared.values.keys() & set(self.pushed_state())
         self.load({name: value for name, value in values.items() if name not in moved})
-        if self.kept is not None:
-            self.kept.restore(self.store)
+        self._model.restore_state()
 
     def _table(self, layer: Embedding, strategy: Strategy) -> tuple[Variable, RowReader]:
         """That of the layer, which another model may have made already."""
@@ -285,15 +297,7 @@ class SharedWeights:
 
     def pull(self) -> Mapping[str, Array]:
         """The values of now, on the host."""
-        if self._count is not None:
-            self._count.known = 0  # there may be an older state now, which was restored
-        return self._without_count(self.store.pull())
-
-    def _without_count(self, values: Mapping[str, Array]) -> Mapping[str, Array]:
-        if self._count is None:
-            return values
-        self._count.saw(values)
-        return {name: value for name, value in values.items() if name not in self._count.first}
+        return self._model.pull()
 
     @property
     def iterations(self) -> int:
@@ -302,8 +306,8 @@ class SharedWeights:
         On servers without a schedule the job's steps since it began to train, or went on from a
         checkpoint. 0 under strategies that count none.
         """
-        if self._count is not None:
-            return self._count.known
+        if self._model.count is not None:
+            return self._model.count.known
         steps = max(0, self.store.step - (self._first_step or 0))
         return max((each.updates for each in self._updated_here), default=steps)
 
@@ -314,42 +318,13 @@ class SharedWeights:
         first; on other workers the chief's takes its place.
         """
         self.backend.sync()  # a callback may call this within an epoch
-        self.follow(self.backend.changed())
-        if self.kept is not None:
-            self.kept.refresh(self.store)
-
-    def follow(self, changed: Mapping[str, Array]) -> None:
-        """Give what was changed to all, if it counts, and load what all have."""
-        if changed and self.can_assign:
-            self.store.assign(changed)
-        self.load(self.pull())
+        self.changes.give(self.backend.changed())
+        self.load(self._model.refresh())
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Have these values in the variables of these names."""
         self.shared.values.update(values)
         self.backend.load({name: self.variables[name] for name in values}, values)
-
-    def require_kept(self, changed: Mapping[str, Array]) -> None:
-        """Refuse a program that changes weights again and again where its changes do not count.
-
-        Args:
-            changed: What was changed since the last step, by name.
-
-        Raises:
-            ConfigurationError: Another asynchronous worker than the chief has changed weights
-                before two steps in turn.
-        """
-        self._overwritten = self._overwritten + 1 if changed and not self.can_assign else 0
-        if self._overwritten > 1:
-            name = next(iter(changed))
-            raise ConfigurationError(
-                f"this program changes {name!r} between steps, as clipping does, on a worker that "
-                "is not the chief, and of asynchronous workers the chief's changes alone count. "
-                "Write it as a constraint, which an optimizer of Keras keeps in every step "
-                "(kernel_constraint=... of the layer); have the chief alone change weights that no "
-                "optimizer trains (if strategy.is_chief: ...); or train in sync",
-                variable=name,
-            )
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -431,8 +406,6 @@ class SharedWeights:
             counts: Is called after ``update``, unless what it made is refused for NaN or infinity.
         """
         moved, assigned = moved_and_assigned(changed or {}, self.shared.values, self.averages)
-        if self._count is not None:
-            moved |= self._count.one_more
 
         def kept() -> Mapping[str, Any]:
             if counts is not None:
@@ -445,10 +418,9 @@ class SharedWeights:
         if self._first_step is None:
             self._first_step = self.shared.first_step_of_another(self.store.step)
         try:
-            running = is_running(self.store.strategy)
-            exchange = self.store.exchange_in_run if running else self.store.exchange
-            arrived: Mapping[str, Array] = exchange(
+            arrived = self._model.exchange(
                 gradients,
+                in_run=is_running(self.store.strategy),
                 update=update,
                 assigned=assigned or None,
                 averages=moved,
@@ -461,9 +433,6 @@ class SharedWeights:
                 f"{error}. In sync all make as many steps in an epoch: give each worker as many "
                 "examples, or steps_per_epoch, and repeat what is shorter"
             ) from error
-        if self._count is not None:
-            self._count.added()
-        arrived = self._without_count(arrived)
         self.shared.values.update(arrived)
         return arrived
 

@@ -12,11 +12,12 @@ from typing import Any
 from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
-from ..array_store import ArrayStore, PushBeside, Update
+from ..array_store import PushBeside, Update
 from ..extras import require
 from ..own_optimizer import Deltas, tell_of_half_precision
+from ..shared_model import SharedModel
 from .buffers import Buffers
-from .changes import ProgramChanges, refuse_changes_in_forward
+from .changes import parameter_changes, refuse_changes_in_forward
 from .closures import closure_of_all
 from .embedding import Collections
 from .gradients import GradientsInSync
@@ -108,15 +109,17 @@ class DistributedOptimizer(OptimizerFace):
         self._own_state = (
             StateOnWorker(optimizer, self._parameters, strategy, name) if on_worker else None
         )
-        self.store = self._new_store(strategy, mean=mean)
+        self._model = self._new_model(strategy, mean=mean)
+        self.store = self._model.store
         self._buffers.share(self.store.variables)
-        if self._own_state is not None:
-            self._own_state.begin(self.store, in_place=not self._collections)
+        self._model.restore_state()
+        if self._own_state is not None and not self._collections:
+            self._own_state.keep_in_place(self.store)
         self._steps_of_state = StepsOfState(self._kind, resumed=self.store.step > 0)
         self._copies, self._results = HostCopies(), HostCopies()
         self._values: Mapping[str, Any] = {}
         self._stepped = Targets(self._parameters | self._buffers.averages)
-        self._changes = ProgramChanges(self.store, self._parameters, self._stepped)
+        self._changes = parameter_changes(self.store)
         in_sync = strategy.extended.num_replicas_in_sync > 1
         self._in_sync = GradientsInSync(self.store, self._parameters) if in_sync else None
         self._everything = Targets(everything)
@@ -152,21 +155,21 @@ class DistributedOptimizer(OptimizerFace):
                 'deltas="always"'
             )
 
-    def _new_store(self, strategy: Strategy, *, mean: bool) -> ArrayStore:
+    def _new_model(self, strategy: Strategy, *, mean: bool) -> SharedModel:
         """Parameters, buffers, and what is kept of a state on this worker, as variables."""
         own_state = self._own_state
         first = {each: to_array(tensor) for each, tensor in self._parameters.items()}
         names = {id(parameter): each for each, parameter in self._parameters.items()}
-        store = ArrayStore(
+        model = SharedModel(
             first | self._buffers.leaves(),
             self._rules.optimizers(names),
             strategy,
+            kept=None if own_state is None else own_state.kept,
             mean=mean,
-            tables=None if own_state is None else own_state.variables(),
         )
-        if store.alone is None or own_state is None:
+        if model.store.alone is None or own_state is None:
             tell_of_half_precision(first, self._kind, as_deltas=own_state is not None)
-        return store
+        return model
 
     # -- values ------------------------------------------------------------------------------
 
@@ -183,20 +186,18 @@ class DistributedOptimizer(OptimizerFace):
         self._load()
 
     def _give_changes(self) -> None:
-        if self.worker_reason is None or self._in_sync is not None:
-            self._changes.follow(self._values)
-            return
         changed = self._stepped.changed(self._parameters, self._values)
+        if self.worker_reason is None or self._in_sync is not None:
+            self._changes.give_before_step(changed)
+            return
         self.store.push_delta({n: array - self._values[n] for n, array in changed.items()})
 
     def _load(self) -> None:
-        self._values = self.store.pull()
+        self._values = self._model.refresh()
         self._everything.load(self._values)
         self._buffers.loaded(self._values)
         self._buffers.mark()
         self._in_place.loaded()
-        if self._own_state is not None:
-            self._own_state.refresh(self.store)
 
     def publish(self) -> None:
         """Overwrite the values of all workers with this one's parameters and buffers."""
@@ -310,9 +311,9 @@ class DistributedOptimizer(OptimizerFace):
             self._values = after_own
             self._buffers.loaded(after_own)
         elif self.worker_reason is None or self._in_sync is not None:
-            taken = self._changes.follow(self._values)
-            if taken:
-                self._values = {**self._values, **taken}
+            changed = self._stepped.changed(self._parameters, self._values)
+            if self._changes.give_before_step(changed):
+                self._values = {**self._values, **changed}
 
     def _exchange(
         self,
@@ -391,7 +392,7 @@ class DistributedOptimizer(OptimizerFace):
         try:
             counts = self._in_place.step_by(update)
             if counts:
-                state.keep_in_place()
+                state.count_in_place()
         finally:
             state.undo_refused()
         return counts is not None

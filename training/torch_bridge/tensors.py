@@ -162,7 +162,7 @@ class Targets:
             self._marks[name] = _mark(self._tensors[name])
 
     def changed(self, names: Iterable[str], given: Mapping[str, Array]) -> dict[str, Array]:
-        """Tensors that have other values than they were given, in the dtype of these.
+        """Copies of tensors that have other values than they were given, in the dtype of these.
 
         Values on the host are compared, which takes as long as a copy of them: what is done to
         ``Tensor.data`` has no mark. On another device only marks are compared.
@@ -180,7 +180,7 @@ class Targets:
             if now is None or now.shape != before.shape:
                 continue
             if not same_values(now, before):
-                found[name] = now.astype(before.dtype, copy=False)
+                found[name] = now.astype(before.dtype)
         return found
 
     @property

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...distribute.strategies.finite_updates import not_finite
 from ...distribute.strategies.strategy import Strategy
-from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore
 from .rules import step_without_hooks
 from .state import StateCopy, TorchState
@@ -26,6 +25,9 @@ class StateOnWorker:
         parameters: Its parameters, by name.
         strategy: Strategy under which the state is kept.
         prefix: Prefix of the state's names.
+
+    Attributes:
+        kept: The state as the job's checkpoints have it; None: there is nothing to keep.
     """
 
     def __init__(
@@ -33,33 +35,20 @@ class StateOnWorker:
     ) -> None:
         self._optimizer = optimizer
         self._state = TorchState(optimizer, parameters)
-        self._kept = self._state.kept(strategy, prefix)
+        self.kept = self._state.kept(strategy, prefix)
         self._in_place: OwnValues | None = None
         self._before: StateCopy | None = None  # during a step that may be refused
 
-    def variables(self) -> dict[str, Variable]:
-        """The variables that keep it, for the tables of a store."""
-        return {} if self._kept is None else self._kept.variables()
-
-    def begin(self, store: ArrayStore, *, in_place: bool) -> None:
-        """Go on with the state that the job has, if it has one.
+    def keep_in_place(self, store: ArrayStore) -> None:
+        """Have the store ask for the state, if no other process has the parameters.
 
         Args:
-            store: The variables of :meth:`variables`, among others.
-            in_place: Whether steps may be made where no other process has the parameters.
+            store: Store with the variables of ``kept``.
         """
-        kept, alone = self._kept, store.alone
-        if kept is None:
-            return
-        kept.restore(store)
-        if in_place and alone is not None:
+        kept, alone = self.kept, store.alone
+        if kept is not None and alone is not None:
             variables = {name: store.variables[name] for name in kept.names}
             self._in_place = alone.values(variables, lambda: kept.pushed(self._state.now))
-
-    def refresh(self, store: ArrayStore) -> None:
-        """Have the job's state, if one was restored since."""
-        if self._kept is not None:
-            self._kept.refresh(store)
 
     def step(self, gradients: Mapping[str, Any]) -> None:
         """The optimizer's own step, after which :meth:`undo_refused` can undo what NaN does."""
@@ -75,16 +64,16 @@ class StateOnWorker:
     def pushed(self) -> Mapping[str, Any]:
         """What to push with a step that counts."""
         self._before = None
-        if self._kept is None:
+        if self.kept is None:
             return {}
-        self._kept.steps += 1
-        return self._kept.pushed(self._state.now)
+        self.kept.steps += 1
+        return self.kept.pushed(self._state.now)
 
-    def keep_in_place(self) -> None:
+    def count_in_place(self) -> None:
         """A step in place counts: the store asks for its state when it needs it."""
         self._before = None
-        if self._kept is not None and self._in_place is not None:
-            self._kept.steps += 1
+        if self.kept is not None and self._in_place is not None:
+            self.kept.steps += 1
             self._in_place.keep()
 
     def undo_refused(self) -> None:

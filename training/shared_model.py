@@ -1,0 +1,107 @@
+"""The arrays of a model under a strategy, as every bridge shares them.
+
+A bridge converts: arrays of its framework to arrays by name and back, its gradients, and the state
+of its optimizer. Which variables a model is, and what of them is read back when, is decided here:
+its arrays, the count that a schedule on the servers goes by, and the state of an optimizer on this
+worker.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.arrays.dtypes import Array
+from ..distribute.base.moved_average import MovedAverage
+from ..distribute.optimizer import Optimizer
+from ..distribute.strategies.strategy import Strategy
+from ..distribute.variables.variable import Variable
+from .array_store import ArrayStore
+from .kept_state import KeptState
+from .update_count import UpdateCount
+
+
+class SharedModel:
+    """A store of a model's arrays, and of what its optimizer knows besides.
+
+    Args:
+        arrays: By name first values, or variables that are there already.
+        optimizer: As a store takes it; None: it runs on this worker.
+        strategy: Where the arrays live.
+        kept: State of an optimizer on this worker; None: there is nothing to keep.
+        count: What a schedule on the servers goes by; None: there is none.
+        mean: As a store takes it.
+        of_worker: As a store takes it.
+        tables: As a store takes them.
+
+    Attributes:
+        store: The arrays; it has the variables of ``kept`` and ``count``, too.
+        kept: As given.
+        count: As given.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        optimizer: Optimizer | Mapping[str, Optimizer] | None,
+        strategy: Strategy,
+        *,
+        kept: KeptState | None,
+        count: UpdateCount | None = None,
+        mean: bool,
+        of_worker: bool = False,
+        tables: Mapping[str, Variable] | None = None,
+    ) -> None:
+        self.kept, self.count = kept, count
+        self.store = ArrayStore(
+            {**arrays, **({} if count is None else count.first)},
+            optimizer,
+            strategy,
+            mean=mean,
+            of_worker=of_worker,
+            tables={**(tables or {}), **({} if kept is None else kept.variables())},
+        )
+
+    def pull(self) -> dict[str, Array]:
+        """The arrays as they are now, by name."""
+        values: dict[str, Array] = self.store.pull()
+        if self.count is not None:
+            self.count.known = 0  # there may be an older state now, which was restored
+            self.count.take_out(values)
+        return values
+
+    def restore_state(self) -> None:
+        """Have an optimizer on this worker go on with the state that the job has, if it has one."""
+        if self.kept is not None:
+            self.kept.restore(self.store)
+
+    def refresh(self) -> dict[str, Array]:
+        """As :meth:`pull`; an optimizer on this worker goes on with a state that was restored."""
+        values = self.pull()
+        if self.kept is not None:
+            self.kept.refresh(self.store)
+        return values
+
+    def exchange(
+        self,
+        gradients: Mapping[str, Any],
+        *,
+        averages: Mapping[str, MovedAverage],
+        in_run: bool = False,
+        **step: Any,
+    ) -> dict[str, Array]:
+        """Push a step; the arrays that come back, by name.
+
+        Args:
+            gradients: As a store's ``exchange`` takes them.
+            averages: As a store's ``exchange`` takes them.
+            in_run: Whether it is a part of ``strategy.run``.
+            step: What else a store's ``exchange`` takes, or its ``exchange_in_run``.
+        """
+        exchange = self.store.exchange_in_run if in_run else self.store.exchange
+        count = self.count
+        if count is None:
+            arrived: dict[str, Array] = exchange(gradients, averages=averages, **step)
+            return arrived
+        arrived = exchange(gradients, averages={**averages, **count.one_more}, **step)
+        count.added()
+        count.take_out(arrived)
+        return arrived
