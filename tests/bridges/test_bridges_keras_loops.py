@@ -134,6 +134,28 @@ def test_a_loop_has_the_losses_of_keras_alone(
     assert strategy.global_step == STEPS
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_gradients_that_are_applied_to_variables_make_the_values_of_keras_alone(
+    keras: Any, name: str
+) -> None:
+    """Also on JAX, outside of a compiled function, and around a change by hand; rounding: 1e-6."""
+
+    def trained(strategy: Any) -> list[Any]:
+        model, optimizer = made(keras, strategy, OPTIMIZERS[name])
+        weights = model.trainable_variables
+        optimizer.build(weights)
+        for step in range(4):
+            if step == 2:
+                weights[0].assign(keras.ops.convert_to_numpy(weights[0]) / 2)
+            given = [keras.ops.full(weight.shape, 1.0 + step) for weight in weights]
+            optimizer.apply(given, weights)
+        return [keras.ops.convert_to_numpy(weight) for weight in weights]
+
+    shared = trained(wl.distribute.ParameterServerStrategy())
+    for ours, theirs in zip(shared, trained(None), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
 def test_averages_that_a_loop_on_jax_keeps_to_itself_are_told_once(
     keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
