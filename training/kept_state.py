@@ -67,7 +67,7 @@ class KeptState:
         self.updates = 0
         self.steps = 0
         self._program = float(secrets.randbits(52))
-        self._known = (0, 0.0)
+        self._known: tuple[int, float] | None = None  # of the state that the optimizer has
 
     def variables(self) -> dict[str, Variable]:
         """Make them, for the tables of a store; by the names they have."""
@@ -102,27 +102,23 @@ class KeptState:
             for name in self._arrays
             if name in entries
         }
-        self._known = (self.updates, self._program)
-        return {self._vector: np.array([*self._known, *has, *numbers], np.float64), **arrays}
+        known = self._known = (self.updates, self._program)
+        return {self._vector: np.array([*known, *has, *numbers], np.float64), **arrays}
 
     def refresh(self, store: NamedArrays) -> None:
-        """Have the optimizer go on with another state than this worker has pushed: a restored one.
+        """Have the optimizer go on with the job's state: the first time, and if one was restored.
+
+        That of a worker which pushes none goes its own way after the first time.
 
         Args:
             store: Store that has the variables.
         """
-        if not self._pushes:
-            return
-        updates, program, *_ = to_host(store.pull([self._vector])[self._vector])
-        if (int(updates), float(program)) != self._known:
-            self.restore(store)
-
-    def restore(self, store: NamedArrays) -> None:
-        """Have the optimizer go on with the state that the job has, if it has one.
-
-        Args:
-            store: Store that has the variables.
-        """
+        if self._known is not None:
+            if not self._pushes:
+                return
+            updates, program, *_ = to_host(store.pull([self._vector])[self._vector])
+            if (int(updates), float(program)) == self._known:
+                return
         values = store.pull(self.names)
         vector = to_host(values[self._vector])
         self.updates, self.steps = int(vector[0]), 0

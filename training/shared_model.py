@@ -28,9 +28,7 @@ class SharedModel:
         strategy: Where the arrays live.
         kept: State of an optimizer on this worker; None: there is nothing to keep.
         count: What a schedule on the servers goes by; None: there is none.
-        mean: As a store takes it.
-        of_worker: As a store takes it.
-        tables: As a store takes them.
+        mean, of_worker, tables: As a store takes them.
 
     Attributes:
         store: The arrays; it has the variables of ``kept`` and ``count``, too.
@@ -68,13 +66,8 @@ class SharedModel:
             self.count.take_out(values)
         return values
 
-    def restore_state(self) -> None:
-        """Have an optimizer on this worker go on with the state that the job has, if it has one."""
-        if self.kept is not None:
-            self.kept.restore(self.store)
-
     def refresh(self) -> dict[str, Array]:
-        """As :meth:`pull`; an optimizer on this worker goes on with a state that was restored."""
+        """As :meth:`pull`; and an optimizer on this worker has the job's state (``KeptState``)."""
         values = self.pull()
         if self.kept is not None:
             self.kept.refresh(self.store)

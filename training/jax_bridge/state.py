@@ -121,7 +121,7 @@ class TrainState:
         self._take(self._model.pull())
         if own is not None:
             own.begin({name: self._values[name] for name in self._names})
-            self._model.restore_state()
+            own.kept.refresh(self.store)
             if self.store.alone is not None:
                 names = [*self._names, *own.kept.names]
                 self._on_device = StepsOnDevice(self.store, names, self._own_values)

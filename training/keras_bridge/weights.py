@@ -217,12 +217,11 @@ class SharedWeights:
 
     def _begin(self) -> None:
         """Load what the job has of the weights, and of the state of an optimizer on this worker."""
-        values = self.pull()
+        values = self._model.refresh()
         self.began_elsewhere = not self._has(values)
         # The batch of a first step has moved averages already: it pushes what became of them.
         moved = self.shared.values.keys() & set(self.pushed_state())
         self.load({name: value for name, value in values.items() if name not in moved})
-        self._model.restore_state()
 
     def _table(self, layer: Embedding, strategy: Strategy) -> tuple[Variable, RowReader]:
         """That of the layer, which another model may have made already."""

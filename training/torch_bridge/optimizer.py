@@ -112,7 +112,6 @@ class DistributedOptimizer(OptimizerFace):
         self._model = self._new_model(strategy, mean=mean)
         self.store = self._model.store
         self._buffers.share(self.store.variables)
-        self._model.restore_state()
         if self._own_state is not None and not self._collections:
             self._own_state.keep_in_place(self.store)
         self._steps_of_state = StepsOfState(self._kind, resumed=self.store.step > 0)
