@@ -298,7 +298,7 @@ def test_a_checkpoint_of_the_programs_objects_has_the_weights_of_a_model(
     curve(model, 1)
     saved = model.get_weights()
     checkpoint = wl.train.Checkpoint(model=model, optimizer=model.optimizer)
-    manager = wl.train.CheckpointManager(checkpoint, tmp_path, max_to_keep=2)
+    manager = wl.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=2)
     manager.save()
     curve(model, 1)
     assert not np.array_equal(model.get_weights()[0], saved[0])
