@@ -216,7 +216,9 @@ class EagerSteps(ABC):
             or (self.assigns_unmarked and self.on_host(variable))
         }
         if marked and self._weights.can_assign:
-            self._weights.changes.give(self._other_values(marked))
+            assigned = self._other_values(marked)
+            if assigned:
+                self._weights.changes.give(assigned)
 
     def push_to_servers(
         self, named: dict[str, Array], changed: Mapping[str, Array]
