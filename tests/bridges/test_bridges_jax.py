@@ -167,6 +167,23 @@ def test_workers_in_sync_have_the_curve_of_one_device(deltas: Any) -> None:
     np.testing.assert_allclose(losses, curve_alone(optax.adam(1e-2), 200), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mean", [True, False])
+def test_weight_decay_counts_once_whatever_becomes_of_gradients_in_sync(mean: bool) -> None:
+    """Of gradients that are averaged over two replicas, or added up."""
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        decayed = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.5))
+        state = wl.training.jax.TrainState(
+            {"w": np.ones(2, np.float32)}, decayed, strategy, mean=mean
+        )
+        assert state.worker_reason is None
+        strategy.run(lambda: state.apply_gradients({"w": np.zeros(2, np.float32)}))
+        np.testing.assert_allclose(state.refresh()["w"], 1 - 0.5 * 0.1, rtol=1e-6)
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+
+
 def test_two_workers_and_two_servers_learn_together() -> None:
     def program() -> float:
         strategy = wl.distribute.ParameterServerStrategy()

@@ -277,7 +277,7 @@ class TrainState:
                 rows.apply(self.store.scale)
             return None
         values = self._model.exchange(
-            self._with_decay(named, self._values),
+            self._with_decay(named, self._values, reduced=reduced),
             update=update,
             kept=kept,
             averages=moved,
@@ -376,10 +376,16 @@ class TrainState:
             own.state = before
         return counts is not None
 
-    def _with_decay(self, gradients: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_decay(
+        self, gradients: dict[str, Any], values: Mapping[str, Any], *, reduced: bool = False
+    ) -> dict[str, Any]:
         if not self._decay:
             return gradients
-        return {name: g + g.dtype.type(self._decay) * values[name] for name, g in gradients.items()}
+        # Where gradients are added up, the decay of all replicas together counts once.
+        adds_up = not (reduced or self.store.mean)
+        replicas = self.store.strategy.extended.num_replicas_in_sync if adds_up else 1
+        decay = self._decay / replicas
+        return {name: g + g.dtype.type(decay) * values[name] for name, g in gradients.items()}
 
     def _over_replicas(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         """The mean over replicas in sync: each worker's optimizer has to be given the same."""
