@@ -155,16 +155,30 @@ class DistributedDataset(Shown):
         return state
 
 
+def own_batches(dataset: DistributedDataset) -> "DistributedIterator":
+    """A pass over this worker's part, which ends where it ends.
+
+    For a framework that goes through its input in a thread of its own, where a call of all workers
+    would come out of turn.
+    """
+    return DistributedIterator(dataset._extended, dataset._source, agrees=False)
+
+
 class DistributedIterator(Shown):
     """Iterates over a distributed dataset, as ``tf.distribute.DistributedIterator``. Not
     thread-safe.
 
     Its place can be kept (``state_dict``) and found again (``load_state_dict``), also in another
     process.
+
+    Args:
+        extended: ``extended`` of the strategy.
+        source: Source of its replicas' batches.
+        agrees: Whether synchronous workers end together, for which each element is a call of all.
     """
 
-    def __init__(self, extended: InputReplicas, source: Input) -> None:
-        self._extended = extended
+    def __init__(self, extended: InputReplicas, source: Input, *, agrees: bool = True) -> None:
+        self._extended, self._agrees = extended, agrees
         self._move = to_devices(extended, source.options)
         self._source = source
         self._pass = source.datasets[0].passes.next(extended)
@@ -219,7 +233,8 @@ class DistributedIterator(Shown):
         if self._over:
             return Optional()  # the others are not there any more to be asked
         batches: list[Any] = [] if self._ended else self._next_batches()
-        in_step = self._extended.num_replicas_in_sync > len(self._extended.replica_devices)
+        extended = self._extended
+        in_step = self._agrees and extended.num_replicas_in_sync > len(extended.replica_devices)
         infinite = self._source.infinite
         if infinite and in_step and not batches:
             raise ValueError(

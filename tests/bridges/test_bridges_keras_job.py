@@ -107,6 +107,8 @@ except wl.errors.ConfigurationError as error:
 for factor in (1.0, 0.125):
     summed.compile("sgd", lambda y, p: factor * keras.ops.sum((y - p) ** 2, axis=-1))
     summed.fit(x[:24], y[:24], **steps)
+dataset = wl.data.from_arrays((X, Y), batch_size=16)  # gone through in a thread, on TensorFlow
+model.fit(strategy.experimental_distribute_dataset(dataset), epochs=2, verbose=0)
 print("no warning yet")
 summed.compile("sgd", lambda y, p: keras.ops.sum((y - p) ** 2))
 summed.fit(x[:24], y[:24], **steps)

@@ -9,7 +9,7 @@ from ...core.arrays.any_framework import to_host
 from ...core.errors import ConfigurationError
 from ...distribute.base.values import PerReplica, map_structure
 from ...distribute.data.dataset import Dataset
-from ...distribute.data.distributed import DistributedDataset
+from ...distribute.data.distributed import DistributedDataset, own_batches
 from ...distribute.data.options import InputContext, InputOptions
 from ...distribute.strategies.strategy import Strategy
 
@@ -113,7 +113,8 @@ def _adapted(dataset: Dataset | DistributedDataset) -> Any:
 
 
 def _batches(dataset: Dataset | DistributedDataset) -> Iterator[Any]:
-    for batch in dataset:
+    whole_pass = own_batches(dataset) if isinstance(dataset, DistributedDataset) else dataset
+    for batch in whole_pass:
         whole = map_structure(_whole, batch)
         yield whole if isinstance(whole, tuple) else (whole,)
 
