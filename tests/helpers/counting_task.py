@@ -25,6 +25,7 @@ WANTED = Path("digests-wanted")
 
 def digests() -> dict[int, tuple[str, int, str]]:
     """Role, epoch and digest by share."""
+    gc.unfreeze()  # a ps keeps out of collections what was there when it had started
     shares = [each for each in gc.get_objects() if isinstance(each, ReplicatedShare)]
     return {
         each.number: (str(each.replica.role), each.replica.epoch, digest_of(each.store))
