@@ -38,3 +38,10 @@ class MovedAverage(NamedTuple):
         """What is added to ``(1 - decay)`` of the shared value; of the same shape and dtype."""
         kept = self.before if not self.decay else (1 - self.decay) * self.before
         return np.asarray(self.after - kept)
+
+    def on(self, shared: Array) -> Array:
+        """What the shared value is after the step; one that has not computed leaves it as it is."""
+        if np.array_equal(self.before, self.after):
+            return shared
+        kept = shared if not self.decay else (1 - self.decay) * shared
+        return np.asarray(kept + self.added())

@@ -14,6 +14,7 @@ import pytest
 
 import windlass as wl
 from helpers import processes
+from helpers.sharded import through_a_session
 from helpers.waiting import scaled
 from windlass.core.arrays.dtypes import Array
 from windlass.core.checkpoint import CheckpointReader, list_checkpoints
@@ -282,6 +283,33 @@ def test_a_torch_job_of_one_has_the_averages_of_torch_alone() -> None:
     assert found[0].keys() == found[1].keys()
     for name, expected in found[0].items():
         np.testing.assert_allclose(found[1][name], expected, rtol=1e-5, err_msg=name)
+
+
+def test_batches_between_a_step_and_a_refresh_stay_in_the_averages() -> None:
+    """As those of a GAN's discriminator, and of ``update_bn``, which begins the averages anew."""
+    torch: Any = pytest.importorskip("torch")
+    x = torch.from_numpy(np.random.default_rng(0).normal(3, 2, size=(5, 16, 4)).astype(np.float32))
+
+    def trained(strategy: Any) -> list[Any]:
+        net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+        optimizer: Any = torch.optim.SGD(net.parameters(), 0.0)
+        if strategy is not None:
+            wrapped = wl.training.torch.DistributedOptimizer
+            optimizer = wrapped(optimizer, strategy, module=net)
+        found = []
+        for after_step in (net, lambda more: torch.optim.swa_utils.update_bn([more], net)):
+            net(x[0]).sum().backward()
+            optimizer.step()
+            after_step(x[1] * 2)
+            if strategy is not None:
+                optimizer.refresh()
+            found += [each.clone().numpy() for each in net[0].buffers()]
+        net(x[2]).sum().backward()
+        optimizer.step()
+        return [*found, *(each.numpy() for each in net[0].buffers())]
+
+    for mine, theirs in zip(trained(through_a_session()), trained(None), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
 def test_averages_of_a_layer_that_counts_no_batches_move() -> None:

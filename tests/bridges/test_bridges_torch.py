@@ -502,6 +502,10 @@ def test_mistakes_are_named() -> None:
     optimizer.param_groups[0]["amsgrad"] = True
     with pytest.raises(wl.errors.ConfigurationError, match="parameter group 0 was changed"):
         optimizer.step()
+    fewer = wrap(adam, net())
+    fewer.param_groups[0]["params"].pop()
+    with pytest.raises(wl.errors.ConfigurationError, match=r"had 4 parameters.*and has 3 now"):
+        fewer.step()
     wl.config.set_logical_cpu_devices(2)
     try:
         with pytest.raises(wl.errors.ConfigurationError, match="2 replicas in this process"):

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ...core.errors import ConfigurationError, NonFiniteGradientError
+from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
 from ..array_store import PushBeside, Update
@@ -93,6 +94,7 @@ class DistributedOptimizer(OptimizerFace):
         self.updates = None
         if has_scheduler(optimizer):
             self.updates = JobUpdates(name_of_updates(self._parameters, name))
+            optimizer._opt_called = True  # a scheduler looks whether its optimizer has stepped
         self._buffers = Buffers(module, name, strategy, self.updates)
         if self._collections:
             refuse_several_losses(
@@ -176,13 +178,16 @@ class DistributedOptimizer(OptimizerFace):
         """Load parameters and buffers as they are now, with what other workers have pushed.
 
         What the program has changed in parameters since the last step counts as before a step, and
-        so do buffers that are no averages.
+        so do buffers that are no averages. What averages have seen since then stays in them, and is
+        pushed with the next step.
         """
+        moved: Mapping[str, MovedAverage] = {}
         if not self._in_place.keeps_changes:
+            moved = self._buffers.moved()
             self._give_changes()
             if changed := self._buffers.changed():
                 self.store.assign(changed)
-        self._load()
+        self._load(moved)
 
     def _give_changes(self) -> None:
         changed = self._stepped.changed(self._parameters, self._values)
@@ -191,9 +196,11 @@ class DistributedOptimizer(OptimizerFace):
             return
         self.store.push_delta({n: array - self._values[n] for n, array in changed.items()})
 
-    def _load(self) -> None:
-        self._values = self._model.refresh()
-        self._everything.load(self._values)
+    def _load(self, moved: Mapping[str, MovedAverage] | None = None) -> None:
+        self._values = values = self._model.refresh()
+        if moved:
+            values = {**values, **{name: each.on(values[name]) for name, each in moved.items()}}
+        self._everything.load(values)
         self._buffers.loaded(self._values)
         self._buffers.mark()
         self._in_place.loaded()

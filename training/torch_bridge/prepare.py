@@ -189,8 +189,6 @@ class JobScheduler:
             )
         self._scheduler, self._updates = scheduler, optimizer.updates
         self._own = self._updates.own
-        # The scheduler looks whether the optimizer that it was made with has stepped before it.
-        scheduler.optimizer._opt_called = True
         self._total = getattr(scheduler, "last_epoch", 0)
         self._follow()
 

@@ -55,6 +55,7 @@ class TorchRules:
             for place, group in zip(places, optimizer.param_groups, strict=True)
             if isinstance(place, OnServer) and not left
         ]
+        self._sizes = [len(group["params"]) for group in optimizer.param_groups]
         self.have_state = any(rule.rule.slot_start() for rule, _, _ in self._rules)
 
     def optimizers(self, names: Mapping[int, str]) -> dict[str, Optimizer]:
@@ -111,10 +112,18 @@ class TorchRules:
         """What a scheduler or the program has changed in the groups counts from this step on.
 
         Raises:
-            ConfigurationError: The optimizer has no rule any more.
+            ConfigurationError: The optimizer has no rule any more, or other parameters.
         """
         for number, group in enumerate(self._optimizer.param_groups):
             rule, _, known = self._rules[number]
+            if len(group["params"]) != self._sizes[number]:
+                raise ConfigurationError(
+                    f"parameter group {number} of this {self.kind} had {self._sizes[number]} "
+                    f"parameters when it was wrapped and has {len(group['params'])} now, and the "
+                    "servers train those that it had; freeze one by requires_grad_(False), and add "
+                    "parameters before the optimizer is wrapped",
+                    optimizer=self.kind,
+                )
             count = len(group) - sum(key in group for key in _PARAMETERS)
             if count == len(known) and known.items() <= group.items():
                 continue
