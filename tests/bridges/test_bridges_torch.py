@@ -481,6 +481,37 @@ def test_a_state_without_a_counterpart_is_not_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+class Assigning(torch.optim.Optimizer):  # type: ignore[misc]
+    """Gradient descent that gives parameters other memory, in each second step."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.steps = 0
+
+    def step(self, closure: Any = None) -> None:
+        """Make a step."""
+        self.steps += 1
+        for p in self.param_groups[0]["params"]:
+            if self.steps % 2:
+                p.data.add_(p.grad, alpha=-0.1)
+            else:
+                p.data = p.data - 0.1 * p.grad
+
+
+def test_values_are_those_of_an_optimizer_that_replaces_memory() -> None:
+    module, x = net(), torch.from_numpy(X)
+    optimizer = wrap(Assigning, module)
+    for step in range(6):
+        optimizer.zero_grad()
+        (module(x) * (float("nan") if step == 3 else 1.0)).square().mean().backward()
+        optimizer.step()
+        if step != 1:  # the first time it is seen in the step after it
+            stored = optimizer.store.pull()
+            for name, parameter in module.named_parameters():
+                np.testing.assert_array_equal(stored[name], parameter.detach(), err_msg=str(step))
+    assert np.isfinite(stored["0.weight"]).all()
+
+
 def test_mistakes_are_named() -> None:
     strategy = wl.distribute.ParameterServerStrategy
     wrapped = wl.training.torch.DistributedOptimizer

@@ -40,6 +40,7 @@ class StepsInPlace:
         self._trained, self._others = Targets(parameters), Targets(buffers)
         self._own: OwnArrays | None = None
         self._changed_here = False  # since :meth:`loaded`
+        self._may_move: bool | None = None  # whether steps give tensors other memory; None: unknown
 
     @property
     def keeps_changes(self) -> bool:
@@ -81,6 +82,10 @@ class StepsInPlace:
 
         def step() -> Mapping[str, Array]:
             update()
+            if self._may_move is None:
+                self._may_move = self._trained.moved
+            if self._may_move:  # as by p.data = p.data - change
+                self._trained.keep_memory()
             return own.trained
 
         counts = alone.by_program(step, own)
@@ -121,6 +126,7 @@ class StepsInPlace:
         own = self._own
         if own is not None and (self._trained.moved or self._others.moved):
             # The program has replaced the memory of a tensor, whose values count.
+            self._may_move = True
             own = self._own = self._made_own() if own.are_current else None
         return own
 

@@ -193,6 +193,17 @@ class Targets:
                 return True
         return False
 
+    def keep_memory(self) -> None:
+        """Give tensors whose memory was replaced their earlier memory, with the values of now."""
+        for name, tensor in self._tensors.items():
+            known = self._views.get(name)
+            if known is None or known[0] == (tensor.data_ptr(), tensor.stride()):
+                continue
+            memory = known[1]
+            if memory.shape == tuple(tensor.shape):
+                memory[...] = to_array(tensor)
+                tensor.data = to_tensor(memory)
+
     def arrays(self) -> dict[str, Array] | None:
         """The memory of all tensors; None: some are not on the host."""
         found: dict[str, Array] = {}
