@@ -334,6 +334,6 @@ def test_the_public_names_are_in_wl_data() -> None:
     assert sorted(wl.data.__all__) == [
         "AUTOTUNE", "ArraySpec", "AutoShardPolicy", "Dataset", "DistributeOptions",
         "INFINITE_CARDINALITY", "Options", "SHARD_HINT", "UNKNOWN_CARDINALITY", "as_dataset",
-        "from_arrays", "from_files",
+        "experimental", "from_arrays", "from_files",
     ]  # fmt: skip
     assert (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, wl.data.AUTOTUNE) == (-1, -2, -1)
