@@ -158,9 +158,7 @@ class OpenSession:
         if self._shared is None or max(size, answer_bytes) <= SMALL_BYTES:
             return None
         try:
-            segment, offer = self._shared.prepare(
-                size, answer_bytes, pushes=request.push is not None
-            )
+            segment, offer = self._shared.prepare(size, answer_bytes)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
             self._request = detach(self._request)

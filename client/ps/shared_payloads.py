@@ -59,14 +59,13 @@ class SharedPayloads:
     # -- pushing -----------------------------------------------------------------------------
 
     def prepare(
-        self, payload_bytes: int, answer_bytes: int = 0, *, pushes: bool = False
+        self, payload_bytes: int, answer_bytes: int = 0
     ) -> tuple[SharedSegment, session_pb2.Segment | None]:
         """A segment with room for a payload, and for the values of an answer behind it.
 
         Args:
             payload_bytes: Size of the payload. Unit: bytes.
             answer_bytes: Size of the values. Unit: bytes.
-            pushes: Whether the payload is that of a push.
 
         Returns:
             The segment, and the message that it has to be handed over with if it is a new one.
@@ -76,8 +75,6 @@ class SharedPayloads:
         """
         if self._kept is not None:
             self._number = MOST_SEGMENTS - 1 - self._kept
-        if pushes and self._keeps_pushes:
-            self._kept = self._number
         segment, num_bytes = self.segment, answer_start(payload_bytes) + answer_bytes
         if segment is not None and num_bytes <= segment.num_bytes:
             return segment, None
@@ -87,7 +84,9 @@ class SharedPayloads:
         return segment, session_pb2.Segment(number=self._number, num_bytes=segment.num_bytes)
 
     def placed(self, request: StepRequest) -> StepRequest:
-        """A step as it is sent whose payload is in the segment that was prepared."""
+        """A step as it is sent now, whose payload is in the segment that was prepared."""
+        if self._keeps_pushes and request.push is not None:
+            self._kept = self._number
         return replace(
             request,
             in_segment=True,
