@@ -11,6 +11,7 @@ from .jit import INT64, changed, copy_elements, count_bits, lowest_bit, prefetch
 _AHEAD = 16  # rows between the one at work and the one whose memory is asked for
 _PREFETCHED_BYTES = 2048  # of a row; what follows is found by the processor's own prefetching
 _LINE_BYTES = 64
+_DIGIT_BITS = 11  # at most: the places of so many digits stay in the first cache
 _CHOSEN = 1024  # row numbers at a time; they stay in the first cache
 
 _Arguments = Callable[[DType], tuple[Any, ...]]
@@ -120,49 +121,56 @@ def deduplicate_bitmap(ids, num_rows, words, unique, inverse):  # type: ignore[n
 
 @ROW_FUNCTIONS.kernel(
     lambda dtype: (
-        read(dtype), INT64, changed(dtype), changed(dtype), changed(dtype), changed(dtype),
+        read(dtype), INT64, changed(np.dtype(np.uint64)), changed(np.dtype(np.uint64)),
         changed(dtype), changed(dtype),
     )
 )  # fmt: skip
-def deduplicate_radix(ids, num_rows, keys, order, other_keys, other_order, unique, inverse):  # type: ignore[no-untyped-def]
-    """Sort the ids with their positions, 11 bits a pass, lowest first; then number them.
+def deduplicate_radix(ids, num_rows, words, other, unique, inverse):  # type: ignore[no-untyped-def]
+    """Sort the ids with their positions, a digit a pass, lowest first; then number them.
 
-    The four arrays before ``unique`` are memory to work in, as large as ``ids``.
+    ``words`` and ``other``: memory to work in, as large as ``ids``. An id and its position stand in
+    one word, so both must fit into 63 bits.
 
     Returns:
         As ``deduplicate_bitmap``.
     """
-    for i in range(ids.size):
+    size, one, zero = np.uint64(ids.size), np.uint64(1), np.uint64(0)
+    position_bits, id_bits = zero, one
+    while size >> position_bits > zero:
+        position_bits += one
+    while np.uint64(num_rows - 1) >> id_bits > zero:
+        id_bits += one
+    passes = (id_bits + np.uint64(_DIGIT_BITS - 1)) // np.uint64(_DIGIT_BITS)
+    digit_bits = (id_bits + passes - one) // passes
+    mask = (one << digit_bits) - one
+    starts = np.zeros((passes, one << digit_bits), np.uint64)
+    for i in range(size):
         if ids[i] < 0 or ids[i] >= num_rows:
-            return -1 - i
-        keys[i] = ids[i]
-        order[i] = i
-    starts = np.empty(2048, np.int64)
-    shift = 0
-    while (num_rows - 1) >> shift > 0:
-        starts[:] = 0
-        for i in range(ids.size):
-            starts[(keys[i] >> shift) & 2047] += 1
-        total = 0
-        for digit in range(2048):
-            size = starts[digit]
-            starts[digit] = total
-            total += size
-        for i in range(ids.size):
-            digit = (keys[i] >> shift) & 2047
-            at = starts[digit]
-            starts[digit] = at + 1
-            other_keys[at] = keys[i]
-            other_order[at] = order[i]
-        keys, other_keys = other_keys, keys
-        order, other_order = other_order, order
-        shift += 11
-        if shift > 62:
-            break
-    count = 0
-    for i in range(ids.size):
-        if i == 0 or keys[i] != keys[i - 1]:
-            unique[count] = keys[i]
-            count += 1
-        inverse[order[i]] = count - 1
-    return count
+            return -1 - np.int64(i)
+        number = np.uint64(ids[i])
+        words[i] = (number << position_bits) | i
+        for digit in range(passes):
+            starts[digit, (number >> (digit * digit_bits)) & mask] += one
+    for digit in range(passes):
+        total = zero
+        for value in range(mask + one):
+            count = starts[digit, value]
+            starts[digit, value] = total
+            total += count
+        shift = position_bits + digit * digit_bits
+        for i in range(size):
+            word = words[i]
+            value = (word >> shift) & mask
+            at = starts[digit, value]
+            starts[digit, value] = at + one
+            other[at] = word
+        words, other = other, words
+    found, previous = zero, np.int64(-1)
+    position_mask = (one << position_bits) - one
+    for i in range(size):
+        number = np.int64(words[i] >> position_bits)
+        found += np.uint64(number != previous)
+        unique[found - one] = number
+        inverse[words[i] & position_mask] = np.int64(found) - 1
+        previous = number
+    return np.int64(found)

@@ -23,7 +23,8 @@ _SMALL_BYTES = 64 * 1024  # of rows to copy; below, a kernel saves less than 20 
 _SMALL_COUNT = 128
 # A bitmap costs by the rows of the table, a sort by the ids: they are level at about so many rows
 # per id.
-_ROWS_PER_ID = 64
+_ROWS_PER_ID = 24
+_WORD_BITS = 64  # an id and its position, where they are sorted
 _MAX_BITMAP_ROWS = 1 << 24  # and beyond this, unless there are very many ids, also by its memory
 _BYTE, _INT64, _UINT64 = (np.dtype(kind) for kind in (np.uint8, np.int64, np.uint64))
 
@@ -40,7 +41,8 @@ def deduplicate(
 ) -> tuple[Array, Array]:
     """Find the distinct ids, and the position of each id among them.
 
-    Memory beyond the result: 16 bytes per 64 rows of the table, or 32 bytes per id if that is less.
+    Memory beyond the result: 16 bytes per 64 rows of the table, or, of a table with many more rows
+    than ids, 16 bytes per id.
 
     Args:
         ids: int64, shape ``(n,)``, each in ``[0, num_rows)``. May repeat.
@@ -58,7 +60,7 @@ def deduplicate(
     ids = _vector("deduplicate", "ids", ids)
     name = "deduplicate_bitmap" if _takes_bitmap(ids.size, num_rows) else "deduplicate_radix"
     kernel = None
-    if ids.size >= _SMALL_COUNT:
+    if ids.size >= _SMALL_COUNT and num_rows.bit_length() + ids.size.bit_length() <= _WORD_BITS:
         kernel = library.row_kernel_if_ready(name, _INT64)
     if kernel is None:
         return _deduplicate_by_numpy(ids, num_rows)
@@ -69,7 +71,7 @@ def deduplicate(
         words[:] = 0
         count = kernel(ids, num_rows, words, unique, inverse)
     else:
-        work = memory.take_array((4, ids.size), _INT64)
+        work = memory.take_array((2, ids.size), _UINT64)
         count = kernel(ids, num_rows, *work, unique, inverse)
     if count < 0:
         raise ValueError(

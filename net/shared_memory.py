@@ -13,6 +13,7 @@ import mmap
 import os
 import platform
 import weakref
+from pathlib import Path
 
 import numpy as np
 
@@ -26,9 +27,9 @@ FIRST_SEGMENT_BYTES = 1024 * 1024  # a worker's segment is at least this large, 
 WRITTEN = 0  # by the worker: so many bytes are written
 APPLIED = 1  # by the ps: so many bytes are in the values of their block
 ALIGNMENT_BYTES = 64  # of values that a ps leaves behind a worker's payload
-# Rows of a large table are in random pages, and huge ones are found sooner. The kernel gives them
-# where /sys/kernel/mm/transparent_hugepage/shmem_enabled says "advise".
+# Rows of a large table are in random pages, and huge ones are found sooner.
 _HUGE_BYTES = 64 * 1024 * 1024
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")  # "always [advise] never"
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 _SEAL_FUTURE_WRITE = 0x10  # Python has no name for it
 
@@ -50,6 +51,15 @@ def unavailable() -> str:
         # The sequence lock relies on stores and loads that keep their order.
         return f"memory order of {platform.machine()}"
     return ""
+
+
+def has_huge_pages() -> bool:
+    """Whether the administrator lets shared memory have huge pages."""
+    try:
+        chosen = _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return False
+    return chosen not in ("", "never", "deny")
 
 
 class SharedSegment:

@@ -66,7 +66,8 @@ def check_deduplicated(ids: Array, num_rows: int) -> None:
 @pytest.mark.parametrize(
     ("count", "num_rows"),
     [(0, 5), (0, 0), (1, 1), (1, 2**62), (100, 63), (100, 64), (100, 65), (5000, 10), (5000, 10**6),
-     (300, 2048), (300, 2**11 * 64 * 300), (5000, 2**31), (5000, 2**63 - 1), (300_000, 2**24 + 5)],
+     (300, 2048), (300, 2**11 * 64 * 300), (5000, 2**31), (5000, 2**51 - 1), (5000, 2**51),
+     (5000, 2**63 - 1), (300_000, 2**24 + 5)],
     ids=str,
 )  # fmt: skip
 def test_distinct_ids_ascend_and_every_id_is_found_again(count: int, num_rows: int) -> None:
