@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.imports import Package, StringImport
+from helpers.sources import tree
 from windlass.core import public_face
 from windlass.core.rules.known_rules import built_in_rules
 from windlass.core.rules.row_rules import ROW_RULES
@@ -155,7 +156,7 @@ def test_few_modules_import_what_others_name() -> None:
 
 def test_the_public_face_holds_names_alone() -> None:
     for path in API.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda), path
             if isinstance(node, ast.Call):
                 assert ast.unparse(node.func) in ("public_getattr", "globals"), path
@@ -166,7 +167,7 @@ def test_modules_look_names_up_by_one_mechanism() -> None:
     made = [
         name
         for name, path in modules()
-        for node in ast.parse(path.read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
     ]
     assert made == ["windlass"]
@@ -204,7 +205,7 @@ def test_a_process_that_loads_a_part_has_the_default_strategy(module: str) -> No
 def test_a_class_name_stands_once() -> None:
     where: dict[str, list[str]] = defaultdict(list)
     for name, path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 where[node.name].append(name)
     doubled = {name: places for name, places in where.items() if len(places) > 1}

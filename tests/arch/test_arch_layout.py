@@ -334,6 +334,6 @@ def test_every_test_of_the_bridges_is_marked() -> None:
     files = list((ROOT / "tests" / "bridges").glob("test_*.py"))
     assert files
     for file in files:
-        body = ast.parse(file.read_text()).body
+        body = tree(file).body
         marks = [ast.unparse(node) for node in body if isinstance(node, ast.Assign)]
         assert any("pytestmark" in mark and "pytest.mark.bridges" in mark for mark in marks), file

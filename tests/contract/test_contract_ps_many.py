@@ -142,7 +142,7 @@ def test_many_reconnects_leave_nothing_behind(
 
     reconnect(4)
     usual = held()
-    reconnect(20)
+    reconnect(10)
     wait_until(
         lambda: all(now <= was + 2 for now, was in zip(held(), usual, strict=True)),
         10, f"{held()} to become {usual}",

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from .processes import ROOT
@@ -25,6 +26,7 @@ def _has_any(path: Path, words: tuple[str, ...]) -> bool:
     return any(word in text for word in words)
 
 
+@cache
 def tree(path: Path) -> ast.Module:
-    """A file, parsed."""
+    """A file, parsed; once in a process, since many tests look at the same files."""
     return ast.parse(path.read_text(), filename=str(path))
