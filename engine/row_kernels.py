@@ -168,9 +168,9 @@ def deduplicate_radix(ids, num_rows, words, other, unique, inverse):  # type: ig
     found, previous = zero, np.int64(-1)
     position_mask = (one << position_bits) - one
     for i in range(size):
-        number = np.int64(words[i] >> position_bits)
-        found += np.uint64(number != previous)
-        unique[found - one] = number
+        row = np.int64(words[i] >> position_bits)
+        found += np.uint64(row != previous)
+        unique[found - one] = row
         inverse[words[i] & position_mask] = np.int64(found) - 1
-        previous = number
+        previous = row
     return np.int64(found)

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ...core.argument_errors import ArgumentTypeError
 from ...core.errors import ConfigurationError
 from ...core.showing import Shown
 from ..data.dataset import Dataset
@@ -147,7 +148,7 @@ class ClusterCoordinator(Shown):
             raise TypeError(f"schedule takes a function, not {fn!r}")
         limit_s = self._deadline_s if deadline_s is None else _positive("deadline_s", deadline_s)
         args = () if args is None else args
-        require_call_arguments(args, kwargs)
+        require_call_arguments(args, kwargs, ArgumentTypeError)
         return self._dispatcher.schedule(fn, tuple(args), dict(kwargs or {}), limit_s)
 
     def join(self) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...core.argument_errors import ArgumentTypeError
 from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.moved_average import MovedAverage
 from ..variables.holders import holders_of
@@ -25,19 +24,25 @@ Keywords = dict[str, Any] | None
 """Its keyword arguments."""
 
 
-def require_call_arguments(args: Any, kwargs: Any) -> None:
+def require_call_arguments(args: Any, kwargs: Any, error: type[ValueError] = ValueError) -> None:
     """Refuse arguments that no function can be called with.
 
+    Args:
+        args: Positional ones.
+        kwargs: Keyword arguments.
+        error: What TensorFlow raises for them here.
+
     Raises:
-        ArgumentTypeError: ``args`` is neither a list nor a tuple, or ``kwargs`` is no mapping.
+        ValueError: As ``error``: ``args`` is neither a list nor a tuple, or ``kwargs`` is no
+            mapping.
     """
     if not isinstance(args, list | tuple):
         kind = type(args).__name__
-        raise ArgumentTypeError(
+        raise error(
             f"positional args must be a list or tuple, got {kind}: write args=(value,) for one"
         )
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise ArgumentTypeError(f"kwargs must map names to values, got {type(kwargs).__name__}")
+        raise error(f"kwargs must map names to values, got {type(kwargs).__name__}")
 
 
 class StepInterface:

@@ -181,7 +181,7 @@ class Strategy(Shown):
         """Call ``fn`` once per local replica, each with its part of distributed arguments.
 
         Raises:
-            ArgumentTypeError: ``args`` is neither a list nor a tuple, or ``kwargs`` are no mapping.
+            ValueError: ``args`` is neither a list nor a tuple, or ``kwargs`` are no mapping.
             RuntimeError: Inside another ``run``, or in the scope of another strategy.
         """
         require_call_arguments(args, kwargs)

@@ -110,8 +110,9 @@ def test_run_takes_options_and_needs_no_scope(strategy: Strategy) -> None:
     "args", [np.ones(2), {"a": 1}, "xy", 3], ids=["array", "dict", "str", "int"]
 )
 def test_positional_arguments_are_a_list_or_tuple(strategy: Strategy, args: Any) -> None:
-    with pytest.raises(ValueError, match="positional args must be a list or tuple"):
+    with pytest.raises(ValueError, match="positional args must be a list or tuple") as caught:
         strategy.run(lambda *_: None, args=args)
+    assert caught.type is ValueError  # as TensorFlow's; that of ``schedule`` is a TypeError, too
 
 
 def test_call_for_each_replica_is_run(strategy: Strategy, replicas: int) -> None:
