@@ -143,12 +143,12 @@ class RowUpdater:
         h = np.array([scale, limit, *scalars], dtype)
         slots = [slot.reshape(-1) for slot in store.slots.values()]
         s0, s1 = (*slots, np.empty(0, dtype))[:2]
-        table, counts = table.astype(dtype), store.counts
+        table, uses = table.astype(dtype), store.uses.reshape(-1)
         values, flat = store.values.reshape(-1), gradients.reshape(-1)
 
         def some_rows(start: int, stop: int) -> None:
             part = flat[start * width : stop * width]
-            kernel(values, s0, s1, part, rows[start:stop], width, h, counts, table)
+            kernel(values, s0, s1, part, rows[start:stop], width, h, uses, table)
 
         row_bytes = max(width * dtype.itemsize, _LINE_BYTES)
         split(some_rows, rows.size, itemsize=row_bytes * (1 + len(slots)))

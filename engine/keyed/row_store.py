@@ -37,8 +37,9 @@ class RowStore:
         values: Shape ``(max_rows, width)``.
         slots: By name, shape ``(max_rows, elements)``.
         keys: int64; of rows that are not in use, what was there.
-        counts: uint32: pushes of each row; stays at ``2**32 - 1``.
-        last: uint32: the step of a row's last change; ``FREE``: not in use.
+        uses: uint32, shape ``(max_rows, 2)``: both of these side by side; a push changes both.
+        counts: Pushes of each row; stays at ``2**32 - 1``.
+        last: The step of a row's last change; ``FREE``: not in use.
         used: Rows from here on were never used.
 
     Raises:
@@ -56,7 +57,8 @@ class RowStore:
             self.values = self.column(width, dtype)
             self.slots = {slot: self.column(size, dtype) for slot, (size, _) in slots.items()}
             self.keys, self._free = (zeros(max_rows, INT64) for _ in range(2))
-            self.counts, self.last = (zeros(max_rows, UINT32) for _ in range(2))
+            self.uses = zeros(2 * max_rows, UINT32).reshape(max_rows, 2)
+        self.counts, self.last = self.uses.T
         self.used = 0
         self._num_free = 0
 
@@ -123,7 +125,7 @@ class RowStore:
         """Count one more push of each of these rows, at this step; each occurs once."""
         kernel = library.row_kernel_if_ready("touch_rows", UINT32)
         if kernel is not None:
-            kernel(rows, self.counts, self.last, step)
+            kernel(rows, self.uses.reshape(-1), step)
             return
         counts = self.counts[rows]
         self.counts[rows] = counts + (counts != FREE)
@@ -137,7 +139,7 @@ class RowStore:
             was looked at, the kernel is not loaded.
         """
         kernel = library.row_kernel_if_ready("mark_rows", UINT32)
-        return int(kernel(rows, self.last, BUSY)) if kernel is not None else None
+        return int(kernel(rows, self.uses.reshape(-1), BUSY)) if kernel is not None else None
 
     def in_use(self, start: int, stop: int) -> Array:
         """The rows of ``[start, stop)`` that are in use, ascending."""

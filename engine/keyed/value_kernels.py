@@ -99,8 +99,10 @@ def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-un
 
 
 @FUNCTIONS.kernel(lambda dtype: (read(np.int64), changed(dtype), INT64))
-def mark_rows(rows, last, mark):  # type: ignore[no-untyped-def]
+def mark_rows(rows, uses, mark):  # type: ignore[no-untyped-def]
     """Write a mark over the step of each row, until one has it already; -1 is no row.
+
+    ``uses``: of each row how many pushes it had, and the step of the last one.
 
     Returns:
         How many are no rows; -1: a row is there twice.
@@ -108,27 +110,27 @@ def mark_rows(rows, last, mark):  # type: ignore[no-untyped-def]
     missing = 0
     for r in range(rows.size):
         if r + AHEAD < rows.size:
-            prefetch(last, max(rows[r + AHEAD], 0))
+            prefetch(uses, 2 * max(rows[r + AHEAD], 0))
         row = rows[r]
         if row < 0:
             missing += 1
-        elif last[row] == np.uint32(mark):
+            continue
+        step = np.uint64(2 * row + 1)
+        if uses[step] == np.uint32(mark):
             return -1
-        else:
-            last[row] = np.uint32(mark)
+        uses[step] = np.uint32(mark)
     return missing
 
 
-@FUNCTIONS.kernel(lambda dtype: (read(np.int64), changed(dtype), changed(dtype), INT64))
-def touch_rows(rows, counts, last, step):  # type: ignore[no-untyped-def]
+@FUNCTIONS.kernel(lambda dtype: (read(np.int64), changed(dtype), INT64))
+def touch_rows(rows, uses, step):  # type: ignore[no-untyped-def]
     """Count one more push of each row, up to the largest number, and note the step."""
     for r in range(rows.size):
         if r + AHEAD < rows.size:
-            prefetch(counts, rows[r + AHEAD])
-            prefetch(last, rows[r + AHEAD])
-        row = rows[r]
-        counts[row] += np.uint32(counts[row] != np.uint32(0xFFFFFFFF))
-        last[row] = np.uint32(step)
+            prefetch(uses, 2 * rows[r + AHEAD])
+        count = np.uint64(2 * rows[r])
+        uses[count] += np.uint32(uses[count] != np.uint32(0xFFFFFFFF))
+        uses[count + np.uint64(1)] = np.uint32(step)
 
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), INT64))
@@ -165,13 +167,13 @@ def square_rows(values, width, out):  # type: ignore[no-untyped-def]
 
 
 def _rule_arguments(dtype: DType) -> tuple[Any, ...]:
-    """``w, s0, s1, g, rows, width, h, counts, table``."""
+    """``w, s0, s1, g, rows, width, h, uses, table``."""
     slots = [changed(dtype)] * 3
     return (*slots, read(dtype), read(np.int64), INT64, read(dtype), read(_UINT32), read(dtype))
 
 
 @FUNCTIONS.kernel(_rule_arguments)
-def adam_rows(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]
+def adam_rows(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-untyped-def]
     """Adam whose corrections follow each row's own count of updates, this one included.
 
     h[0], h[1]: scale, clip value. h[2]: rate. h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 - b2. h[7]:
@@ -187,7 +189,7 @@ def adam_rows(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-u
             prefetch_row(w, ahead, width)
             prefetch_row(s0, ahead, width)
             prefetch_row(s1, ahead, width)
-        entry = 2 * (min(np.int64(counts[rows[r]]), most) - 1)
+        entry = 2 * (min(np.int64(uses[2 * rows[r]]), most) - 1)
         alpha, eps = lr * table[entry], table[entry + 1]
         lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
         for i in range(np.uint64(width)):
@@ -201,7 +203,7 @@ def adam_rows(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-u
 
 
 @FUNCTIONS.kernel(_rule_arguments)
-def rowwise_adagrad(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
+def rowwise_adagrad(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """``a += mean(g*g); w -= lr * g / (sqrt(a) + eps)``; ``s0``: one ``a`` per row.
 
     h[3]: eps. h[4]: 1 / width.
@@ -224,7 +226,7 @@ def rowwise_adagrad(w, s0, s1, g, rows, width, h, counts, table):  # type: ignor
 
 
 @FUNCTIONS.kernel(_rule_arguments)
-def group_ftrl(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
+def group_ftrl(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """Accumulator s0, linear s1. h[3]: l1. h[4]: 2 * l2 + beta / lr. h[5]: group times root of
     width.
     """
