@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from pydantic_core import PydanticSerializationError, to_json
 
 from ..core.checkpoint import CheckpointReader
 from ..core.errors import CheckpointError, ConfigurationError
 from .base.contexts import default_strategy, require_cross_replica
 from .base.values import DistributedValues
 from .object_tree import ObjectTree, walk_objects
-from .saved_variables import capture, restore_variables, saved_value, write_variables
+from .saved_variables import Stateful, capture, restore_variables, saved_value, write_variables
 
 _VALUES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 
@@ -198,7 +199,8 @@ class ObjectCheckpoint:
         """Refuse objects that have nothing to save, rather than write an empty checkpoint.
 
         Raises:
-            ConfigurationError: There are objects, and none has a variable.
+            ConfigurationError: There are objects, and none has a variable; or the state of one has
+                arrays.
         """
         objects = self.checkpointed
         if objects and not (tree.variables or tree.places):
@@ -209,6 +211,8 @@ class ObjectCheckpoint:
                 "and an optimizer of Keras in a loop of the program's from its first step on; what "
                 "no strategy shares is saved by the framework itself"
             )
+        for key, place in tree.places.items():
+            _require_json(key, place)
 
     def _to_save(self) -> tuple[ObjectTree, Any]:
         """The variables and objects to save, and the strategy that they belong to."""
@@ -229,6 +233,19 @@ class ObjectCheckpoint:
     def writes(self) -> bool:
         """Whether this task is the one that writes."""
         return bool(self._to_save()[1].should_save)
+
+
+def _require_json(key: str, place: Stateful) -> None:
+    """Refuse an object whose state is more than its place, such as a module of PyTorch."""
+    try:
+        to_json(dict(place.state_dict()))
+    except PydanticSerializationError as error:
+        raise ConfigurationError(
+            f"a checkpoint of {key} ({type(place).__name__}) would be without its arrays: a state "
+            f"is kept as JSON ({error}). Give what a strategy shares of it, such as its "
+            "DistributedOptimizer or the model that was compiled in the scope; what no strategy "
+            "shares is saved by the framework itself"
+        ) from None
 
 
 def _attributes(root: Any) -> Mapping[str, Any]:

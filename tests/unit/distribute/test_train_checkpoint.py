@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.errors import CheckpointError, ShapeMismatchError
+from windlass.core.errors import CheckpointError, ConfigurationError, ShapeMismatchError
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy, Strategy
 
 
@@ -216,3 +216,22 @@ def test_a_store_of_arrays_is_saved_by_its_names(tmp_path: Path) -> None:
     store = make(wl.distribute.CentralStorageStrategy(), 0.0)
     wl.train.Checkpoint(store=store).restore(path).assert_consumed()
     assert store.pull()["a"]["w"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_an_object_whose_state_has_arrays_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    """Such as a module of PyTorch that no strategy shares."""
+
+    class Module:
+        def state_dict(self) -> dict[str, Any]:
+            return {"weight": np.ones(2)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise AssertionError(state)
+
+    checkpoint = wl.train.Checkpoint(model=Module(), w=wl.Variable(1.0))
+    for use in (checkpoint.write, checkpoint.restore):
+        with pytest.raises(ConfigurationError, match=r"model \(Module\) would be without its arr"):
+            use(str(tmp_path / "it"))
+    assert not list(tmp_path.iterdir())
