@@ -402,6 +402,25 @@ def test_weights_that_are_clipped_after_each_step_stay_so(keras: Any, data: bool
     np.testing.assert_allclose(shared, alone, atol=1e-5)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["loop", "fit"])
+def test_weights_that_a_program_loads_before_it_trains_count(keras: Any, compiled: bool) -> None:
+    """As those of a file do; the end of the scope, in which an optimizer was, has shared others."""
+
+    def trained(strategy: Any) -> list[float]:
+        model, optimizer = made(keras, strategy, lambda o: o.Adam(1e-2))
+        model.set_weights([np.full_like(weight, 0.1) for weight in model.get_weights()])
+        if compiled:
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            x, y = np.concatenate(X), np.concatenate(Y)
+            losses: list[float] = model.fit(x, y, shuffle=False, verbose=0).history["loss"]
+            return losses
+        step = step_of(keras, model, optimizer)
+        return [float(step(x, y)) for x, y in zip(X[:5], Y[:5], strict=True)]
+
+    shared = trained(wl.distribute.ParameterServerStrategy())
+    np.testing.assert_allclose(shared, trained(None), atol=1e-5)
+
+
 CLIPS = """\
 import sys
 sys.path[:0] = {path}

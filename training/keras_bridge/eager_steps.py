@@ -103,7 +103,11 @@ class EagerSteps(ABC):
     def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
         arrays = ((name, self.array(variable)) for name, variable in variables.items())
         given = self._weights.shared.given
-        return {name: array for name, array in arrays if not same_values(array, given[name])}
+        return {
+            name: array
+            for name, array in arrays
+            if name in given and not same_values(array, given[name])
+        }
 
     def sync(self) -> None:  # noqa: B027 - of JAX there is something to do
         """Variables have everything."""

@@ -65,11 +65,17 @@ class LoopSteps(EagerSteps):
         self._arrays.update((name, variable.value) for name, variable in names.items())
         self._weights.shared.given.update((name, values[name]) for name in names)
 
+    def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
+        # Of those that were assigned: what a loop goes on with is not in variables.
+        known = self._arrays
+        assigned = {n: v for n, v in variables.items() if v.value is not known.get(n, v.value)}
+        return super()._other_values(assigned)
+
     def follow(self) -> None:
         """What the program has assigned."""
-        assigned = {n: v for n, v in self._trainable.items() if v.value is not self._arrays[n]}
-        self._weights.changes.give_before_step(self._other_values(assigned))
-        if assigned:
+        changed = self._other_values(self._trainable)
+        self._weights.changes.give_before_step(changed)
+        if changed:
             self._weights.load(self._weights.pull())
 
     def _give_assigned_in_step(self) -> None:

@@ -93,7 +93,7 @@ class JaxSteps:
         return {
             name: np.asarray(array)
             for name, array in arrays.items()
-            if array is not self._arrays[name]
+            if array is not self._arrays.get(name, array)
             and not np.array_equal(np.asarray(array), values[name])
         }
 

@@ -219,6 +219,7 @@ def loop_of(optimizer: Any, strategy: Strategy) -> Loop:
         models = shared_variables(strategy).models_with(trained)
         found = Loop(Group(optimizer, trained, models), strategy)
         object.__setattr__(optimizer, LOOP, found)
+        shared_variables(strategy).optimizers.discard(optimizer)  # it needs no scope's end any more
     return found
 
 

@@ -193,7 +193,8 @@ def _distribute(model: Any, strategy: Strategy) -> None:
 
     if model.optimizer is not None:
         object.__setattr__(model.optimizer, COMPILED, True)
-        shared_variables(strategy).optimizers.discard(model.optimizer)
+        inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        shared_variables(strategy).optimizers.difference_update([model.optimizer, inner])
     methods = getattr(model, ATTRIBUTE, None)
     if methods is None:
         distribute(model, strategy)

@@ -217,10 +217,13 @@ class SharedWeights:
 
     def _begin(self) -> None:
         """Load what the job has of the weights, and of the state of an optimizer on this worker."""
-        values = self._model.refresh()
-        self.began_elsewhere = not self._has(values)
         # The batch of a first step has moved averages already: it pushes what became of them.
         moved = self.shared.values.keys() & set(self.pushed_state())
+        # What the program has loaded into weights since a scope or another model shared them.
+        changed = self.backend.changed()
+        self.changes.give({name: changed[name] for name in changed.keys() - moved})
+        values = self._model.refresh()
+        self.began_elsewhere = not self._has(values)
         self.load({name: value for name, value in values.items() if name not in moved})
 
     def _table(self, layer: Embedding, strategy: Strategy) -> tuple[Variable, RowReader]:
