@@ -118,6 +118,17 @@ def test_any_other_runs_on_the_worker_with_the_same_curve(optimizer: Any) -> Non
         )
 
 
+@pytest.mark.parametrize("optimizer", [optax.adam(1e-2), LEFT["belief"]], ids=["rule", "none"])
+def test_a_program_runs_without_jit(optimizer: Any) -> None:
+    with jax.disable_jit():
+        state = wl.training.jax.TrainState(
+            params(), optimizer, wl.distribute.ParameterServerStrategy()
+        )
+        found = curve(state, 5)
+        alone = curve_alone(optimizer, 5)
+    np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-6)
+
+
 def test_a_rule_that_differs_from_the_transformation_is_not_taken() -> None:
     """optax may change; what a rule computes is compared with what the transformation does."""
     from windlass.training.jax_bridge.optax_reading import place_transformation

@@ -133,12 +133,13 @@ def _parted(shapes: tuple[tuple[tuple[int, ...], ...], ...]) -> Any:
 
     def parts(flat: Sequence[Any]) -> list[Any]:
         found = []
-        for elements, group in zip(flat, shapes, strict=True):
-            start = 0
+        for elements, group in zip(map(numpy.asarray, flat), shapes, strict=True):
+            start = 0  # arrays of JAX also under jax.disable_jit
             for shape in group:
                 stop = start + size_of(shape)
                 found.append(elements[start:stop].reshape(shape))
                 start = stop
         return found
 
+    numpy = require("jax", "jax").numpy
     return require("jax", "jax").jit(parts)
