@@ -527,6 +527,10 @@ def test_mistakes_are_named() -> None:
     losses(stepped, used, 1)
     with pytest.raises(wl.errors.ConfigurationError, match="has a state already"):
         wrapped(used, strategy())
+    of_servers = adam(net().parameters())
+    for shared in (wrapped(of_servers, strategy()), of_servers):
+        with pytest.raises(wl.errors.ConfigurationError, match="is shared already"):
+            wrapped(shared, strategy())
     optimizer = wrap(adam, net())
     with pytest.raises(wl.errors.ConfigurationError, match="no further parameters"):
         optimizer.add_param_group({"params": []})

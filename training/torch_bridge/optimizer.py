@@ -26,7 +26,7 @@ from .in_place import StepsInPlace
 from .names import SHARED, named_parameters
 from .optimizer_face import OptimizerFace
 from .rules import TorchRules, has_stepped, refuse_several_losses, take_scale_out
-from .server_state import StepsOfState
+from .server_state import StateOnServers, StepsOfState
 from .tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
 from .updates import JobUpdates, has_scheduler, name_of_updates
 from .worker_state import StateOnWorker
@@ -71,7 +71,8 @@ class DistributedOptimizer(OptimizerFace):
     Raises:
         MissingExtraError: PyTorch is not installed.
         ConfigurationError: The strategy has several replicas in this process; the optimizer has no
-            rule and deltas are forbidden, or it has a state already; a parameter has no shape yet.
+            rule and deltas are forbidden, or it has a state already; it is shared already; a
+            parameter has no shape yet.
         ValueError: The module has not all of the parameters.
     """
 
@@ -457,6 +458,12 @@ class DistributedModule(torch.nn.Module):  # type: ignore[misc]
 
 
 def _check(optimizer: Any, strategy: Strategy) -> None:
+    on_servers = isinstance(getattr(optimizer, "state", None), StateOnServers)
+    if on_servers or isinstance(optimizer, DistributedOptimizer):
+        raise ConfigurationError(
+            "this optimizer is shared already: go on with the DistributedOptimizer that was made "
+            "of it, or make a new optimizer of the same parameters"
+        )
     replicas = len(strategy.extended.replica_devices)
     if replicas > 1:
         raise ConfigurationError(

@@ -72,8 +72,9 @@ class OptimizerFace(torch.optim.Optimizer):  # type: ignore[misc]
         """
         if self._complete:
             raise ConfigurationError(
-                "a DistributedOptimizer takes no further parameters; add the group before the "
-                "optimizer is wrapped"
+                "a DistributedOptimizer takes no further parameters: add the group before the "
+                "optimizer is wrapped, with requires_grad=False until it is to train; for "
+                "parameters that are not there yet, wrap a new optimizer later"
             )
         super().add_param_group(param_group)
 
