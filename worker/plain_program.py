@@ -55,6 +55,7 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
             _warn_of_model_dir(settings.model_dir)
         _warn_of_unshared_steps()
         return None
+    _refuse_second_import(task)
     process = _this_process()
     check_python(sys.version_info[:3])
     if synchronous and (task.task.type not in (CHIEF, WORKER) or ps_of(task.spec)):
@@ -81,6 +82,18 @@ def _task_of(resolver: ClusterResolver | None, *, synchronous: bool) -> Resolved
     if spec is None:
         return resolve(resolver or environment_resolver())
     return coordinator_of(spec, own_host_towards(spec.task_address(PS, spec.task_indices(PS)[0])))
+
+
+def _refuse_second_import(task: ResolvedTask) -> None:
+    """Refuse to join where multiprocessing imports the program's module in a process of its own."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and hasattr(processes.current_process(), "_inheriting"):
+        raise ConfigurationError(
+            f"{task.task} has its process already, and multiprocessing imports the program's "
+            "module again in another one, as it does for a DataLoader's workers that are not "
+            "forked: make the strategy in a function that is called under `if __name__ == "
+            '"__main__":`'
+        )
 
 
 @cache
