@@ -4,6 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,3 +122,18 @@ def test_gradients_clipped_before_they_are_averaged_are_an_error_that_says_what_
 ) -> None:
     output = run(tmp_path, REFUSED, in_sync=True)
     assert len(re.findall(r"refused .*optimizer\.synchronize\(\)", output)) == 2, output
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_is_told_to_see_the_gradient_of_its_worker(
+    register: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from windlass.training.torch_bridge.gradients import GradientsInSync
+
+    parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in ("hooked", "plain")}
+    getattr(parameters["hooked"], register)(lambda _: None)
+    store: Any = None  # no gradient is averaged here
+    for _ in range(2):  # the second time the first one's own hooks are there
+        caplog.clear()
+        GradientsInSync(store, parameters)
+        assert [record.args for record in caplog.records] == [("hooked",)]

@@ -34,7 +34,7 @@ class GradientsInSync:
         self._marks: dict[str, tuple[int, int]] = {}  # of gradients, as backward has left them
         self._are_reduced = self._were_reduced = False  # until the next backward; in this step
         for name, parameter in parameters.items():
-            if parameter._backward_hooks:
+            if _has_hook(parameter):
                 log.warning(
                     "%r has a hook on its gradient, which sees that of this worker, before workers "
                     "in sync average theirs; change gradients after optimizer.synchronize() "
@@ -102,6 +102,13 @@ class GradientsInSync:
                 "the gradients of workers (mean=False), so some would count several times; call "
                 "synchronize() after the last backward of a step"
             )
+
+
+def _has_hook(parameter: Any) -> bool:
+    """Whether the program is given the gradient before it is averaged."""
+    given = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+    hooks = [hook for each in given if each for hook in each.values()]
+    return any(getattr(hook, "__module__", None) != __name__ for hook in hooks)
 
 
 def _call_after_backward(parameter: Any, mark: Any, name: str) -> None:
