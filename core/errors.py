@@ -27,7 +27,7 @@
     │   ├── LimitExceededError
     │   │   └── TooManyWorkersError a worker for which a ps or the chief has no place
     │   ├── NonFiniteGradientError V
-    │   │   └── NanLossDuringTrainingError  the loss of an Estimator's training is not finite
+    │   │   └── NanLossDuringTrainingError  an Estimator's loss is not finite; also a RuntimeError
     │   ├── PackageError V          a packed project that is damaged, or not to be unpacked
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
@@ -211,8 +211,8 @@ class NonFiniteGradientError(RefusedError, ValueError):
     """Gradients held NaN or infinity too many steps in a row."""
 
 
-class NanLossDuringTrainingError(NonFiniteGradientError):
-    """The loss of an Estimator's training was NaN or infinite."""
+class NanLossDuringTrainingError(NonFiniteGradientError, RuntimeError):
+    """The loss of an Estimator's training was NaN or infinite. A RuntimeError, as TensorFlow's."""
 
 
 class PackageError(RefusedError, ValueError):

@@ -41,5 +41,10 @@ class Shown:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())  # an array has lines
+    return one_line(repr(value))
+
+
+def one_line(text: str) -> str:
+    """What is printed of a value, in one line, cut if it is long."""
+    text = " ".join(text.split())  # an array has lines
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"

@@ -459,9 +459,9 @@ belongs to them elsewhere, with its state here. `tf.distribute.X` is `wl.distrib
 Of {total} names {same} are the same, {differs} differ, {later} come later and {no} are not planned.
 
 Arrays are NumPy's (on a GPU CuPy's), not tensors; programs run as Python, without graphs, sessions
-or `tf.function`. Errors are of the same built-in kind; InvalidArgumentError is ValueError. Where an
-argument of a wrong type is an AssertionError, AttributeError or IndexError inside TensorFlow, it is
-a TypeError or ValueError here that names it.
+or `tf.function`. Errors are of the same built-in kind; InvalidArgumentError and DataLossError are
+ValueError. Where an argument of a wrong type is an AssertionError, AttributeError or IndexError
+inside TensorFlow, it is a TypeError or ValueError here that names it.
 A parameter with `=` has a default. What a class inherits is listed where it comes from.
 
 `tools/tf_names.py` writes this page out of TensorFlow's namespace, ours and `tools/tf_notes.toml`;

@@ -155,6 +155,9 @@ class AggregatingVariable(AggregatedVariable):
         """What holds the value."""
         return self._variable
 
+    def _shown_value(self) -> str:
+        return self._variable._shown_value()
+
     def _write_all(self, method: str, value: Any) -> None:
         if self.synchronization is not VariableSynchronization.ON_READ:  # a metric
             self._strategy.extended.note_write()

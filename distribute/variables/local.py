@@ -16,6 +16,7 @@ from ...core.arrays.dtypes import Array, is_float
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import DefinitionMismatchError, ShapeMismatchError
 from ...core.rules.update_rules import UpdateRule
+from ...core.showing import one_line
 from ..base.contexts import get_replica_context
 from ..base.devices import HOST, in_task, is_gpu, place
 from ..base.interface import StrategyInterface
@@ -95,6 +96,10 @@ class LocalVariable(Variable):
                 # Shared between readers, so read-only; a GPU's arrays cannot be made so.
                 self._copy = copy
             return copy
+
+    def _shown_value(self) -> str:
+        with self._lock, beside(self._memory.value):
+            return one_line(str(self._memory.value))
 
     def sparse_read(self, indices: Any) -> Any:
         """Rows by number."""

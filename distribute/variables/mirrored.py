@@ -62,8 +62,10 @@ class DistributedVariable(Variable, DistributedValues):
 
     def __repr__(self) -> str:
         kind = type(self).__name__
-        copies = len(self.values)
-        return f"<{kind} {self.name!r} shape={self.shape} dtype={self.dtype.name} copies={copies}>"
+        copies = ", ".join(copy._shown_value() for copy in self.values)
+        return (
+            f"<{kind} {self.name!r} shape={self.shape} dtype={self.dtype.name} copies=[{copies}]>"
+        )
 
 
 class MirroredVariable(AggregatedVariable, DistributedVariable):

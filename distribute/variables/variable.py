@@ -225,9 +225,11 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
             return in_dtype(given, self.dtype, self.name)
         return given
 
-    def numpy(self) -> Array:
-        """A copy of the value on the host that is the caller's own."""
-        return np.array(to_host(self.read_value()))
+    def numpy(self) -> Any:
+        """A copy of the value on the host that is the caller's own; a number of NumPy's if it has
+        no axes.
+        """
+        return np.array(to_host(self.read_value()))[()]
 
     def value(self) -> Any:
         """The value, as :meth:`read_value`."""
@@ -285,8 +287,13 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
             "its value (`Variable(v.numpy())`), or save it with wl.Checkpoint"
         )
 
+    def _shown_value(self) -> str:
+        """The value for :meth:`__repr__`; empty where a server has it, which is not asked."""
+        return ""
+
     def __repr__(self) -> str:
-        return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+        value = f" value={text}" if (text := self._shown_value()) else ""
+        return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}{value}>"
 
 
 _creators: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("creators", default=())

@@ -256,6 +256,20 @@ def test_variables_know_their_strategy_alike(side: Side) -> Any:
     ]
 
 
+@pytest.mark.parametrize("kind", ["default", "Mirrored", "CentralStorage"])
+@alike(gives=[True, True])
+def test_a_variable_of_this_process_prints_its_value(side: Side, kind: str) -> Any:
+    with side.strategy(kind, 2).scope():
+        v = side.variable([7.25, 8.5], name="seen")
+    return ["7.25" in str(v), "seen" in repr(v)]
+
+
+@alike(gives=["float32", 2.5])
+def test_the_value_of_a_scalar_is_a_number_of_numpys(side: Side) -> Any:
+    number = side.variable(2.5).numpy()
+    return [type(number).__name__, number]
+
+
 # -- checkpoints of ON_READ variables, each in its own format ------------------------------------
 def on_read(side: Side, replicas: int, aggregation: str) -> tuple[Any, Any]:
     """A strategy and a variable of its; a plain one for 0 replicas."""

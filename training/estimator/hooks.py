@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...core.arrays.dtypes import Array
 from ...core.errors import UnknownVariableError
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
@@ -87,7 +86,7 @@ class RunningModel:
         """By name."""
         return self._variables
 
-    def read(self, name: str) -> Array:
+    def read(self, name: str) -> Any:
         """A variable's value as of now, a copy.
 
         Raises:

@@ -290,7 +290,7 @@ def test_what_replicas_wrote_is_seen_at_once_by_each(write: str, total: float) -
     with strategy.scope():
         v = wl.Variable([10.0], name="v", aggregation=SUM)
 
-    def step() -> Array:
+    def step() -> Any:
         getattr(v, write)(floats(1 + replica()))
         return v.numpy()
 

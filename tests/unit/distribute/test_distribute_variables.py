@@ -42,7 +42,8 @@ def test_a_variable_knows_what_it_was_made_of(make: Make) -> None:
     assert (v.name, v.shape, v.dtype, v.trainable) == ("w", (2, 3), np.dtype(np.float32), False)
     assert v.synchronization is Synchronization.AUTO
     assert v.aggregation is Aggregation.NONE
-    assert repr(v) == "<Variable 'w' shape=(2, 3) dtype=float32>"
+    value = " value=[[1. 1. 1.] [1. 1. 1.]]" if isinstance(v, LocalVariable) else ""
+    assert repr(v) == f"<Variable 'w' shape=(2, 3) dtype=float32{value}>", "a server is not asked"
     np.testing.assert_array_equal(v.read_value(), 1)
 
 
@@ -279,6 +280,12 @@ def test_a_variable_goes_where_arrays_go(make: Make) -> None:
     copied = np.array(v)
     copied[...] = 0
     np.testing.assert_array_equal(v.read_value(), [[1, 2], [3, 4]])
+
+
+def test_numpy_of_a_scalar_is_a_number(make: Make) -> None:
+    number = make(2.5, name="v").numpy()
+    assert isinstance(number, np.float32)
+    assert {number: "a key"}[np.float32(2.5)]
 
 
 def test_a_scalar_has_no_length(make: Make) -> None:

@@ -424,7 +424,7 @@ def test_other_scatters_are_those_of_the_shards(make: str, kind: str) -> None:
 def test_a_cut_variable_trains_as_a_whole_one(optimizer: str) -> None:
     """The same kernels over the same elements, so to the bit."""
 
-    def trained(parts: int | None) -> Array:
+    def trained(parts: int | None) -> Any:
         strategy = strategy_of(parts=parts)
         with strategy.scope():
             v = wl.Variable(WHOLE, name="v")

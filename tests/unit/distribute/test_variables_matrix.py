@@ -367,7 +367,8 @@ def test_the_copies_are_no_part_of_the_first_value() -> None:
     v.values[1].assign([0, 0])
     assert copies(v) == [[10, 20], [0, 0], [10, 20]]
     assert v.device == CPUS[0]
-    assert repr(v) == "<MirroredVariable 'v' shape=(2,) dtype=float32 copies=3>"
+    seen = "copies=[[10. 20.], [0. 0.], [10. 20.]]"
+    assert repr(v) == f"<MirroredVariable 'v' shape=(2,) dtype=float32 {seen}>"
 
 
 # -- integers ------------------------------------------------------------------------------------

@@ -287,8 +287,9 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: Path) -> None:
         return EstimatorSpec(mode, loss=float("nan"), train_op=True)
 
     model = estimator(tmp_path, model_fn)
-    with pytest.raises(e.NanLossDuringTrainingError, match="loss = nan at global step 1"):
+    with pytest.raises(RuntimeError, match="loss = nan at global step 1") as caught:
         model.train(input_fn(), steps=3)
+    assert isinstance(caught.value, e.NanLossDuringTrainingError)
     assert model.latest_checkpoint() is None
 
 
