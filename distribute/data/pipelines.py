@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
+
+from ..base.values import leaves
 from .dataset import Dataset
 from .distributed import DistributedDataset, Input, InputReplicas, Move, to_devices
 from .factories import as_dataset
@@ -46,7 +49,7 @@ def distribute_dataset(
         if parts > 1:
             pieces = chain.from_iterable(cut(batch, parts, mine) for batch in batches)
             batches = islice(pieces, behind * replicas, None) if behind else pieces
-        return _steps_of(batches, replicas, to_devices(extended, options))
+        return _steps_of(batches, replicas, to_devices(extended, options), lambda _: False)
 
     made = Input(open_steps, [dataset], options)
     return DistributedDataset(extended, made, distribute_dataset, source)
@@ -81,20 +84,33 @@ def distribute_from_function(
             )
         ]
     datasets: list[Dataset] = [as_dataset(dataset_fn(context)) for context in contexts]
+    alone = extended.num_replicas_in_sync == replicas
+    varies = any(dataset.node.varies for dataset in datasets)
+
+    def ends(batch: Any) -> bool:
+        """Whether a step without a batch for each replica is none, where batches are like this.
+
+        As in TensorFlow: programs that drop the remainder get no empty batch either.
+        """
+        return alone and (not varies or all(np.ndim(leaf) == 0 for leaf in leaves(batch)))
 
     def open_steps(start: int, number: int) -> Iterator[list[Any]]:
         move = to_devices(extended, options)
         orders = [_pass_of(extended, number, context.input_pipeline_id) for context in contexts]
         if not per_replica:
-            return _steps_of(datasets[0].node.iterate(start * replicas, orders[0]), replicas, move)
+            elements = datasets[0].node.iterate(start * replicas, orders[0])
+            return _steps_of(elements, replicas, move, ends)
         pipelines = zip(datasets, orders, strict=True)
-        return _side_by_side([dataset.node.iterate(start, of) for dataset, of in pipelines], move)
+        opened = [dataset.node.iterate(start, of) for dataset, of in pipelines]
+        return _side_by_side(opened, move, ends)
 
     made = Input(open_steps, datasets, options)
     return DistributedDataset(extended, made, distribute_from_function, dataset_fn)
 
 
-def _steps_of(elements: Iterator[Any], replicas: int, move: Move) -> Iterator[list[Any]]:
+def _steps_of(
+    elements: Iterator[Any], replicas: int, move: Move, ends: Callable[[Any], bool]
+) -> Iterator[list[Any]]:
     """Consecutive elements to consecutive replicas."""
     step: list[Any] = []
     for element in elements:
@@ -102,11 +118,13 @@ def _steps_of(elements: Iterator[Any], replicas: int, move: Move) -> Iterator[li
         if len(step) == replicas:
             yield step
             step = []
-    if step:
+    if step and not ends(step[0]):
         yield step
 
 
-def _side_by_side(iterators: list[Iterator[Any]], move: Move) -> Iterator[list[Any]]:
+def _side_by_side(
+    iterators: list[Iterator[Any]], move: Move, ends: Callable[[Any], bool]
+) -> Iterator[list[Any]]:
     """One pipeline per replica; who has run out gets empty batches while others have data."""
     last: list[Any] = [None] * len(iterators)
     while True:
@@ -114,6 +132,8 @@ def _side_by_side(iterators: list[Iterator[Any]], move: Move) -> Iterator[list[A
         if all(batch is None for batch in step):
             return
         some = next(batch for batch in [*step, *last] if batch is not None)
+        if any(batch is None for batch in step) and ends(some):
+            return
         for replica, batch in enumerate(step):
             if batch is None:
                 step[replica] = empty_like(last[replica] if last[replica] is not None else some)

@@ -215,6 +215,28 @@ def test_datasets_from_a_function_are_dealt_alike(
     return [seen, [strategy.experimental_local_results(step) for step in data]]
 
 
+@pytest.mark.parametrize("batch", [None, 1, 2], ids=["single-examples", "of-1", "of-2"])
+@pytest.mark.parametrize(
+    ("kind", "per_replica"), [("Mirrored", False), ("Mirrored", True), ("CentralStorage", False)]
+)
+@alike()
+def test_a_step_that_is_not_for_every_replica_is_dropped_with_the_remainder(
+    side: Side, kind: str, batch: int | None, per_replica: bool
+) -> Any:
+    strategy = side.strategy(kind, 2)
+    mode = side.distribute.InputReplicationMode["PER_REPLICA" if per_replica else "PER_WORKER"]
+
+    def make(context: Any) -> Any:
+        numbers = side.root.data.Dataset.range(7 + 2 * context.input_pipeline_id)
+        return numbers if batch is None else numbers.batch(batch, drop_remainder=True)
+
+    options = side.distribute.InputOptions(
+        experimental_replication_mode=mode, experimental_fetch_to_device=False
+    )
+    data = strategy.distribute_datasets_from_function(make, options)
+    return [strategy.experimental_local_results(step) for step in data]
+
+
 @pytest.mark.parametrize(("count", "replicas"), [(8, 2), (5, 2), (3, 3), (0, 2)], ids=str)
 @alike()
 def test_get_next_as_optional_ends_alike(side: Side, count: int, replicas: int) -> Any:

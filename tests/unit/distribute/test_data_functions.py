@@ -59,11 +59,32 @@ def test_consecutive_elements_go_to_consecutive_replicas_as_they_are(
     assert steps_of(data) == expected
 
 
-def test_single_examples_go_to_replicas_but_have_no_empty_batch() -> None:
-    iterator = iter(mirrored(2).distribute_datasets_from_function(lambda _: [1, 2, 3]))
-    assert next(iterator).values == (1, 2)
+def test_single_examples_go_to_replicas_and_end_with_the_last_one_for_each() -> None:
+    data = mirrored(2).distribute_datasets_from_function(lambda _: [1, 2, 3])
+    assert [step.values for step in data] == [(1, 2)]
+
+
+def test_workers_in_step_are_told_that_single_examples_have_no_empty_batch() -> None:
     with pytest.raises(ValueError, match="Call the `batch` method"):
-        next(iterator)
+        on_workers(lambda s: s.distribute_datasets_from_function(lambda _: [1, 2, 3]), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "dealt"),
+    [
+        (InputReplicationMode.PER_WORKER, [[[0, 1], [2, 3]]]),
+        (PER_REPLICA, [[[0, 1], [0, 1]], [[2, 3], [2, 3]], [[4, 5], [4, 5]]]),
+    ],
+    ids=["one-pipeline", "one-per-replica"],
+)
+def test_a_dataset_that_drops_the_remainder_gives_no_empty_batch(
+    mode: InputReplicationMode, dealt: Steps
+) -> None:
+    data = mirrored(2).distribute_datasets_from_function(
+        lambda c: Dataset.range(6 + c.input_pipeline_id).batch(2, drop_remainder=True),
+        InputOptions(experimental_replication_mode=mode),
+    )
+    assert steps_of(data) == dealt
 
 
 def test_workers_that_make_datasets_of_different_lengths_end_together() -> None:
