@@ -36,15 +36,15 @@ def take(arrays: Batch, start: int, stop: int) -> Batch:
 
 
 def empty_like(batch: Batch) -> Batch:
-    """A batch of the same kind without examples.
+    """A batch of the same kind without examples. A number beside arrays is 0 in it.
 
     Raises:
-        ValueError: A leaf is a scalar.
+        ValueError: All leaves are scalars.
     """
     batch = as_sliceable(batch)
-    if any(leaf.ndim == 0 for leaf in leaves(batch)):
+    if all(leaf.ndim == 0 for leaf in leaves(batch)):
         raise _no_batch(batch)
-    return take(batch, 0, 0)
+    return map_structure(lambda leaf: leaf[:0] if leaf.ndim else leaf * 0, batch)
 
 
 def as_arrays(batch: Batch) -> Batch:

@@ -240,5 +240,5 @@ def grouped(
         group.append(element)
         if len(group) >= size_of(key):
             yield from node_of(np.int64(key), groups.pop(key)).iterate(0, this)
-    for key, group in groups.items():
-        yield from node_of(np.int64(key), group).iterate(0, this)
+    for key in sorted(groups):  # as TensorFlow
+        yield from node_of(np.int64(key), groups[key]).iterate(0, this)

@@ -215,6 +215,22 @@ def test_datasets_from_a_function_are_dealt_alike(
     return [seen, [strategy.experimental_local_results(step) for step in data]]
 
 
+@alike()
+def test_a_number_beside_a_batch_is_zero_in_an_empty_one(side: Side) -> Any:
+    strategy = side.strategy("Mirrored", 2)
+    data = strategy.distribute_datasets_from_function(
+        lambda _: side.numbers(5, 2).enumerate(start=7)
+    )
+    return [[strategy.experimental_local_results(part) for part in step] for step in data]
+
+
+@alike()
+def test_groups_that_are_left_over_come_by_their_keys(side: Side) -> Any:
+    numbers = side.root.data.Dataset.from_tensor_slices(np.array([5, -2, 3, 9, -2]))
+    groups = numbers.group_by_window(lambda x: x, lambda _, group: group.batch(4), 4)
+    return list(groups.as_numpy_iterator())
+
+
 @pytest.mark.parametrize("batch", [None, 1, 2], ids=["single-examples", "of-1", "of-2"])
 @pytest.mark.parametrize(
     ("kind", "per_replica"), [("Mirrored", False), ("Mirrored", True), ("CentralStorage", False)]

@@ -67,6 +67,8 @@ def test_an_empty_batch_is_of_the_same_kind() -> None:
     assert empty["x"].shape == (0, 2)
     assert empty["x"].dtype == np.float16
     assert empty["y"][0].shape == (0,)
+    rows, number = empty_like((np.ones((2, 3)), np.float32(2.5)))
+    assert (rows.shape, number, number.dtype) == ((0, 3), 0, np.float32)
 
 
 def test_parts_share_the_batchs_memory() -> None:
@@ -119,7 +121,7 @@ def test_what_has_no_common_first_axis_is_refused_with_its_shapes_and_the_way_ou
         use(batch)
 
 
-@pytest.mark.parametrize("batch", [3.0, (np.ones(3), 2.0)], ids=["scalar", "mixed"])
+@pytest.mark.parametrize("batch", [3.0, {"x": 1, "y": [2.0]}], ids=["scalar", "scalars"])
 def test_nothing_is_like_a_single_example(batch: Any) -> None:
     with pytest.raises(ValueError, match=NO_BATCH):
         empty_like(batch)

@@ -123,6 +123,8 @@ def test_batches_by_length_and_groups_by_key() -> None:
         [0, 2, 4, 6, 8],
         [1, 3, 5, 7, 9],
     ]
+    left_over = Dataset.from_tensor_slices([5, -1, 3]).group_by_window(abs, lambda _, g: g, 9)
+    assert plain(left_over) == [-1, 3, 5], "by their keys"
     with pytest.raises(ValueError, match="2 bucket_boundaries make 3 buckets"):
         data.bucket_by_sequence_length(len, [3, 5], [2, 2])
 
