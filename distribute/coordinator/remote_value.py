@@ -4,6 +4,8 @@ import threading
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from ...core.showing import Shown
 from ..base.values import map_structure
 
@@ -70,13 +72,18 @@ class RemoteValue(Shown):
 
     def settle(self, value: Any) -> None:
         """The closure returned this."""
-        self._value, self._status = value, RemoteValueStatus.READY
+        self._value, self._status = map_structure(_number, value), RemoteValueStatus.READY
         self._settled.set()
 
     def abort(self, error: Exception) -> None:
         """It raised this, or will not run."""
         self._error, self._status = error, RemoteValueStatus.ABORTED
         self._settled.set()
+
+
+def _number(leaf: Any) -> Any:
+    """An array without axes as the number of NumPy's that TensorFlow's ``fetch`` gives."""
+    return leaf[()] if isinstance(leaf, np.ndarray) and leaf.ndim == 0 else leaf
 
 
 def fetch(value: Any) -> Any:

@@ -52,6 +52,11 @@ def test_remote_values_show_their_state_and_their_result() -> None:
     value.settle(np.zeros((2, 2)))
     assert repr(value) == "<RemoteValue status='ready' value=array([[0., 0.], [0., 0.]])>"
     value = RemoteValue()
+    value.settle({"loss": np.array(0.5), "rows": [np.zeros(1)]})
+    loss, rows = value.fetch().values()
+    assert isinstance(loss, np.float64), "as TensorFlow's fetch, not an array without axes"
+    assert rows[0].shape == (1,)
+    value = RemoteValue()
     value.abort(ZeroDivisionError("of the closure"))
     assert "status='aborted' error=ZeroDivisionError('of the closure')" in repr(value)
 
