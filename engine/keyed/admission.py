@@ -42,7 +42,7 @@ class Admitter(Protocol):
         ...
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Add what another one remembers."""
+        """Remember, too, what another one does, which has seen other keys."""
         ...
 
 
@@ -150,8 +150,10 @@ class _Sketch:
         return {"sketch": self._counters.copy(), "sketch_since": np.array([self._since])}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        self._counters += state["sketch"]
-        self._since += int(state["sketch_since"][0])
+        # A key was counted on one ps alone: the larger counter has all of its sightings. A sum
+        # would count it once for each ps that has loaded the same sketch before.
+        np.maximum(self._counters, state["sketch"], out=self._counters)
+        self._since = max(self._since, int(state["sketch_since"][0]))
 
 
 class _Random:

@@ -214,6 +214,21 @@ def test_a_table_never_grows_beyond_its_rows(way: str) -> None:
     assert table.counts.admitted - table.counts.evicted == len(table)
 
 
+def test_sketches_of_several_ps_count_no_sighting_twice() -> None:
+    """Parts of a table that were restored for other numbers of ps all remember the same sketch."""
+    parts = [a_table(admission=SketchedSightings(3, counters=256)) for _ in range(3)]
+    push(parts[0], np.arange(10), 1)
+    joined = a_table(admission=SketchedSightings(3, counters=256))
+    for part in parts[1:]:
+        part.load_state(parts[0].state())
+    for part in parts:
+        joined.load_state(part.state())
+    push(joined, np.arange(10), 2)
+    assert len(joined) == 0
+    push(joined, np.arange(10), 3)
+    assert len(joined) == 10
+
+
 # -- a copy decides alike ----------------------------------------------------------------------
 
 
