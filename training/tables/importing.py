@@ -22,7 +22,8 @@ from ...core.checkpoint.storage import open_model_dir
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...core.errors import ConfigurationError, ShapeMismatchError
 from ...core.versions import own_versions
-from ...distribute.embedding.config import DEFAULT_MAX_ROWS, TableConfig
+from ...distribute.embedding.config import TableConfig
+from ...distribute.optimizers import SGD
 from ..export_formats import scratch_array
 from .files import PIECE_BYTES, Rows, rows_of_arrays, rows_of_file
 
@@ -66,8 +67,9 @@ def import_tables(
         MissingExtraError: A file is Parquet, and pyarrow is not installed: it is in
             ``windlass[parquet]``.
         ShapeMismatchError: Rows have another length than the table's, or keys do not fit them.
-        ConfigurationError: A row has NaN or infinity; there are more rows than ``max_rows``; or a
-            table with a vocabulary_size lacks rows, or has one that is out of range.
+        ConfigurationError: A row has NaN or infinity; there are more rows than ``max_rows`` or
+            ``max_bytes`` take; or a table with a vocabulary_size lacks rows, or has one that is out
+            of range.
         CheckpointError: A file of rows is missing or damaged.
         StorageError: The model directory cannot be written.
     """
@@ -81,7 +83,8 @@ def import_tables(
             folder.create(_FILE) as stream,
         ):
             plans = [
-                _planned(config, rows, Path(room), piece_bytes) for config, rows in sources.items()
+                _planned(config, rows, Path(room), piece_bytes, global_step)
+                for config, rows in sources.items()
             ]
             specs = [spec for plan in plans for spec in plan.specs]
             writer = TensorFileWriter(stream, specs)
@@ -155,19 +158,22 @@ class _PlannedTable:
             start += len(array) if column == self.columns[-1] else 0
 
 
-def _planned(config: TableConfig, rows: Rows, room: Path, piece_bytes: int) -> _PlannedTable:
+def _planned(
+    config: TableConfig, rows: Rows, room: Path, piece_bytes: int, global_step: int
+) -> _PlannedTable:
     dtype = as_dtype(config.dtype)
     step = max(1, piece_bytes // (config.dim * dtype.itemsize))
     if config.vocabulary_size is not None:
         return _fixed(config, rows, room, step)
-    if config.max_rows is not None or config.max_bytes is None:
-        most = config.max_rows or DEFAULT_MAX_ROWS
-        if rows.count > most:
-            raise ConfigurationError(
-                f"{rows.where}: {rows.count} rows for table {config.name!r}, which has "
-                f"max_rows={most}; raise it",
-                table=config.name,
-            )
+    # Whose optimizer the program gives may have slots, too: these are the most rows it has.
+    [most, _] = config.definition(config.optimizer or SGD()).shape
+    if rows.count > most:
+        budget = "max_rows" if config.max_bytes is None else "max_bytes"
+        raise ConfigurationError(
+            f"{rows.where}: {rows.count} rows for table {config.name!r}, which has room for {most} "
+            f"({budget}={getattr(config, budget) or most}); raise it",
+            table=config.name,
+        )
     specs = [
         TensorSpec(f"{config.name}[{start}]:{name}", (min(step, rows.count - start), *row), each)
         for start in range(0, rows.count, step)
@@ -175,7 +181,7 @@ def _planned(config: TableConfig, rows: Rows, room: Path, piece_bytes: int) -> _
     ]
     record = TableRecord(max_rows=rows.count, dim=config.dim, dtype=dtype.name, parts=1, rule={})
     return _PlannedTable(
-        config, specs, tuple(_columns(config)), _growing(config, rows, step), table=record
+        config, specs, tuple(_columns(config)), _growing(config, rows, step, global_step), record
     )
 
 
@@ -189,13 +195,13 @@ def _columns(config: TableConfig) -> dict[str, tuple[DType, tuple[int, ...]]]:
     }
 
 
-def _growing(config: TableConfig, rows: Rows, step: int) -> Iterator[Array]:
+def _growing(config: TableConfig, rows: Rows, step: int, global_step: int) -> Iterator[Array]:
     for keys, values in _regular(config, rows, step):
         yield keys
         yield values
-        # Updates of the rule, and the step of the last one: there were none.
-        yield np.zeros(keys.size, np.uint32)
-        yield np.zeros(keys.size, np.uint32)
+        yield np.zeros(keys.size, np.uint32)  # updates of the rule: there were none
+        # They are as if they had been pushed now: by none of the steps before were they unseen.
+        yield np.full(keys.size, global_step, np.uint32)
 
 
 def _regular(config: TableConfig, rows: Rows, step: int) -> Iterator[tuple[Array, Array]]:

@@ -132,9 +132,32 @@ def test_rows_that_do_not_fit_leave_no_checkpoint(
 
 
 def test_more_rows_than_a_table_may_have_are_refused(tmp_path: Path) -> None:
+    adam = wl.optimizers.Adam(0.1)
     small = emb.TableConfig("small", DIM, max_rows=5)
     with pytest.raises(ConfigurationError, match=r"6 rows for table 'small'.*max_rows=5"):
         emb.import_tables(str(tmp_path), {small: values(6)})
+    # Of 74 bytes each, and 36 with Adam's slots.
+    small = emb.TableConfig("small", DIM, max_bytes=5 * 110 + 109, optimizer=adam)
+    with pytest.raises(ConfigurationError, match=r"6 rows for .*room for 5 \(max_bytes=659\)"):
+        emb.import_tables(str(tmp_path), {small: values(6)})
+    assert emb.import_tables(str(tmp_path), {small: values(5)})
+
+
+def test_imported_rows_are_not_unseen_since_before_they_were_there(tmp_path: Path) -> None:
+    table = emb.TableConfig("t", DIM, max_unseen_steps=100)
+    emb.import_tables(str(tmp_path), {table: values(3)}, global_step=5000)
+
+    def program() -> Any:
+        strategy = wl.distribute.ParameterServerStrategy()
+        with strategy.scope():
+            embeddings = emb.Embeddings([emb.FeatureConfig("f", table)], wl.optimizers.SGD(1.0))
+        rows = embeddings.lookup({"f": [7]})
+        strategy.run(lambda: rows.apply_gradients({"f": np.ones((1, DIM), np.float32)}))
+        return embeddings.lookup({"f": np.arange(3)})["f"]
+
+    with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
+        [found] = cluster.run(program).values()
+    np.testing.assert_array_equal(found, values(3))
 
 
 def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
