@@ -128,9 +128,9 @@ class TableOptions:
         return rows * _ROW_BYTES + self._admission_bytes()
 
     def rows_within(self, budget_bytes: int, width: int, dtype: DType) -> int:
-        """Most rows of a table that fit into a budget, at least 1."""
+        """Most rows of a table that fit into a budget on one ps; less than 1: none does."""
         per_row = self.num_bytes(1, width, dtype) - self._admission_bytes()
-        return max(1, (budget_bytes - self._admission_bytes()) // per_row)
+        return (budget_bytes - self._admission_bytes()) // per_row
 
     def _admission_bytes(self) -> int:
         match self.admission:

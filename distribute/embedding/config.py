@@ -1,5 +1,6 @@
 """What tables and features are: names as in ``tf.tpu.experimental.embedding`` and keras-rs."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ class TableConfig:
         name: Name of the table, unique in the job.
         dim: Number of elements of a row.
         vocabulary_size: Number of rows; None: the table grows.
-        initializer: Initializer of the rows; None: a normal distribution of deviation
+        initializer: Initializer of the rows, or its name; None: a normal distribution of deviation
             ``1 / sqrt(dim)``, cut at two deviations, as in ``tf.tpu.experimental.embedding``. Of a
             growing table zeros, ones, constant, random_normal, random_uniform or truncated_normal.
         optimizer: Optimizer of the rows; None: that of ``Embeddings``. A growing table keeps it as
@@ -40,7 +41,8 @@ class TableConfig:
         dtype: float32 or float64; with a vocabulary_size any dtype of floating-point numbers.
         max_rows: Maximal number of rows of a growing table, over all ps; None: as ``max_bytes``
             says, or 1,048,576. Each ps has an equal part of them.
-        max_bytes: The same as bytes of rows, slots and index over all ps. Unit: bytes.
+        max_bytes: The same as bytes of rows, slots and index over all ps, and of what admission
+            remembers on one. Unit: bytes.
         memory_bytes: Memory of a growing table over all ps, with slots and index: the rows beyond
             it that were not used for longest are on the disks of the ps, which need a
             ``table_folder``. None: all rows are in memory. Unit: bytes.
@@ -73,7 +75,7 @@ class TableConfig:
     name: str
     dim: int
     vocabulary_size: int | None = None
-    initializer: Initializer | None = None
+    initializer: Initializer | str | None = None
     optimizer: Optimizer | None = None
     combiner: str = "mean"
     dtype: Any = np.float32
@@ -92,14 +94,21 @@ class TableConfig:
     wire_dtype: Any = None
 
     def __post_init__(self) -> None:
-        self._check("dim", self.dim is not None and self.dim >= 1, "at least 1")
-        self._check("combiner", self.combiner in COMBINERS, f"one of {', '.join(COMBINERS)}")
-        for name in ("staleness_reads", "staleness_writes"):
-            self._check(name, getattr(self, name) >= 0, "at least 0")
-        self._check("cache_bytes", self.cache_bytes >= 1, "at least 1")
+        self._check("name", isinstance(self.name, str), "a str")
+        for name, least in _LEAST.items():
+            self._check(name, _is_whole(getattr(self, name), least), f"an int, at least {least}")
         for name in ("vocabulary_size", "max_rows", "max_bytes", "memory_bytes"):
             value = getattr(self, name)
-            self._check(name, value is None or value >= 1, "at least 1, or None")
+            self._check(name, value is None or _is_whole(value, 1), "an int, at least 1, or None")
+        for name in ("row_norm", "table_norm"):
+            value = getattr(self, name)
+            is_norm = value is None or 0 < value < math.inf
+            self._check(name, is_norm, "positive and finite, or None")
+        self._check("combiner", self.combiner in COMBINERS, f"one of {', '.join(COMBINERS)}")
+        is_known = isinstance(self.initializer, Initializer | str | None)
+        self._check("initializer", is_known, "a wl.Initializer, the name of one, or None")
+        is_known = isinstance(self.admission, Admission | None)
+        self._check("admission", is_known, "Sightings, SketchedSightings, Chance or None")
         self._check("unknown", self.unknown in ("initial", "zeros"), '"initial" or "zeros"')
         if self.wire_dtype is not None:
             self._check("wire_dtype", self.narrow_dtype is not None, _WIRE_DTYPES)
@@ -135,6 +144,8 @@ class TableConfig:
     @property
     def first_values(self) -> Initializer:
         """The initializer, or the one that stands for None."""
+        if isinstance(self.initializer, str):
+            return Initializer(self.initializer)
         if self.initializer is not None:
             return self.initializer
         return Initializer("truncated_normal", stddev=self.dim**-0.5)
@@ -161,6 +172,8 @@ class TableConfig:
         rows = self.max_rows or DEFAULT_MAX_ROWS
         if self.max_bytes is not None:
             rows = options.rows_within(self.max_bytes, self.dim, dtype)
+            least = options.num_bytes(1, self.dim, dtype)
+            self._check("max_bytes", rows >= 1, f"at least {least}: {_ONE_ROW}")
         shape = (rows, self.dim)
         return VariableDefinition(self.name, shape, dtype, self.first_values, table=options)
 
@@ -173,6 +186,8 @@ class TableConfig:
         own = self.optimizer or optimizer
         if own is None:
             raise self._error("has no optimizer; give it one, or one to Embeddings")
+        if not isinstance(own, Optimizer):
+            raise self._error(f"has the optimizer {own!r}; write one of wl.optimizers")
         if self.vocabulary_size is not None:
             return own
         rule = own.rule
@@ -184,6 +199,17 @@ class TableConfig:
                 "values it is to have, and with a schedule for a rate that changes"
             )
         return own
+
+
+_LEAST = {"dim": 1, "staleness_reads": 0, "staleness_writes": 0, "cache_bytes": 1}
+_ONE_ROW = (
+    "so much takes one row with its slots and index, and what the admission remembers, which "
+    "max_candidates or counters make smaller"
+)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int | np.integer) and value is not True and bool(value >= least)
 
 
 _GROWING_ALONE = (
@@ -212,8 +238,8 @@ class FeatureConfig:
             raise ConfigurationError(
                 f"feature {self.name!r} has the table {self.table!r}; write a TableConfig"
             )
-        if self.max_sequence_length < 0:
+        if not _is_whole(self.max_sequence_length, 0):
             raise ConfigurationError(
-                f"feature {self.name!r} has max_sequence_length={self.max_sequence_length}; it "
-                "must be at least 1, or 0 for rows that are combined"
+                f"feature {self.name!r} has max_sequence_length={self.max_sequence_length!r}; it "
+                "must be an int, at least 1, or 0 for rows that are combined"
             )

@@ -112,10 +112,12 @@ def by_name(features: Sequence[FeatureConfig]) -> dict[str, FeatureConfig]:
     """Features by name, checked.
 
     Raises:
-        ConfigurationError: Two features, or two tables, have the same name.
+        ConfigurationError: One is no feature; or two features, or two tables, have the same name.
     """
     named: dict[str, FeatureConfig] = {}
     for feature in features:
+        if not isinstance(feature, FeatureConfig):
+            raise ConfigurationError(f"{feature!r} is no feature; write a FeatureConfig")
         if feature.name in named:
             raise ConfigurationError(f"two features have the name {feature.name!r}")
         named[feature.name] = feature

@@ -69,7 +69,7 @@ def bag_of(feature: FeatureConfig, ids: Any, weights: Any) -> Bag:
     Args:
         feature: The feature.
         ids: integers: an array of shape ``(examples,)`` or ``(examples, n)``, :class:`Ragged`, a
-            list of lists, or what has ``indices``, ``values`` and ``dense_shape``, as a
+            list of lists or arrays, or what has ``indices``, ``values`` and ``dense_shape``, as a
             ``tf.SparseTensor``. Unsigned 64-bit ids count by their bits.
         weights: The same with floats, of the same shape; None: 1.
 
@@ -109,8 +109,10 @@ def _flat(feature: str, ids: Any) -> _Flat:
         example = np.asarray(ids.indices).reshape(-1, 2)[:, 0].astype(np.int64)
         order = np.argsort(example, kind="stable")
         return _Flat(np.asarray(ids.values)[order], example[order], int(ids.dense_shape[0]))
-    if isinstance(ids, list | tuple) and any(isinstance(each, list | tuple) for each in ids):
-        parts = [np.asarray(each).reshape(-1) for each in ids]
+    if isinstance(ids, list | tuple) and any(
+        isinstance(each, list | tuple) or getattr(each, "ndim", 0) for each in ids
+    ):
+        parts = [_example(feature, each) for each in ids]
         filled = [part for part in parts if part.size]
         values = np.concatenate(filled) if filled else np.zeros(0, np.int64)
         return _flat(feature, Ragged(values, np.array([part.size for part in parts])))
@@ -124,6 +126,19 @@ def _flat(feature: str, ids: Any) -> _Flat:
         f"ids of feature {feature!r} have shape {array.shape}; write (examples,), (examples, n), "
         "or Ragged"
     )
+
+
+def _example(feature: str, ids: Any) -> Array:
+    try:
+        array = np.asarray(to_host(ids))
+    except ValueError:  # lists of unequal lengths
+        array = np.empty((0, 0))
+    if array.ndim > 1:
+        raise ValueError(
+            f"feature {feature!r}: an example is a list of lists; write one list of ids, or of "
+            "weights, for each"
+        )
+    return array.reshape(-1)
 
 
 def _keys(feature: str, values: Array) -> Array:

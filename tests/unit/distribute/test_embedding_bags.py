@@ -97,6 +97,13 @@ def test_ids_of_weight_zero_are_left_out() -> None:
     np.testing.assert_allclose(combined(bag), [ROWS[3], np.zeros(4)], rtol=1e-6)
 
 
+def test_examples_may_be_arrays_of_any_lengths() -> None:
+    arrays = [np.array(ids, np.int64) for ids in LISTS]
+    weights = [np.array(own) for own in WEIGHTS]
+    bag, wanted = bag_of(feature(), arrays, weights), bag_of(feature(), LISTS, WEIGHTS)
+    np.testing.assert_array_equal(combined(bag), combined(wanted))
+
+
 def test_any_64_bits_are_a_key() -> None:
     ids = np.array([2**64 - 1, 2**63], np.uint64)
     assert bag_of(feature(), ids, None).ids.tolist() == [-1, -(2**63)]
@@ -108,11 +115,22 @@ def test_any_64_bits_are_a_key() -> None:
         (["a", "b"], None, TypeError, "hash_strings"),
         ([1.5], None, TypeError, "not integers"),
         (np.zeros((2, 2, 2), int), None, ValueError, "Ragged"),
+        ([[[1, 2], [3]], [[4]]], None, ValueError, "an example is a list of lists"),
+        ([[[1, 2], [3, 4]], [[5, 6]]], None, ValueError, "an example is a list of lists"),
         (LISTS, [1.0], ValueError, "one weight for every id"),
         ([1, 2], [[1.0], [1.0]], ValueError, "one weight for every id"),
         ([1], [float("nan")], ValueError, "NaN"),
     ],
-    ids=["strings", "floats", "three dimensions", "fewer", "other shape", "nan"],
+    ids=[
+        "strings",
+        "floats",
+        "three dimensions",
+        "nested",
+        "nested alike",
+        "fewer",
+        "other shape",
+        "nan",
+    ],
 )
 def test_what_is_no_id_or_weight_is_named(
     ids: Any, weights: Any, error: type[Exception], said: str

@@ -16,6 +16,7 @@ from windlass.distribute.embedding.tables import Embeddings
 from windlass.distribute.embedding.waiting_gradients import WaitingGradients
 from windlass.engine.keyed.draws import draws_of
 
+emb = wl.embedding
 SGD = wl.optimizers.SGD
 BIG = np.array([2**63 - 1, -(2**63), 0, -1, 2**63 - 1], np.int64)
 
@@ -193,13 +194,23 @@ def test_tables_grow_on_parameter_servers_alone(strategy: wl.distribute.Strategy
     ("changes", "said"),
     [
         ({"dim": 0}, "dim=0"),
+        ({"dim": 2.5}, r"'t' has dim=2\.5; it must be an int, at least 1"),
+        ({"name": 3}, "table 3 has name=3"),
+        ({"max_rows": 2.5}, r"max_rows=2\.5.*an int"),
+        ({"vocabulary_size": True}, "vocabulary_size=True"),
+        ({"staleness_reads": 1.5}, r"staleness_reads=1\.5"),
+        ({"admission": 3}, "'t' has admission=3; it must be Sightings"),
+        ({"initializer": 3}, "'t' has initializer=3"),
+        ({"optimizer": "adagrad"}, r"'t' has the optimizer 'adagrad'.*wl\.optimizers"),
+        ({"max_bytes": 80}, "'t' has max_bytes=80; it must be at least 82: .* one row"),
+        ({"max_bytes": 32 << 20, "admission": emb.Sightings(2)}, "at least 52428882: .* max_cand"),
         ({"combiner": "max"}, "mean, sqrtn, sum"),
         ({"evicts": "random"}, "least_recent"),
         ({"unknown": "one"}, '"initial" or "zeros"'),
         ({"max_rows": 5, "max_bytes": 6}, "write one of them"),
         ({"vocabulary_size": 5, "max_rows": 6}, "vocabulary_size and max_rows"),
         ({"vocabulary_size": 0}, "vocabulary_size=0"),
-        ({"row_norm": -1.0}, "row_norm"),
+        ({"row_norm": -1.0}, r"'t' has row_norm=-1\.0"),
         ({"optimizer": SGD(0.1, clipnorm=1.0)}, "row_norm and table_norm"),
         ({"optimizer": SGD(lambda: 0.1)}, "schedule"),
         ({"optimizer": wl.optimizers.Lamb()}, "Lamb"),
@@ -225,6 +236,16 @@ def test_names_are_unique_and_every_table_has_an_optimizer() -> None:
         on_servers(feature, FeatureConfig("b", TableConfig("t", 2)))
     with pytest.raises(ConfigurationError, match="no optimizer"):
         on_servers(feature, optimizer=None)
+    with pytest.raises(ConfigurationError, match="'a' is no feature; write a FeatureConfig"):
+        on_servers("a")  # type: ignore[arg-type]
+
+
+def test_an_initializer_may_be_named() -> None:
+    tables = [TableConfig("t", 2, initializer="ones"),
+              TableConfig("v", 2, vocabulary_size=9, initializer="ones")]  # fmt: skip
+    _, embeddings = on_servers(*(FeatureConfig(each.name, each) for each in tables))
+    rows = embeddings.lookup({"t": [1], "v": [1]})
+    assert rows["t"].tolist() == rows["v"].tolist() == [[1, 1]]
 
 
 def test_a_budget_in_bytes_is_one_of_rows() -> None:
