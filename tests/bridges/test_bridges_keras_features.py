@@ -53,7 +53,7 @@ def net(keras: Any, layer: Any) -> Any:
     keras.utils.set_random_seed(0)
     given = inputs(keras)
     ids = {name: given[name] for name in "ab"}
-    rows = layer(ids, {"a": given["w"], "b": keras.ops.ones_like(given["b"], "float32")})
+    rows = layer(ids, {"a": given["w"], "b": None})
     return _head(keras, given, rows)
 
 
@@ -230,3 +230,12 @@ def test_growing_tables_on_jax_need_integers_of_64_bits(keras: Any) -> None:
                 model.compile("sgd", "mse")
     finally:
         jax.config.update("jax_enable_x64", True)
+
+
+def test_weights_of_some_features_alone_say_how_to_leave_others_out(keras: Any) -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        layer = wl.training.keras.DistributedEmbedding(features(), wl.optimizers.SGD(0.1))
+        net(keras, layer).compile("sgd", "mse")
+    with pytest.raises(ValueError, match="structure of its features, with None for one that has"):
+        layer(IDS, {"a": WEIGHTS})

@@ -123,8 +123,9 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         Args:
             inputs: In the structure of the features: ids of shape ``(examples,)`` or ``(examples,
                 n)``.
-            weights: Weight of each id, of the same structure and shapes; None: 1. An id of weight
-                0 is left out, as padding is. Weights get no gradient.
+            weights: Weight of each id, of the same structure and shapes; None, also in place of
+                those of a feature: 1. An id of weight 0 is left out, as padding is. Weights get no
+                gradient.
 
         Returns:
             In the same structure: shape ``(examples, dim)``, or ``(examples, max_sequence_length,
@@ -144,8 +145,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 "in `with strategy.scope():`, and build it by its inputs, not by a call"
             )
         else:
-            own = {} if weights is None else _by_name(features, weights)
-            found = dict(self._reader.read(ids, own))
+            found = dict(self._reader.read(ids, self._weights(weights)))
         cast = [keras.ops.cast(found[feature.name], self.compute_dtype) for feature in features]
         return keras.tree.pack_sequence_as(self.feature_configs, cast)
 
@@ -160,6 +160,20 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                     'keras.Input(…, dtype="int64")'
                 )
         return ids
+
+    def _weights(self, weights: Any) -> dict[str, Any]:
+        """Weights by name of the feature; those that have some."""
+        if weights is None:
+            return {}
+        try:
+            keras.tree.assert_same_structure(self.feature_configs, weights)
+        except ValueError as error:
+            raise ValueError(
+                f"weights of {self.name!r} need the structure of its features, with None for one "
+                "that has none"
+            ) from error
+        own = _by_name(self.features, weights)
+        return {name: each for name, each in own.items() if each is not None}
 
     def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:  # noqa: ARG002
         """Without a call, which needs tables."""
