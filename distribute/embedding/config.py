@@ -11,6 +11,7 @@ from ...core.arrays.scaled_rows import INT8
 from ...core.errors import ConfigurationError
 from ...core.rules.definitions import VariableDefinition
 from ...core.rules.initializers import Initializer
+from ...core.rules.row_rules import ROW_RULES
 from ...core.rules.tables import Admission, NormClipping, Order, TableOptions
 from ..optimizer import Optimizer
 from .bags import COMBINERS
@@ -181,16 +182,21 @@ class TableConfig:
         """The table's optimizer, or the one that all tables have.
 
         Raises:
-            ConfigurationError: There is none, or a growing table cannot have it.
+            ConfigurationError: There is none, or this table cannot have it.
         """
         own = self.optimizer or optimizer
         if own is None:
             raise self._error("has no optimizer; give it one, or one to Embeddings")
         if not isinstance(own, Optimizer):
             raise self._error(f"has the optimizer {own!r}; write one of wl.optimizers")
-        if self.vocabulary_size is not None:
-            return own
         rule = own.rule
+        if self.vocabulary_size is not None:
+            if isinstance(rule, ROW_RULES):
+                raise self._error(
+                    f"has a vocabulary_size and the optimizer {rule.name}, which runs on growing "
+                    "tables alone; give it another one, or leave vocabulary_size out"
+                )
+            return own
         if rule.clipnorm is not None or rule.global_clipnorm is not None:
             raise self._error("grows and clips by row_norm and table_norm, not by its optimizer")
         if own.hyperparameters(lambda: 0) is not None:

@@ -214,6 +214,7 @@ def test_tables_grow_on_parameter_servers_alone(strategy: wl.distribute.Strategy
         ({"optimizer": SGD(0.1, clipnorm=1.0)}, "row_norm and table_norm"),
         ({"optimizer": SGD(lambda: 0.1)}, "schedule"),
         ({"optimizer": wl.optimizers.Lamb()}, "Lamb"),
+        ({"optimizer": RowwiseAdagrad(0.1), "vocabulary_size": 5}, "'t' has a vocab.* growing"),
         ({"initializer": wl.Initializer("he_normal")}, "he_normal"),
         ({"max_bytes": 2**39}, "max_ps_bytes"),
         ({"memory_bytes": 0}, "memory_bytes=0"),
