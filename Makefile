@@ -127,7 +127,7 @@ coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own proce
 mutants: $(DEV_STAMP)  ## put defects into copies of the source, one by one; the tests should tell
 	$(BIN)/python tools/mutants.py $(ARGS)
 
-# mypy has one processor for two thirds of the time; the others are checked beside it.
+# mypy takes two thirds of the time; the others are checked beside it.
 CHECKS := check-types check-docs check-format check-lint check-imports check-protos check-access
 .PHONY: $(CHECKS)
 
@@ -136,9 +136,7 @@ check: $(DEV_STAMP) $(DOCS_STAMP)  ## format, lint, types, import contracts, fre
 	    $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(CHECKS)
 
 check-types:
-	$(BIN)/mypy
-	$(BIN)/mypy tests
-	$(BIN)/mypy benchmarks
+	$(BIN)/mypy --num-workers=2 src/windlass tests benchmarks
 check-docs: docs
 check-format:
 	$(BIN)/ruff format --check .
