@@ -134,7 +134,7 @@ class RowPages:
 
     def _run_round(self) -> None:
         self._come = 0
-        there = np.flatnonzero(self._used)
+        there = np.flatnonzero(self._used != 0)  # of a copy: steps mark pages meanwhile
         again = self._leaving[self._used[self._leaving] == 0]  # the disk has them by now
         self._leaving = self._oldest(there, there.size - (self._most - self._most // _ROUNDS))
         self._used[self._leaving] = 0

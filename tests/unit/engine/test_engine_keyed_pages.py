@@ -1,6 +1,8 @@
 """Which pages of a table leave memory, and which are asked for before they are needed."""
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -84,6 +86,27 @@ def test_what_is_only_copied_leaves_before_what_steps_use() -> None:
     memory.fetched.clear()
     pages.fetch(np.arange(4 * 10))
     assert memory.fetched == [], "they are still there"
+
+
+def test_steps_of_other_workers_may_use_pages_while_others_leave() -> None:
+    pages, memory = pages_of(budget=8, rows=1 << 20)
+    some = np.random.default_rng(0).integers(0, 1 << 20, 1 << 14)
+    ended = threading.Event()
+
+    def use() -> None:
+        while not ended.is_set():
+            pages.note(some)
+
+    with ThreadPoolExecutor(1) as pool:
+        using = pool.submit(use)
+        try:
+            for _ in range(100):
+                pages.fetch(some[:16])
+                pages.keep_budget()
+        finally:
+            ended.set()
+        using.result()
+    assert memory.dropped
 
 
 def test_only_pages_that_are_not_there_are_asked_for_each_once() -> None:
