@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ...core.argument_errors import ArgumentTypeError
 from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.moved_average import MovedAverage
 from ..variables.holders import holders_of
@@ -30,11 +31,11 @@ def require_call_arguments(args: Any, kwargs: Any, error: type[ValueError] = Val
     Args:
         args: Positional ones.
         kwargs: Keyword arguments.
-        error: What TensorFlow raises for them here.
+        error: What TensorFlow raises here for positional ones that are none.
 
     Raises:
-        ValueError: As ``error``: ``args`` is neither a list nor a tuple, or ``kwargs`` is no
-            mapping.
+        ValueError: As ``error``: ``args`` is neither a list nor a tuple.
+        TypeError: ``kwargs`` is no mapping.
     """
     if not isinstance(args, list | tuple):
         kind = type(args).__name__
@@ -42,7 +43,7 @@ def require_call_arguments(args: Any, kwargs: Any, error: type[ValueError] = Val
             f"positional args must be a list or tuple, got {kind}: write args=(value,) for one"
         )
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise error(f"kwargs must map names to values, got {type(kwargs).__name__}")
+        raise ArgumentTypeError(f"kwargs must map names to values, got {type(kwargs).__name__}")
 
 
 class StepInterface:

@@ -115,6 +115,12 @@ def test_positional_arguments_are_a_list_or_tuple(strategy: Strategy, args: Any)
     assert caught.type is ValueError  # as TensorFlow's; that of ``schedule`` is a TypeError, too
 
 
+@pytest.mark.parametrize("kwargs", [[], 3, "x"], ids=repr)
+def test_keyword_arguments_are_a_mapping(strategy: Strategy, kwargs: Any) -> None:
+    with pytest.raises(TypeError, match="kwargs must map names to values, got"):
+        strategy.run(lambda: None, kwargs=kwargs)
+
+
 def test_call_for_each_replica_is_run(strategy: Strategy, replicas: int) -> None:
     value = per_replica(strategy, lambda i: i)
     result = strategy.extended.call_for_each_replica(lambda x, y: x + y, (value,), {"y": 1})
