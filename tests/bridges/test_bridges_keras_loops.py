@@ -421,6 +421,33 @@ def test_weights_that_a_program_loads_before_it_trains_count(keras: Any, compile
     np.testing.assert_allclose(shared, trained(None), atol=1e-5)
 
 
+def test_a_layer_that_is_never_built_has_no_weights_to_wait_for(keras: Any) -> None:
+    """A TextVectorization calls the table in it past its ``__call__``, which would build it."""
+
+    class Scaled(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = keras.layers.Rescaling(2.0)
+
+        def build(self, input_shape: Any) -> None:
+            self.built = True
+
+        def call(self, x: Any) -> Any:
+            return self.inner.call(x)
+
+    def loss(strategy: Any) -> float:
+        keras.utils.set_random_seed(0)
+        with nullcontext() if strategy is None else strategy.scope():
+            model = keras.Sequential([keras.Input((8,)), Scaled(), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        assert not model.layers[0].inner.built
+        history = model.fit(X[0], Y[0], epochs=2, shuffle=False, verbose=0).history
+        return float(history["loss"][-1])
+
+    shared = loss(wl.distribute.ParameterServerStrategy())
+    np.testing.assert_allclose(shared, loss(None), rtol=1e-5)
+
+
 CLIPS = """\
 import sys
 sys.path[:0] = {path}

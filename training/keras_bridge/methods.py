@@ -29,7 +29,7 @@ from .loops import group_of, loop_of
 from .replica_devices import placement_of
 from .replicas import Replicas
 from .step_logs import StepLogs
-from .weights import SharedWeights
+from .weights import SharedWeights, has_its_weights
 from .worker_seeds import own_numbers
 
 log = logging.getLogger(__name__)
@@ -325,4 +325,4 @@ def is_built(model: Any) -> bool:
     """
     has_call = type(model).call is not keras.Model.call
     parts = model._flatten_layers(include_self=has_call)
-    return bool(model.built or not has_call) and all(layer.built for layer in parts)
+    return bool(model.built or not has_call) and all(map(has_its_weights, parts))

@@ -488,8 +488,13 @@ def _require_one_replica(layer: DistributedEmbedding, strategy: Strategy) -> Non
         )
 
 
+def has_its_weights(layer: Any) -> bool:
+    """Whether a layer is built, or has nothing to build, as the table in a TextVectorization."""
+    return bool(layer.built) or type(layer).build is keras.Layer.build
+
+
 def _require_weights(model: Any) -> None:
-    if not model.built or not all(layer.built for layer in model._flatten_layers()):
+    if not model.built or not all(map(has_its_weights, model._flatten_layers())):
         raise ConfigurationError(
             f"{model.name!r} is not built, so it has no weights to share; give it a keras.Input, "
             "or call it on one batch before it is distributed"
