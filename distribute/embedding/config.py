@@ -101,10 +101,6 @@ class TableConfig:
         for name in ("vocabulary_size", "max_rows", "max_bytes", "memory_bytes"):
             value = getattr(self, name)
             self._check(name, value is None or _is_whole(value, 1), "an int, at least 1, or None")
-        for name in ("row_norm", "table_norm"):
-            value = getattr(self, name)
-            is_norm = value is None or 0 < value < math.inf
-            self._check(name, is_norm, "positive and finite, or None")
         self._check("combiner", self.combiner in COMBINERS, f"one of {', '.join(COMBINERS)}")
         is_known = isinstance(self.initializer, Initializer | str | None)
         self._check("initializer", is_known, "a wl.Initializer, the name of one, or None")
@@ -117,14 +113,16 @@ class TableConfig:
         self._check("evicts", self.evicts in orders, '"least_recent", "least_frequent" or None')
         if self.max_rows is not None and self.max_bytes is not None:
             raise self._error("has max_rows and max_bytes; write one of them")
-        if self.vocabulary_size is None:
-            return
-        for name in _GROWING_ALONE:
+        for name in _GROWING_ALONE if self.vocabulary_size is not None else ():
             if getattr(self, name) != getattr(TableConfig, name):  # the default
                 raise self._error(
                     f"has a vocabulary_size and {name}, which is for tables that grow; leave one "
                     "of them out"
                 )
+        for name in ("row_norm", "table_norm"):
+            value = getattr(self, name)
+            is_norm = value is None or 0 < value < math.inf
+            self._check(name, is_norm, "positive and finite, or None")
 
     @property
     def narrow_dtype(self) -> DType | None:
