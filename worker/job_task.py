@@ -18,7 +18,7 @@ from ..client.ps.cut_marker import CutMarker
 from ..client.ps.snapshot import PsSnapshot, take_snapshot
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
+from ..core.errors import JobDoneError, JoinTimeoutError, PeerLostError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskEnd, TaskReport
@@ -159,7 +159,7 @@ class JobTask(JobLink):
         """
         limit_s = self._settings.join_timeout_s
         until, waits = time.monotonic() + limit_s, WaitLog(self.task.task, limit_s=limit_s)
-        while (name := chief.status(timeout_s=_CALL_S).begins_with) is None:
+        while (name := _chosen_checkpoint(chief)) is None:
             self.check()
             waits.tick("the job's leader to choose a checkpoint")
             if time.monotonic() > until:
@@ -336,3 +336,11 @@ class JobTask(JobLink):
             if part is not None:
                 part.close()
         self._metrics.stop()
+
+
+def _chosen_checkpoint(chief: ChiefClient) -> str | None:
+    """The name of the checkpoint to begin with; None: not chosen, or the chief did not answer."""
+    try:
+        return chief.status(timeout_s=_CALL_S).begins_with
+    except PeerLostError:  # a busy machine has reset a connection: it is asked again
+        return None
