@@ -129,7 +129,7 @@ def deduplicate_radix(ids, num_rows, words, other, unique, inverse):  # type: ig
     """Sort the ids with their positions, a digit a pass, lowest first; then number them.
 
     ``words`` and ``other``: memory to work in, as large as ``ids``. An id and its position stand in
-    one word, so both must fit into 63 bits.
+    one word, so both must fit into its 64 bits; and ``num_rows`` is not 0.
 
     Returns:
         As ``deduplicate_bitmap``.

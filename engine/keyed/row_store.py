@@ -37,7 +37,7 @@ class RowStore:
         values: Shape ``(max_rows, width)``.
         slots: By name, shape ``(max_rows, elements)``.
         keys: int64; of rows that are not in use, what was there.
-        uses: uint32, shape ``(max_rows, 2)``: both of these side by side; a push changes both.
+        uses: uint32, shape ``(max_rows, 2)``: the next two side by side; a push changes both.
         counts: Pushes of each row; stays at ``2**32 - 1``.
         last: The step of a row's last change; ``FREE``: not in use.
         used: Rows from here on were never used.

@@ -24,6 +24,7 @@ from ...core.errors import ConfigurationError, ShapeMismatchError
 from ...core.versions import own_versions
 from ...distribute.embedding.config import TableConfig
 from ...distribute.optimizers import SGD
+from ...engine.keyed.row_store import LAST_STEP
 from ..export_formats import scratch_array
 from .files import PIECE_BYTES, Rows, rows_of_arrays, rows_of_file
 
@@ -201,7 +202,7 @@ def _growing(config: TableConfig, rows: Rows, step: int, global_step: int) -> It
         yield values
         yield np.zeros(keys.size, np.uint32)  # updates of the rule: there were none
         # They are as if they had been pushed now: by none of the steps before were they unseen.
-        yield np.full(keys.size, global_step, np.uint32)
+        yield np.full(keys.size, min(global_step, LAST_STEP), np.uint32)
 
 
 def _regular(config: TableConfig, rows: Rows, step: int) -> Iterator[tuple[Array, Array]]:
