@@ -22,7 +22,7 @@ BRIDGES_TF_STAMP := $(BRIDGES_VENV)/.installed-tensorflow
 ENGINE ?= docker
 TARGET ?= runtime
 VARIANT ?= cpu
-IMAGE ?= windlass$(if $(filter digits,$(TARGET)),-digits):0.1.0$(if $(filter gpu,$(VARIANT)),-gpu)
+IMAGE ?= ropewalk$(if $(filter digits,$(TARGET)),-digits):0.1.0$(if $(filter gpu,$(VARIANT)),-gpu)
 
 # A module is compiled when it is imported first: most of those installed never are.
 INSTALL = -m pip install --quiet --no-compile
@@ -88,7 +88,7 @@ $(BRIDGES_TF_STAMP): $(BRIDGES_STAMP)
 setup: $(DEV_STAMP)  ## create .venv with the package and everything to develop it
 
 demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2 ps, evaluator
-	$(BIN)/windlass local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py
+	$(BIN)/ropewalk local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py
 
 test: $(DEV_STAMP)  ## the test suite; ARGS='tests/unit -x' runs a part, JOBS=0 in one process
 	$(BIN)/python tools/run_tests.py $(XDIST) $(ARGS)
@@ -136,7 +136,7 @@ check: $(DEV_STAMP) $(DOCS_STAMP)  ## format, lint, types, import contracts, fre
 	    $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(CHECKS)
 
 check-types:
-	$(BIN)/mypy --num-workers=2 src/windlass tests benchmarks
+	$(BIN)/mypy --num-workers=2 src/ropewalk tests benchmarks
 check-docs: docs
 check-format:
 	$(BIN)/ruff format --check .

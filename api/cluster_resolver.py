@@ -1,4 +1,4 @@
-"""``windlass.distribute.cluster_resolver``: the public names of the resolvers."""
+"""``ropewalk.distribute.cluster_resolver``: the public names of the resolvers."""
 
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     __all__ += ["TPUClusterResolver"]
 else:
     __getattr__ = public_getattr(
-        "windlass.distribute.cluster_resolver",
+        "ropewalk.distribute.cluster_resolver",
         globals(),
         later={"TPUClusterResolver": "training.tpu_resolver:TPUClusterResolver"},
     )

@@ -1,4 +1,4 @@
-"""``windlass.config``: devices of this process."""
+"""``ropewalk.config``: devices of this process."""
 
 from typing import TYPE_CHECKING
 
@@ -18,4 +18,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.config", globals())
+    __getattr__ = public_getattr("ropewalk.config", globals())

@@ -24,4 +24,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.distribute.coordinator", globals())
+    __getattr__ = public_getattr("ropewalk.distribute.coordinator", globals())

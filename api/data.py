@@ -1,4 +1,4 @@
-"""``windlass.data``: datasets, and how they are divided between workers and replicas."""
+"""``ropewalk.data``: datasets, and how they are divided between workers and replicas."""
 
 from typing import TYPE_CHECKING
 
@@ -33,4 +33,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.data", globals())
+    __getattr__ = public_getattr("ropewalk.data", globals())

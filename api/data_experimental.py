@@ -1,4 +1,4 @@
-"""``windlass.data.experimental``: names TensorFlow has there."""
+"""``ropewalk.data.experimental``: names TensorFlow has there."""
 
 from typing import TYPE_CHECKING
 
@@ -22,4 +22,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.data.experimental", globals())
+    __getattr__ = public_getattr("ropewalk.data.experimental", globals())

@@ -1,4 +1,4 @@
-"""``windlass.distribute``: the programming model.
+"""``ropewalk.distribute``: the programming model.
 
 Names, signatures and semantics are those of ``tf.distribute``, without TensorFlow;
 ``docs/tf-distribute.md`` lists every name of it with its state here.
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 else:
     # What only some programs need. In `__all__` is what `import *` may load.
     __getattr__ = public_getattr(
-        "windlass.distribute",
+        "ropewalk.distribute",
         globals(),
         later={
             "Server": "worker.standard_server:Server",

@@ -1,4 +1,4 @@
-"""``windlass.embedding``: embedding tables, growing or not, of several features together."""
+"""``ropewalk.embedding``: embedding tables, growing or not, of several features together."""
 
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..training.tables.importing import import_tables
 else:
     __getattr__ = public_getattr(
-        "windlass.embedding",
+        "ropewalk.embedding",
         globals(),
         later={
             "Reader": "distribute.embedding.reader:Reader",

@@ -1,11 +1,11 @@
-"""``wl.estimator``: Estimators, for programs of ``tf.estimator``, which TensorFlow 2.16 removed.
+"""``rw.estimator``: Estimators, for programs of ``tf.estimator``, which TensorFlow 2.16 removed.
 
 ::
 
-    estimator = wl.estimator.Estimator(model_fn, model_dir="digits", config=config)
-    train_spec = wl.estimator.TrainSpec(train_input_fn, max_steps=1000)
-    eval_spec = wl.estimator.EvalSpec(eval_input_fn, throttle_secs=60)
-    wl.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+    estimator = rw.estimator.Estimator(model_fn, model_dir="digits", config=config)
+    train_spec = rw.estimator.TrainSpec(train_input_fn, max_steps=1000)
+    eval_spec = rw.estimator.EvalSpec(eval_input_fn, throttle_secs=60)
+    rw.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
 
 docs/estimator.md moves a program step by step.
 """
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     __all__ += ["model_to_estimator"]
 else:
     __getattr__ = public_getattr(
-        "wl.estimator",
+        "rw.estimator",
         globals(),
         # Not in `__all__`: it needs Keras.
         later={"model_to_estimator": "training.estimator.keras_estimator:model_to_estimator"},

@@ -1,4 +1,4 @@
-"""``windlass.distribute.experimental``: names TensorFlow has there."""
+"""``ropewalk.distribute.experimental``: names TensorFlow has there."""
 
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     __all__ += ["DeviceAssignment", "TPUStrategy"]
 else:
     __getattr__ = public_getattr(
-        "windlass.distribute.experimental",
+        "ropewalk.distribute.experimental",
         globals(),
         later={
             "DeviceAssignment": "training.device_assignment:DeviceAssignment",

@@ -1,9 +1,9 @@
-"""``windlass.train``: checkpoints of a program's objects, as ``tf.train`` has them.
+"""``ropewalk.train``: checkpoints of a program's objects, as ``tf.train`` has them.
 
 ::
 
-    checkpoint = wl.train.Checkpoint(model=model, optimizer=optimizer)
-    manager = wl.train.CheckpointManager(checkpoint, "runs/model", max_to_keep=3)
+    checkpoint = rw.train.Checkpoint(model=model, optimizer=optimizer)
+    manager = rw.train.CheckpointManager(checkpoint, "runs/model", max_to_keep=3)
     manager.restore_or_initialize()
     ...
     manager.save()
@@ -37,5 +37,5 @@ if TYPE_CHECKING:
 else:
     # As TensorFlow 1 calls it.
     __getattr__ = public_getattr(
-        "windlass.train", globals(), later={"Server": "worker.standard_server:Server"}
+        "ropewalk.train", globals(), later={"Server": "worker.standard_server:Server"}
     )

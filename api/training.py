@@ -1,4 +1,4 @@
-"""``windlass.training``: progress, evaluation beside the job, and bridges to frameworks."""
+"""``ropewalk.training``: progress, evaluation beside the job, and bridges to frameworks."""
 
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ else:
     # The bridges are not in `__all__`, since `import *` would load every framework, and fail
     # without one.
     __getattr__ = public_getattr(
-        "windlass.training",
+        "ropewalk.training",
         globals(),
         later={
             "ArrayStore": "training.array_store:ArrayStore",

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.running import Figure, measure
-from windlass.cluster.access.principal import Principal
-from windlass.net.auth import proof
-from windlass.net.auth.token import TokenChecker, new_keys, public_key_of, sign_token
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.net.auth import proof
+from ropewalk.net.auth.token import TokenChecker, new_keys, public_key_of, sign_token
 
 OPERATION = "session ps"
 WHO = Principal("worker", "bench", 0)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 Step = Callable[[], object]
 Case = Callable[[Any], Step]
@@ -50,7 +50,7 @@ def _jax_step(
 
     optimizer = optax.adam(1e-3)
     if strategy is not None:
-        state = wl.training.jax.TrainState(
+        state = rw.training.jax.TrainState(
             params, optimizer, strategy, name=name, deltas="always" if on_worker else "allow"
         )
         return lambda: state.apply_gradients(compute(state.params))
@@ -107,7 +107,7 @@ def _shared(optimizer: Any, strategy: Any, module: Any, name: str) -> Any:
     """An optimizer of PyTorch, under the strategy if there is one."""
     if strategy is None:
         return optimizer
-    return wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module, name=name)
+    return rw.training.torch.DistributedOptimizer(optimizer, strategy, module=module, name=name)
 
 
 def _torch_network(model: str, *between: Any) -> tuple[Any, Any, Any]:
@@ -236,7 +236,7 @@ def keras_dense(model: str, strategy: Any, *, on_worker: bool = False) -> Step:
     if strategy is not None:
         deltas: Literal["always", "allow"] = "always" if on_worker else "allow"
         name = f"keras {model} {on_worker}"
-        wl.training.keras.distribute(network, strategy, name=name, deltas=deltas)
+        rw.training.keras.distribute(network, strategy, name=name, deltas=deltas)
     return lambda: network.train_on_batch(x, y)
 
 

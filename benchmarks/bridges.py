@@ -25,13 +25,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import windlass as wl
+import ropewalk as rw
 from benchmarks.bridge_cases import MODELS, Step, arrays, cases
 from benchmarks.running import connected, parameter_servers, settings_of
-from windlass.distribute.runtime import ClusterRuntime
+from ropewalk.distribute.runtime import ClusterRuntime
 
 _CHUNK_S = 0.01
-_Strategies = dict[str, wl.distribute.ParameterServerStrategy | None]
+_Strategies = dict[str, rw.distribute.ParameterServerStrategy | None]
 
 
 class Cost(NamedTuple):
@@ -51,7 +51,7 @@ class Cost(NamedTuple):
 @contextmanager
 def strategies() -> Iterator[_Strategies]:
     """None, one with its ps here, one whose ps is a process, one that does not wait for that."""
-    here = wl.distribute.ParameterServerStrategy()
+    here = rw.distribute.ParameterServerStrategy()
     task, settings = here.extended.runtime.task, settings_of("shm")
     with (
         parameter_servers(1) as addresses,
@@ -61,10 +61,10 @@ def strategies() -> Iterator[_Strategies]:
         yield {
             "alone": None,
             "here": here,
-            "ps": wl.distribute.ParameterServerStrategy(
+            "ps": rw.distribute.ParameterServerStrategy(
                 runtime=ClusterRuntime(task, settings, waiting)
             ),
-            "prefetch": wl.distribute.ParameterServerStrategy(
+            "prefetch": rw.distribute.ParameterServerStrategy(
                 runtime=ClusterRuntime(task, settings, fetching), prefetch=True
             ),
         }
@@ -74,8 +74,8 @@ def exchange(model: str, strategy: Any) -> Step:
     """The store alone."""
     first, _, _ = arrays(model)
     tree = {str(i): value for i, value in enumerate(first)}
-    adam = wl.optimizers.Adam(1e-3, corrected_epsilon=True)
-    store = wl.training.ArrayStore(tree, adam, strategy, name=f"store {model}")
+    adam = rw.optimizers.Adam(1e-3, corrected_epsilon=True)
+    store = rw.training.ArrayStore(tree, adam, strategy, name=f"store {model}")
     gradients = {name: np.asarray(value) for name, value in store.pull().items()}
     return lambda: store.exchange(gradients)
 

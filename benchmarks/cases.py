@@ -1,4 +1,4 @@
-"""What is measured: the same cases for windlass and for the systems it is compared with.
+"""What is measured: the same cases for ropewalk and for the systems it is compared with.
 
 Nothing but the standard library is imported, so that every virtual environment can import this.
 """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.closures        # half a minute
 
-Starts ``windlass local --coordinator`` with one worker and with two, as a user does, and times in
+Starts ``ropewalk local --coordinator`` with one worker and with two, as a user does, and times in
 its program. A step is compared with the same step in a loop on the worker; a result of 64 MB with
 what a plain socket moves.
 """
@@ -29,13 +29,13 @@ RESULT_BYTES = 64 * 1024 * 1024
 PROGRAM = """\
 import json, statistics, sys, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    weights = [wl.Variable(np.zeros((16, 16), np.float32), name=f"w{n}") for n in range(10)]
-optimizer = wl.optimizers.SGD(0.1)
-coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+    weights = [rw.Variable(np.zeros((16, 16), np.float32), name=f"w{n}") for n in range(10)]
+optimizer = rw.optimizers.SGD(0.1)
+coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
 
 
 def empty():
@@ -100,7 +100,7 @@ def measure(workers: int) -> dict[str, float]:
         (folder / "program.py").write_text(PROGRAM)
         subprocess.run(
             [
-                sys.executable, "-m", "windlass.launch.cli", "local", "--coordinator", "--workers",
+                sys.executable, "-m", "ropewalk.launch.cli", "local", "--coordinator", "--workers",
                 str(workers), "--ps", "1", "--model-dir", str(folder / "model"), "--plain",
                 str(folder / "program.py"), "--", str(folder / "figures"),
             ],

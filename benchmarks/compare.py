@@ -1,4 +1,4 @@
-"""The step of windlass beside the same step of TensorFlow and Ray, measured in one run.
+"""The step of ropewalk beside the same step of TensorFlow and Ray, measured in one run.
 
 Then what works in sync, beside PyTorch's gloo and TensorFlow's MirroredStrategy, and closures of a
 coordinator, beside TensorFlow's.
@@ -30,7 +30,7 @@ from .cases import CASES, SPARSE, SPARSE_TITLES, SYNC_TITLES
 
 Json = dict[str, Any]
 
-OURS = ("windlass shm", "windlass tcp", "windlass grpc")
+OURS = ("ropewalk shm", "ropewalk tcp", "ropewalk grpc")
 COMPARED = OURS[:2]  # gRPC carries steps only where nothing better can
 ROOT = Path(__file__).parent.parent
 PEERS_PYTHON = Path(".venv-peers/bin/python")
@@ -148,7 +148,7 @@ def peer(name: str, python: Path, budget_s: float, cases: str, timeout_s: float)
 
 def in_sync(python: Path, budget_s: float, timeout_s: float) -> Json:
     """Ours and the peers' figures of :mod:`benchmarks.sync`, and who gave none."""
-    outcomes = {"windlass": measured("benchmarks.sync", timeout_s)}
+    outcomes = {"ropewalk": measured("benchmarks.sync", timeout_s)}
     for name, module in IN_SYNC_PEERS.items():
         command = [str(python), "-m", module, "--budget-s", str(budget_s)]
         outcomes[name] = run_script(command, timeout_s)
@@ -169,8 +169,8 @@ def closures(python: Path, timeout_s: float) -> Json:
     failures: Json = {}
     mine = measured("benchmarks.closures", timeout_s)
     if mine.failure:
-        failures["windlass, closures"] = mine.failure
-    rows += [{"system": "windlass", **row} for row in mine.document.get("results", [])]
+        failures["ropewalk, closures"] = mine.failure
+    rows += [{"system": "ropewalk", **row} for row in mine.document.get("results", [])]
     for workers in (1, 2):
         command = [str(python), "-m", COORDINATOR, "--workers", str(workers)]
         outcome = run_script(command, timeout_s)
@@ -193,9 +193,9 @@ def merge(mine: Outcome, peers: dict[str, Outcome]) -> Json:
     started: Json = {}
     failures: Json = {}
     if mine.failure:
-        failures["windlass"] = mine.failure
+        failures["ropewalk"] = mine.failure
     if document.get("start_s") is not None:
-        started["windlass"] = document["start_s"]
+        started["ropewalk"] = document["start_s"]
     for name, outcome in peers.items():
         if outcome.failure:
             failures[name] = outcome.failure
@@ -240,7 +240,7 @@ def table_rows(document: Json) -> tuple[list[str], list[list[str]]]:
     names = systems(document)
     mine = [name for name in names if name in COMPARED]
     found = {(row["case"], row["system"]): row.get("median_ms") for row in document["results"]}
-    short = " / ".join(each.removeprefix("windlass ") for each in mine)
+    short = " / ".join(each.removeprefix("ropewalk ") for each in mine)
     peers = f"ms (to {short})" if mine else "ms"
     titles = ["case", *(f"{name}\n{'ms' if name in OURS else peers}" for name in names)]
     rows = []
@@ -266,14 +266,14 @@ def in_sync_rows(document: Json) -> list[list[str]]:
     rows = document.get("in_sync", [])
     best: dict[str, float] = {}
     for row in rows:
-        if row["system"].startswith("windlass"):
+        if row["system"].startswith("ropewalk"):
             best[row["case"]] = min(row["median_ms"], best.get(row["case"], float("inf")))
     return [
         [
             title,
             row["system"],
             f"{row['median_ms']:.3f}",
-            "" if row["system"].startswith("windlass") else ratio(row["median_ms"], best.get(case)),
+            "" if row["system"].startswith("ropewalk") else ratio(row["median_ms"], best.get(case)),
         ]
         for case, title in SYNC_TITLES.items()
         for row in rows
@@ -284,7 +284,7 @@ def in_sync_rows(document: Json) -> list[list[str]]:
 def closure_rows(document: Json) -> list[list[str]]:
     """The cells of the third table: what, workers, ours, theirs, ratio; what both measure."""
     rows = document.get("closures", [])
-    mine = {(r["case"], r["workers"]): r["median_ms"] for r in rows if r["system"] == "windlass"}
+    mine = {(r["case"], r["workers"]): r["median_ms"] for r in rows if r["system"] == "ropewalk"}
     return [
         [
             row["case"],
@@ -294,7 +294,7 @@ def closure_rows(document: Json) -> list[list[str]]:
             ratio(row["median_ms"], mine[key]),
         ]
         for row in rows
-        if row["system"] != "windlass" and (key := (row["case"], row["workers"])) in mine
+        if row["system"] != "ropewalk" and (key := (row["case"], row["workers"])) in mine
     ]
 
 
@@ -336,7 +336,7 @@ def show(document: Json, console: Console) -> None:
         console.print(table)
     if cells_of_closures := closure_rows(document):
         table = Table(title="closures, median ms; ratio = theirs / ours", title_justify="left")
-        for title in ("what", "workers", "windlass", "tensorflow", "ratio"):
+        for title in ("what", "workers", "ropewalk", "tensorflow", "ratio"):
             table.add_column(title, justify="left" if title == "what" else "right")
         for cells in cells_of_closures:
             table.add_row(*cells)
@@ -364,7 +364,7 @@ def main() -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     outcomes: dict[str, Outcome] = {}
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("windlass", total=3 + len(PEERS))
+        task = progress.add_task("ropewalk", total=3 + len(PEERS))
         earlier = arguments.ours
         mine = Outcome(json.loads(earlier.read_text())) if earlier else ours(timeout_s)
         for name in PEERS:

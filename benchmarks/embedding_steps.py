@@ -16,18 +16,18 @@ from rich.table import Table
 from benchmarks.cases import LEARNING_RATE, SPARSE
 from benchmarks.compare import PEERS, ratio, run_script
 from benchmarks.running import connected, parameter_servers
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload, Write
-from windlass.cluster.placement.partitioners import FixedShardsPartitioner
-from windlass.core.arrays.dtypes import Array
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.rules.built_in.adagrad import Adagrad
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.tables import TableOptions
-from windlass.core.wire.steps import Operation
-from windlass.engine import rows
-from windlass.engine.keyed.hashing import mixed
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload, Write
+from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.rules.built_in.adagrad import Adagrad
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.rules.tables import TableOptions
+from ropewalk.core.wire.steps import Operation
+from ropewalk.engine import rows
+from ropewalk.engine.keyed.hashing import mixed
 
 BATCH, WIDTH, ROWS, FEATURES = 106_496, 16, 1_000_000, 26
 RULE = Adagrad(learning_rate=LEARNING_RATE["adagrad"])

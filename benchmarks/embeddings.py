@@ -24,26 +24,26 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import embedding_steps
-from windlass.client.ps.distinct_rows import DistinctRows
-from windlass.core.arrays.buffers import BufferPools
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.built_in.adagrad import Adagrad
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.ftrl import Ftrl
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
-from windlass.core.rules.tables import Sightings, TableOptions
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.distribute.embedding.row_cache import ROW_BYTES
-from windlass.distribute.embedding.trained_rows import COUNT_BYTES, TrainedLookup, TrainedRows
-from windlass.engine.keyed.definition import TableDefinition
-from windlass.engine.keyed.distinct import distinct
-from windlass.engine.keyed.hashing import mixed
-from windlass.engine.keyed.index import KeyIndex
-from windlass.engine.keyed.row_states import counts_of
-from windlass.engine.keyed.table import KeyedTable, prepare
+from ropewalk.client.ps.distinct_rows import DistinctRows
+from ropewalk.core.arrays.buffers import BufferPools
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.built_in.adagrad import Adagrad
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.ftrl import Ftrl
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
+from ropewalk.core.rules.tables import Sightings, TableOptions
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.distribute.embedding.row_cache import ROW_BYTES
+from ropewalk.distribute.embedding.trained_rows import COUNT_BYTES, TrainedLookup, TrainedRows
+from ropewalk.engine.keyed.definition import TableDefinition
+from ropewalk.engine.keyed.distinct import distinct
+from ropewalk.engine.keyed.hashing import mixed
+from ropewalk.engine.keyed.index import KeyIndex
+from ropewalk.engine.keyed.row_states import counts_of
+from ropewalk.engine.keyed.table import KeyedTable, prepare
 
 BATCH = 106_496  # ids of a step, as the sparse cases of benchmarks.step
 WIDTH = 16

@@ -31,14 +31,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.standalone import WINDLASS, environment
-from windlass.client.chief.calls import ChiefClient
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.errors import WindlassError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.net.free_ports import free_ports
+from benchmarks.standalone import ROPEWALK, environment
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.net.free_ports import free_ports
 
 TIMEOUT_S = 60
 FAULTS = ("kill", "leave", "stand still", "move")
@@ -51,14 +51,14 @@ _PS = 2
 PROGRAM = """\
 import json, os, pathlib, struct, sys, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 slot = None if task["type"] == "chief" else task["index"]
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    counts = [wl.Variable(np.zeros(2, np.int64), name=f"count{i}") for i in range(2)]
-    large = wl.Variable(np.zeros((int(sys.argv[1]), 64), np.float32), name="large")
+    counts = [rw.Variable(np.zeros(2, np.int64), name=f"count{i}") for i in range(2)]
+    large = rw.Variable(np.zeros((int(sys.argv[1]), 64), np.float32), name="large")
 ones = np.ones(large.shape, np.float32)
 
 def step():
@@ -97,8 +97,8 @@ class Job:
     def __init__(self, folder: Path, rows: int, *, has_replicas: bool) -> None:
         self._folder = folder
         self._has_replicas = has_replicas
-        self._own = {"WINDLASS_PS_REPLICAS": "2"} if has_replicas else {"WINDLASS_PS_SHARES": "2"}
-        self._arguments = [*WINDLASS, "run", "program.py", "--", str(rows)]
+        self._own = {"ROPEWALK_PS_REPLICAS": "2"} if has_replicas else {"ROPEWALK_PS_SHARES": "2"}
+        self._arguments = [*ROPEWALK, "run", "program.py", "--", str(rows)]
         (folder / "program.py").write_text(PROGRAM)
         numbers = {"chief": 1, "worker": _WORKERS, "ps": _PS}
         ports = iter(free_ports(sum(numbers.values())))
@@ -121,7 +121,7 @@ class Job:
                 env=environment(
                     TF_CONFIG=json.dumps(config),
                     **self._own,
-                    WINDLASS_MODEL_DIR=str(self._folder / "model"),
+                    ROPEWALK_MODEL_DIR=str(self._folder / "model"),
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -158,7 +158,7 @@ class Job:
         """Wait until every share has a follower, or each ps leads one; who leads share 0."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
-            with suppress(WindlassError), self.chief() as chief:
+            with suppress(RopewalkError), self.chief() as chief:
                 shares = chief.status(timeout_s=2).shares
                 followed = all(share.followers for share in shares)
                 spread = len({share.leader for share in shares}) == _PS

@@ -1,6 +1,6 @@
-"""Our side of the comparison of ``fit``: what each task of ``windlass local`` runs.
+"""Our side of the comparison of ``fit``: what each task of ``ropewalk local`` runs.
 
-    windlass local --plain --no-chief --workers 2 --ps 2 -m benchmarks.fit_program PREFIX
+    ropewalk local --plain --no-chief --workers 2 --ps 2 -m benchmarks.fit_program PREFIX
 
 Each worker writes its figures into ``PREFIX<task>.json``. With servers it is
 ParameterServerStrategy, without MultiWorkerMirroredStrategy; Keras runs on KERAS_BACKEND.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import keras
 
-import windlass as wl
+import ropewalk as rw
 
 from .fit_model import EPOCHS, FIT_CASES, WARM_UP, arrays, compiled, result, timer
 
@@ -22,9 +22,9 @@ def main() -> None:
     """Fit every case."""
     servers = json.loads(os.environ["TF_CONFIG"])["cluster"].get("ps")
     kind = (
-        wl.distribute.ParameterServerStrategy
+        rw.distribute.ParameterServerStrategy
         if servers
-        else wl.distribute.MultiWorkerMirroredStrategy
+        else rw.distribute.MultiWorkerMirroredStrategy
     )
     strategy = kind()
     found = []

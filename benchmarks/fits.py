@@ -3,7 +3,7 @@
     python -m benchmarks.fits                        # after `make bridges-setup` and bench-peers
     python -m benchmarks.fits --json fits.json --rounds 3
 
-Ours runs in ``.venv-bridges``, under ``windlass local``; TensorFlow in ``.venv-peers``. The same
+Ours runs in ``.venv-bridges``, under ``ropewalk local``; TensorFlow in ``.venv-peers``. The same
 model, batch size, batches and optimizer; real processes on loopback; systems take turns, a round
 each, and a figure is the median of the rounds. :mod:`benchmarks.fit_model` says what a step is.
 """
@@ -32,10 +32,10 @@ PEER = "benchmarks.peers.tensorflow_fit"
 TIMEOUT_S = 600.0
 # name -> (strategy, backend, servers); of peers (strategy, argument of the script)
 OURS = {
-    "windlass, JAX, in sync": ("in sync", "jax", 0),
-    "windlass, TensorFlow, in sync": ("in sync", "tensorflow", 0),
-    "windlass, JAX, 2 ps": ("2 ps", "jax", 2),
-    "windlass, TensorFlow, 2 ps": ("2 ps", "tensorflow", 2),
+    "ropewalk, JAX, in sync": ("in sync", "jax", 0),
+    "ropewalk, TensorFlow, in sync": ("in sync", "tensorflow", 0),
+    "ropewalk, JAX, 2 ps": ("2 ps", "jax", 2),
+    "ropewalk, TensorFlow, 2 ps": ("2 ps", "tensorflow", 2),
 }
 PEERS = {
     "MultiWorkerMirrored, Keras 3": ("in sync", "mirrored-keras"),
@@ -57,7 +57,7 @@ def ours(python: Path, backend: str, servers: int) -> Outcome:
             "PYTHONPATH": str(ROOT),
         }
         command = [
-            str((ROOT / python).absolute()), "-m", "windlass", "local", "--plain", "--no-chief",
+            str((ROOT / python).absolute()), "-m", "ropewalk", "local", "--plain", "--no-chief",
             "--workers", "2", "--ps", str(servers), "-m", "benchmarks.fit_program",
             f"{folder}/worker",
         ]  # fmt: skip
@@ -135,7 +135,7 @@ def table_rows(document: Json) -> list[list[str]]:
                 if (row["strategy"], row["case"]) != (strategy, case):
                     continue
                 ratios = (
-                    ratio(row["median_ms"], found.get((f"windlass, {backend}, {strategy}", case)))
+                    ratio(row["median_ms"], found.get((f"ropewalk, {backend}, {strategy}", case)))
                     for backend in ("TensorFlow", "JAX")
                 )
                 beside = "" if row["system"] in OURS else " / ".join(ratios)

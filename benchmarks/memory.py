@@ -3,7 +3,7 @@
     python -m benchmarks.memory                        # a minute
     python -m benchmarks.memory --sizes 64 1024 --json results.json
 
-Starts ``windlass ps``, a process of its own, defines and initializes variables of 16 MB on it,
+Starts ``ropewalk ps``, a process of its own, defines and initializes variables of 16 MB on it,
 binds Adam, takes a few steps with all of them, saves, and after each stage reads what the kernel
 says: VmRSS, and VmHWM as the peak of the stage. Shared memory counts in full, also pages that a
 worker maps as well. The bound is 1.15 times the bytes of variables and slots, plus 180 MB: Numba
@@ -22,17 +22,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from windlass.client.ps.control import PsControl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.cluster.access.principal import Principal
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.net.free_ports import free_ports
+from ropewalk.client.ps.control import PsControl
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 1e6
@@ -79,7 +79,7 @@ def measure(size_mb: int, transport: str) -> list[dict[str, float | str]]:
     command = [
         sys.executable,
         "-m",
-        "windlass.launch.cli",
+        "ropewalk.launch.cli",
         "ps",
         "--index",
         "0",

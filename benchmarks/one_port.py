@@ -16,13 +16,13 @@ from typing import Any
 import grpc
 
 from benchmarks.pairs import Pair, compare, measure_pair
-from windlass.cluster.access.principal import Principal
-from windlass.core.settings import Settings
-from windlass.net.channel import open_channel
-from windlass.net.http2.peer import Accepted
-from windlass.net.http2.server import Http2Server
-from windlass.net.listener import Listener
-from windlass.net.tcp import listen_tcp, tcp_stream
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.settings import Settings
+from ropewalk.net.channel import open_channel
+from ropewalk.net.http2.peer import Accepted
+from ropewalk.net.http2.server import Http2Server
+from ropewalk.net.listener import Listener
+from ropewalk.net.tcp import listen_tcp, tcp_stream
 
 SERVICE = "benchmark.Echo"
 PATH = f"/{SERVICE}/Echo"

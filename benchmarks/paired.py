@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.cases import CASES, SPARSE, SPARSE_TITLES, SYNC_TITLES
 from benchmarks.running import TRANSPORTS
-from windlass.core.settings import GLIBC_TUNABLES
+from ropewalk.core.settings import GLIBC_TUNABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 RING = "ring"

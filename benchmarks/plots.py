@@ -42,7 +42,7 @@ STYLE = {
     "grid.color": FAINT,
     "grid.linewidth": 0.5,
     "svg.fonttype": "none",
-    "svg.hashsalt": "windlass",  # the same figures give the same file
+    "svg.hashsalt": "ropewalk",  # the same figures give the same file
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,

@@ -19,13 +19,13 @@ from benchmarks.cases import CASES, SPARSE
 from benchmarks.pairs import Pair, compare, measure_pair
 from benchmarks.running import connected, parameter_server, settings_of
 from benchmarks.step import define, gradients_of
-from windlass.client.ps.control import PsControl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.replication.configuration import CopyTo, Lead
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.client.ps.control import PsControl
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.replication.configuration import CopyTo, Lead
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
 
 TRANSPORTS = ("shm", "tcp")
 DENSE = {case.id: case for case in CASES if case.id in ("small", "4mb", "64mb", "64mb-adam")}

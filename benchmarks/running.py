@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
 
 TRANSPORTS = ("shm", "tcp", "grpc")
 
@@ -28,7 +28,7 @@ class Figure:
 
 def serve(index: int, ready: Connection, settings: Settings) -> None:
     """A ps in a process of its own."""
-    from windlass.server.ps.server import PsServer
+    from ropewalk.server.ps.server import PsServer
 
     server = PsServer(TaskId("ps", index), settings)
     server.start("127.0.0.1:0")

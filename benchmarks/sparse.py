@@ -15,14 +15,14 @@ import numpy as np
 
 from benchmarks.cases import LEARNING_RATE, SparseCase
 from benchmarks.running import Figure, connected, figure_of, parameter_servers
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.placement.partitioners import FixedShardsPartitioner
-from windlass.core.arrays.dtypes import Array
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.rules.built_in.adagrad import Adagrad
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.engine import rows
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.rules.built_in.adagrad import Adagrad
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.engine import rows
 
 TABLE = "table"
 RULE = Adagrad(learning_rate=LEARNING_RATE["adagrad"])

@@ -1,8 +1,8 @@
-"""What a standing cluster costs: from ``windlass submit`` to the first line, and a large result.
+"""What a standing cluster costs: from ``ropewalk submit`` to the first line, and a large result.
 
     python -m benchmarks.standalone        # a minute
 
-Starts ``windlass local --standalone`` and uses it as a driver does. A result of 64 MB comes through
+Starts ``ropewalk local --standalone`` and uses it as a driver does. A result of 64 MB comes through
 the gateway; over TCP alone too, as from another machine, and beside it is what a bare socket moves.
 """
 
@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks import limits
 
 ROOT = Path(__file__).resolve().parent.parent
-WINDLASS = [sys.executable, "-m", "windlass.launch.cli"]
+ROPEWALK = [sys.executable, "-m", "ropewalk.launch.cli"]
 TIMEOUT_S = 120
 RESULT_BYTES = 64 * 1024 * 1024
 SUBMISSIONS = 7
@@ -38,12 +38,12 @@ FIRST_LINE = "import time\nprint('at', time.time(), flush=True)\n"
 CONNECTED = """\
 import json, statistics, sys, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 began = time.perf_counter()
-with wl.connect(sys.argv[1], workers=1) as cluster:
-    strategy = wl.distribute.ParameterServerStrategy(cluster.resolver)
-    coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+with rw.connect(sys.argv[1], workers=1) as cluster:
+    strategy = rw.distribute.ParameterServerStrategy(cluster.resolver)
+    coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
     figures = {"connected": (time.perf_counter() - began) * 1000}
 
     def large():
@@ -72,7 +72,7 @@ def standing(folder: Path) -> Iterator[str]:
     log = folder / "cluster.txt"
     with log.open("w") as output:
         cluster = subprocess.Popen(
-            [*WINDLASS, "local", "--standalone", "--ps", "1", "--workers", "1"],
+            [*ROPEWALK, "local", "--standalone", "--ps", "1", "--workers", "1"],
             cwd=folder, env=environment(), stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
@@ -94,11 +94,11 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def first_line_ms(address: str, folder: Path) -> float:
-    """From the start of ``windlass submit`` to the first line of the program. Unit: ms."""
+    """From the start of ``ropewalk submit`` to the first line of the program. Unit: ms."""
     (folder / "program.py").write_text(FIRST_LINE)
     began = time.time()
     done = subprocess.run(
-        [*WINDLASS, "submit", "program.py", "--cluster", address, "--workers", "0"],
+        [*ROPEWALK, "submit", "program.py", "--cluster", address, "--workers", "0"],
         cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S,
         check=True,
     )  # fmt: skip
@@ -135,7 +135,7 @@ def main() -> None:
             here = connected(address, folder)
             time.sleep(_SPARE_S)
             # Without Unix sockets of one machine: all of it goes through the gateway.
-            away = connected(address, folder, WINDLASS_SHARED_MEMORY="0")
+            away = connected(address, folder, ROPEWALK_SHARED_MEMORY="0")
     figures = {
         "submit to the first line": statistics.median(lines),
         "slowest of them": max(lines),

@@ -3,7 +3,7 @@
     python -m benchmarks.start             # ten starts, half a minute
     python -m benchmarks.start --runs 20 --json results.json
 
-Starts ``windlass local`` with a chief, two workers and two ps as real processes, as a user does,
+Starts ``ropewalk local`` with a chief, two workers and two ps as real processes, as a user does,
 and takes the time until the first of the chief and the workers has finished its first step.
 Bytecode and kernel caches are warm: one start comes first and is not counted. Quote medians.
 """
@@ -36,13 +36,13 @@ from pathlib import Path
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 times = [time.time()]
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros((16, 16), np.float32), name="w")
-optimizer = wl.optimizers.SGD(0.1)
+    w = rw.Variable(np.zeros((16, 16), np.float32), name="w")
+optimizer = rw.optimizers.SGD(0.1)
 
 
 def step():
@@ -51,7 +51,7 @@ def step():
 
 strategy.run(step)
 times.append(time.time())
-path = Path(sys.argv[1]) / f"{wl.training.task_type()}-{strategy.task_index}"
+path = Path(sys.argv[1]) / f"{rw.training.task_type()}-{strategy.task_index}"
 path.with_suffix(".part").write_text(" ".join(map(str, times)))
 path.with_suffix(".part").rename(path.with_suffix(".times"))
 """
@@ -65,7 +65,7 @@ def start_once() -> dict[str, float]:
         folder = Path(name)
         (folder / "tiny.py").write_text(PROGRAM)
         command = [
-            sys.executable, "-m", "windlass.launch.cli", "local", "--chief", "--workers", "2",
+            sys.executable, "-m", "ropewalk.launch.cli", "local", "--chief", "--workers", "2",
             "--ps", "2", "--model-dir", str(folder / "model"), "--plain", str(folder / "tiny.py"),
             "--", name,
         ]  # fmt: skip

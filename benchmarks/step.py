@@ -28,14 +28,14 @@ from rich.table import Table
 from benchmarks import limits, sparse
 from benchmarks.cases import CASES, LEARNING_RATE, SPARSE, SPARSE_TITLES, Case, pick, wants_sparse
 from benchmarks.running import TRANSPORTS, Figure, connected, measure, parameter_server
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.settings import GLIBC_TUNABLES
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.settings import GLIBC_TUNABLES
 
 SERIES_TRANSPORTS = ("shm", "tcp")
 SERIES_BYTES = [2**n for n in range(10, 27, 2)]
@@ -170,7 +170,7 @@ def series(progress: Progress, budget_s: float) -> dict[str, list[dict[str, Any]
     )
     task = progress.add_task("series", total=total)
     for transport in SERIES_TRANSPORTS:
-        system = f"windlass {transport}"
+        system = f"ropewalk {transport}"
         for size in SERIES_BYTES:
             case = Case("", "", 1, (size // 4,), "sgd")
             figure = time_case(case, transport, budget_s)
@@ -193,7 +193,7 @@ def series(progress: Progress, budget_s: float) -> dict[str, list[dict[str, Any]
 def row_of(case: str, transport: str, bytes_both_ways: int, figure: Figure) -> dict[str, Any]:
     """A figure as it stands in JSON."""
     return {
-        "system": f"windlass {transport}",
+        "system": f"ropewalk {transport}",
         "case": case,
         "bytes_both_ways": bytes_both_ways,
         **asdict(figure),
@@ -213,7 +213,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column == "case" else "right", no_wrap=True)
     by_case = {(row["case"], row["system"]): row for row in found["results"]}
     for case in CASES:
-        rows = [by_case.get((case.id, f"windlass {transport}")) for transport in TRANSPORTS]
+        rows = [by_case.get((case.id, f"ropewalk {transport}")) for transport in TRANSPORTS]
         if None in rows:
             continue
         shm, tcp, grpc = (row["median_ms"] for row in rows if row is not None)
@@ -232,7 +232,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
     for column in ("what", "shm", "TCP", "gRPC"):
         table.add_column(column, justify="left" if column == "what" else "right", no_wrap=True)
     for part, title in SPARSE_TITLES.items():
-        rows = [by_case.get((part, f"windlass {transport}")) for transport in TRANSPORTS]
+        rows = [by_case.get((part, f"ropewalk {transport}")) for transport in TRANSPORTS]
         if None in rows:
             continue
         times = [row["median_ms"] for row in rows if row is not None]
@@ -242,7 +242,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
 
 
 def as_launched() -> None:
-    """Begin anew with the environment that ``windlass local`` gives its tasks."""
+    """Begin anew with the environment that ``ropewalk local`` gives its tasks."""
     if "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = GLIBC_TUNABLES
         command = [sys.executable, "-m", "benchmarks.step", *sys.argv[1:]]

@@ -21,15 +21,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import windlass as wl
+import ropewalk as rw
 from benchmarks.cases import INPUT_STEP_MS, RING_CASES, SYNC_TITLES, RingCase
 from benchmarks.peers.harness import summary
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.collectives.group import CollectiveGroup
-from windlass.core.settings import GLIBC_TUNABLES, Settings
-from windlass.core.task import TaskId
-from windlass.net.free_ports import free_ports
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.collectives.group import CollectiveGroup
+from ropewalk.core.settings import GLIBC_TUNABLES, Settings
+from ropewalk.core.task import TaskId
+from ropewalk.net.free_ports import free_ports
 
 Json = dict[str, Any]
 
@@ -93,7 +93,7 @@ def ring(transport: str, budget_s: float, *, check: bool = False) -> list[Json]:
         for process in processes:
             process.start()
         theirs.close()
-        system = f"windlass {transport}"
+        system = f"ropewalk {transport}"
         return [{"system": system, **summary(case.id, ours.recv())} for case in RING_CASES]
     finally:
         for process in processes:
@@ -117,17 +117,17 @@ def timed_ms(step: Any, budget_s: float) -> list[float]:
 
 def empty_run(budget_s: float) -> Json:
     """``strategy.run`` of a function that does nothing, on two replicas."""
-    strategy = wl.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = rw.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     times = timed_ms(lambda: strategy.run(lambda: None), budget_s)
-    return {"system": "windlass", **summary("empty-run", times)}
+    return {"system": "ropewalk", **summary("empty-run", times)}
 
 
 def input_splitting(budget_s: float) -> list[Json]:
     """A step of 5 ms with a batch that is at hand, and with one of a distributed dataset."""
-    strategy = wl.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = rw.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     images = np.zeros((8192, 28, 28), np.float32)
     labels = np.zeros(8192, np.int64)
-    dataset = wl.data.from_arrays((images, labels), 64, epochs=None)
+    dataset = rw.data.from_arrays((images, labels), 64, epochs=None)
     batches = iter(strategy.experimental_distribute_dataset(dataset))
     one = next(batches)
 
@@ -147,8 +147,8 @@ def input_splitting(budget_s: float) -> list[Json]:
         without.append((middle - start) * 1000)
         fed.append((end - middle) * 1000)
     return [
-        {"system": "windlass", **summary("step-without-input", without)},
-        {"system": "windlass", **summary("step-with-input", fed)},
+        {"system": "ropewalk", **summary("step-without-input", without)},
+        {"system": "ropewalk", **summary("step-with-input", fed)},
     ]
 
 
@@ -183,7 +183,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("GLIBC_TUNABLES", GLIBC_TUNABLES)
     os.environ.pop("TF_CONFIG", None)
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     rows: list[Json] = []
     for transport in TRANSPORTS:
         rows += ring(transport, arguments.budget_s, check=arguments.check)

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import windlass as wl
+import ropewalk as rw
 from benchmarks.running import (
     TRANSPORTS,
     Figure,
@@ -23,19 +23,19 @@ from benchmarks.running import (
     parameter_servers,
     settings_of,
 )
-from windlass.distribute.runtime import ClusterRuntime
+from ropewalk.distribute.runtime import ClusterRuntime
 
 COUNTS = (1, 100)
 SHAPE = (64,)
 
 
 @contextmanager
-def program(transport: str, ps: int) -> Iterator[wl.distribute.ParameterServerStrategy]:
+def program(transport: str, ps: int) -> Iterator[rw.distribute.ParameterServerStrategy]:
     """A strategy whose variables are on ps of other processes."""
-    task = wl.distribute.ParameterServerStrategy().extended.runtime.task
+    task = rw.distribute.ParameterServerStrategy().extended.runtime.task
     with parameter_servers(ps) as addresses, connected(addresses, transport) as session:
         runtime = ClusterRuntime(task, settings_of(transport), session)
-        yield wl.distribute.ParameterServerStrategy(runtime=runtime)
+        yield rw.distribute.ParameterServerStrategy(runtime=runtime)
 
 
 def time_writes(transport: str, *, count: int, reads: bool, ps: int, budget_s: float) -> Figure:
@@ -43,7 +43,7 @@ def time_writes(transport: str, *, count: int, reads: bool, ps: int, budget_s: f
     with program(transport, ps) as strategy:
         with strategy.scope():
             start = np.zeros(SHAPE, np.float32)
-            variables = [wl.Variable(start, name=f"v{i}") for i in range(count)]
+            variables = [rw.Variable(start, name=f"v{i}") for i in range(count)]
         values = [np.full(SHAPE, i, np.float32) for i in range(count)]
 
         def step() -> None:

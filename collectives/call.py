@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.arrays.dtypes import Array
-from ..core.errors import CollectiveMismatchError, WindlassError
+from ..core.errors import CollectiveMismatchError, RopewalkError
 from ..core.process.waiting import FIRST_S, WaitLog
 from ..core.wire import error_table
 from .diagnosis import uneven_calls_error
@@ -17,7 +17,7 @@ _NEWS_S = 1.0  # after a connection broke: how long to wait for the previous wor
 
 
 class CollectiveCall:
-    """Sends and receives the chunks of one call. See :class:`~windlass.collectives.ring.Link`.
+    """Sends and receives the chunks of one call. See :class:`~ropewalk.collectives.ring.Link`.
 
     When nothing moves for a while it asks the other workers for the reason.
 
@@ -92,7 +92,7 @@ class CollectiveCall:
             head = self._heads[num_bytes] = self._head._replace(length=num_bytes).pack()
         return head
 
-    def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:
+    def _explain(self, head: Head, data: Array, num_bytes: int) -> RopewalkError:
         """The error for a frame of another kind or another call."""
         workers, before = self._links.workers, self._links.previous_rank
         if head.kind is RingFrameKind.ABORT:
@@ -145,7 +145,7 @@ class CollectiveCall:
                     or links.peer_lost_error(rank, why)
                 ) from error
 
-    def _received_failure(self) -> WindlassError | None:
+    def _received_failure(self) -> RopewalkError | None:
         """Why the previous worker left, or the failure it passed on, if any."""
         receiver = self._links.receiver
         if receiver is None:

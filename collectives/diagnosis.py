@@ -13,12 +13,12 @@ from ..core.errors import (
     CollectiveTimeoutError,
     JoinTimeoutError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
 from ..core.task import TaskId
 from .ring_frames import RingProgress
 
-Answer = RingProgress | WindlassError
+Answer = RingProgress | RopewalkError
 """A worker's answer to a probe, or why there is none."""
 
 
@@ -72,7 +72,7 @@ class StalledCall:
 
 def diagnose(
     answers: Mapping[int, Answer], workers: RingWorkers, call: StalledCall, *, now: float
-) -> WindlassError | None:
+) -> RopewalkError | None:
     """The error with which a stalled call must end; None: it may go on waiting.
 
     Args:
@@ -114,7 +114,7 @@ def diagnose(
     )
 
 
-def first_failure(answers: Iterable[Answer]) -> WindlassError | None:
+def first_failure(answers: Iterable[Answer]) -> RopewalkError | None:
     """What broke the ring for a worker that still answers."""
     for answer in answers:
         if isinstance(answer, RingProgress) and answer.failure is not None:

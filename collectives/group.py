@@ -18,7 +18,7 @@ from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import workers_of
 from ..core.arrays.buffers import BufferPools
 from ..core.arrays.dtypes import Array, as_dtype
-from ..core.errors import PeerLostError, ShapeMismatchError, WindlassError
+from ..core.errors import PeerLostError, RopewalkError, ShapeMismatchError
 from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
@@ -215,7 +215,7 @@ class CollectiveGroup:
 
         Raises:
             ShapeMismatchError: They differ elsewhere.
-            WindlassError: As :meth:`all_reduce`.
+            RopewalkError: As :meth:`all_reduce`.
         """
         given = _contiguous(values)
         # Shapes first: the number of axes, then their extents, padded to one length on all workers.
@@ -246,7 +246,7 @@ class CollectiveGroup:
         """The array of worker ``root``; the others pass one of the same shape and dtype.
 
         Raises:
-            WindlassError: As :meth:`all_reduce`.
+            RopewalkError: As :meth:`all_reduce`.
         """
         given = _contiguous(values)
         out = given if self.rank == root else np.empty_like(given)
@@ -258,7 +258,7 @@ class CollectiveGroup:
         """Wait until every worker has made this call.
 
         Raises:
-            WindlassError: As :meth:`all_reduce`.
+            RopewalkError: As :meth:`all_reduce`.
         """
         one = np.ones(1, np.int64)
         with self._call(Call.BARRIER, one, timeout_s) as link:
@@ -275,7 +275,7 @@ class CollectiveGroup:
             timeout_s: Overrides the group's.
 
         Raises:
-            WindlassError: As :meth:`all_reduce`.
+            RopewalkError: As :meth:`all_reduce`.
         """
         links = self._links
         links.begin_call(doing)
@@ -303,7 +303,7 @@ class CollectiveGroup:
         """What every worker says, by rank: a short text, cut at 500 bytes.
 
         Raises:
-            WindlassError: As :meth:`all_reduce`.
+            RopewalkError: As :meth:`all_reduce`.
         """
         said = np.zeros(_TEXT_BYTES, np.uint8)
         data = np.frombuffer(text.encode()[:_TEXT_BYTES], np.uint8)
@@ -316,7 +316,7 @@ class CollectiveGroup:
         """The first worker's text; what the others give does not matter.
 
         Raises:
-            WindlassError: As :meth:`all_reduce`.
+            RopewalkError: As :meth:`all_reduce`.
         """
         mine = np.frombuffer(text.encode(), np.uint8)
         size = int(self.broadcast(np.array([mine.size]))[0])
@@ -333,7 +333,7 @@ class CollectiveGroup:
         head = Head(sequence, array.size if compare else 0, 0, RingFrameKind.DATA, call, number)
         return CollectiveCall(self._links, head, *self._links.limit_of(timeout_s))
 
-    def fail(self, error: WindlassError) -> None:
+    def fail(self, error: RopewalkError) -> None:
         """Break the ring and pass the error on."""
         self._links.fail(error)
 

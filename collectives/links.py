@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..core.arrays.dtypes import Array
-from ..core.errors import PeerLostError, WindlassError
+from ..core.errors import PeerLostError, RopewalkError
 from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.wire import error_table
@@ -72,7 +72,7 @@ class RingLinks:
         self._sequence = 0
         self._doing = ""
         self._waiting = False
-        self._failure: WindlassError | None = None
+        self._failure: RopewalkError | None = None
         self._clients: dict[int, WorkerClient] = {}
 
     @property
@@ -128,7 +128,7 @@ class RingLinks:
         """Begin a call, ``doing`` in messages; returns its number.
 
         Raises:
-            WindlassError: The ring is broken or closed, or the call was cancelled.
+            RopewalkError: The ring is broken or closed, or the call was cancelled.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -136,7 +136,7 @@ class RingLinks:
             raise self.closed_error()
         try:
             self.still_wanted()
-        except WindlassError as error:
+        except RopewalkError as error:
             self.leave(error)
             raise
         with self._lock:
@@ -169,7 +169,7 @@ class RingLinks:
 
     # -- failures ----------------------------------------------------------------------------
 
-    def fail(self, error: WindlassError) -> WindlassError:
+    def fail(self, error: RopewalkError) -> RopewalkError:
         """Break the ring and pass the error on; returns the ring's first one."""
         with self._lock:
             if self._failure is not None:
@@ -191,7 +191,7 @@ class RingLinks:
         No further call is possible: it would read frames of the interrupted one.
         """
         if self._failure is None:
-            why = error.message if isinstance(error, WindlassError) else type(error).__name__
+            why = error.message if isinstance(error, RopewalkError) else type(error).__name__
             task = self.workers.task
             left = f"{task} left after call {self._sequence}: {why}"
             self.fail(PeerLostError(left, task=task, peer=task))
@@ -220,7 +220,7 @@ class RingLinks:
 
     def diagnose_timeout(
         self, began: float, timeout_s: float | None, suspect: int
-    ) -> WindlassError | None:
+    ) -> RopewalkError | None:
         """Ask all workers why a call makes no progress; None: it should wait on.
 
         Args:
@@ -249,7 +249,7 @@ class RingLinks:
         """The error for a call on a closed ring."""
         return PeerLostError(f"{self.workers.task}: the ring is closed", task=self.workers.task)
 
-    def reported_failure(self) -> WindlassError | None:
+    def reported_failure(self) -> RopewalkError | None:
         """What broke the ring, from another worker whose message about it may be lost."""
         return first_failure(self._probe_all().values())
 
@@ -260,7 +260,7 @@ class RingLinks:
         def ask(client: WorkerClient) -> Answer:
             try:
                 return client.progress(self.number, _PROBE_S)
-            except WindlassError as error:
+            except RopewalkError as error:
                 return error
 
         with ThreadPoolExecutor(min(16, len(others)), thread_name_prefix="probe") as pool:

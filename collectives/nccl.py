@@ -41,7 +41,7 @@ class NcclLink:
         gpu: Number of this worker's GPU; every worker needs its own.
 
     Raises:
-        WindlassError: A worker is lost.
+        RopewalkError: A worker is lost.
     """
 
     def __init__(self, group: CollectiveGroup, gpu: int) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..core.arrays.dtypes import DTYPES, Array
-from ..core.errors import RefusedError, WindlassError
+from ..core.errors import RefusedError, RopewalkError
 
 _HEAD = struct.Struct("<QQIBBBx")
 HEAD_BYTES = _HEAD.size
@@ -108,7 +108,7 @@ class RingProgress:
     calls: int = 0
     doing: str = ""
     waiting: bool = False
-    failure: WindlassError | None = None
+    failure: RopewalkError | None = None
 
 
 def dtype_number(dtype: np.dtype[np.generic]) -> int:

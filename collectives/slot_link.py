@@ -7,7 +7,7 @@ cores share: what is copied into a slot and used from it does not go through mem
 
 A Unix socket goes with the segment. A byte on it wakes who sleeps, and its end tells that the
 process at the other one is gone. Counters rely on stores that become visible in their order, as a
-segment does (see :func:`~windlass.net.shared_memory.unavailable`). A sleeper says so in a word of
+segment does (see :func:`~ropewalk.net.shared_memory.unavailable`). A sleeper says so in a word of
 the segment first; should the other end, which moves its counter and then looks, still miss that
 word, the sleep is short.
 """
@@ -119,7 +119,7 @@ class _End:
 
 
 class SlotSender(_End):
-    """The sending end. See :class:`~windlass.collectives.ring_frames.Sender`.
+    """The sending end. See :class:`~ropewalk.collectives.ring_frames.Sender`.
 
     Args:
         connection: To the receiver, over a Unix socket; owned from now on.
@@ -149,7 +149,7 @@ class SlotSender(_End):
 
 
 class SlotReceiver(_End):
-    """The receiving end. See :class:`~windlass.collectives.ring_frames.Receiver`.
+    """The receiving end. See :class:`~ropewalk.collectives.ring_frames.Receiver`.
 
     Args:
         connection: From the sender, over a Unix socket; owned from now on.

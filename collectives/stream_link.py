@@ -12,7 +12,7 @@ from .ring_frames import MAX_PAYLOAD_BYTES
 
 
 class StreamSender:
-    """The sending end. See :class:`~windlass.collectives.ring_frames.Sender`.
+    """The sending end. See :class:`~ropewalk.collectives.ring_frames.Sender`.
 
     What the stream takes at once is sent by the caller, the rest by a thread, so that neighbours
     may both send before either receives.
@@ -48,7 +48,7 @@ class StreamSender:
 
 
 class StreamReceiver:
-    """The receiving end. See :class:`~windlass.collectives.ring_frames.Receiver`.
+    """The receiving end. See :class:`~ropewalk.collectives.ring_frames.Receiver`.
 
     Args:
         connection: From the sender; owned from now on.

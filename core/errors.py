@@ -1,8 +1,8 @@
-"""Every error Windlass raises on purpose.
+"""Every error Ropewalk raises on purpose.
 
 ::
 
-    WindlassError
+    RopewalkError
     ├── ConfigurationError V        flags, settings, cluster, script: exit 2
     │   ├── TFConfigError
     │   ├── ProjectError            a project directory that cannot be packed
@@ -62,7 +62,7 @@ from .public_face import public_getattr
 from .terminal import terminal_text
 
 
-class WindlassError(Exception):
+class RopewalkError(Exception):
     """Base class of all errors.
 
     Attributes:
@@ -83,11 +83,11 @@ class WindlassError(Exception):
 
 def said_of(error: BaseException) -> str:
     """An error in a sentence. An unexpected one says little without its class."""
-    known = isinstance(error, OSError | WindlassError)
+    known = isinstance(error, OSError | RopewalkError)
     return str(error) if known else f"{type(error).__name__}: {error}"
 
 
-class ConfigurationError(WindlassError, ValueError):
+class ConfigurationError(RopewalkError, ValueError):
     """Invalid flags, settings, cluster or script."""
 
     exit_code = ExitCode.USAGE
@@ -112,22 +112,22 @@ class NotFoundError(ConfigurationError):
 
 
 class MissingExtraError(ConfigurationError, ImportError):
-    """A package is missing that one of Windlass's extras installs; says which extra."""
+    """A package is missing that one of Ropewalk's extras installs; says which extra."""
 
 
-class AddressInUseError(WindlassError):
+class AddressInUseError(RopewalkError):
     """A server's port is taken."""
 
     exit_code = ExitCode.ADDRESS_IN_USE
 
 
-class CheckpointError(WindlassError, ValueError):
-    """A checkpoint is missing, truncated, altered or not Windlass's."""
+class CheckpointError(RopewalkError, ValueError):
+    """A checkpoint is missing, truncated, altered or not Ropewalk's."""
 
     exit_code = ExitCode.CHECKPOINT_UNUSABLE
 
 
-class StorageError(WindlassError):
+class StorageError(RopewalkError):
     """The model directory, or the folder of unpacked projects, cannot be written, and a restart
     would find it so again: no permission, no space, not a folder.
     """
@@ -135,7 +135,7 @@ class StorageError(WindlassError):
     exit_code = ExitCode.STORAGE
 
 
-class AccessError(WindlassError):
+class AccessError(RopewalkError):
     """A peer was not let in, or may not do what it asked for."""
 
     exit_code = ExitCode.ACCESS
@@ -149,13 +149,13 @@ class PermissionDeniedError(AccessError):
     """The role, the job or the task that asks is not one that may."""
 
 
-class JobDoneError(WindlassError):
+class JobDoneError(RopewalkError):
     """The job was done before this task could take part: there is nothing to do."""
 
     exit_code = ExitCode.DONE
 
 
-class IncompatibleError(WindlassError):
+class IncompatibleError(RopewalkError):
     """Two tasks cannot work together; workers in sync have other values than each other."""
 
     exit_code = ExitCode.INCOMPATIBLE
@@ -181,7 +181,7 @@ class OtherJobError(IncompatibleError):
     """A task of another job, or a second process of a task that is at work already."""
 
 
-class RefusedError(WindlassError):
+class RefusedError(RopewalkError):
     """A request was refused; no part of it was applied."""
 
     exit_code = ExitCode.REFUSED
@@ -237,7 +237,7 @@ class FencedError(RefusedError):
     exit_code = ExitCode.PEER_LOST
 
 
-class ProgramError(WindlassError):
+class ProgramError(RopewalkError):
     """The user's program raised an exception on some task."""
 
 
@@ -257,7 +257,7 @@ class DeadlineExceededError(ProgramError):
     """A closure ran for longer than it was given."""
 
 
-class RetryableError(WindlassError):
+class RetryableError(RopewalkError):
     """An error that a restart may resolve."""
 
     exit_code = ExitCode.PEER_LOST
@@ -298,4 +298,4 @@ class JobStoppedError(RetryableError):
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.errors", globals())
+    __getattr__ = public_getattr("ropewalk.errors", globals())

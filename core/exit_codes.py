@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Why a Windlass process ended."""
+    """Why a Ropewalk process ended."""
 
     DONE = 0
     PROGRAM_FAILED = 1
@@ -37,7 +37,7 @@ _MEANINGS = {
     ExitCode.DONE: "the task's work is complete",
     ExitCode.PROGRAM_FAILED: "the user's program raised an exception",
     ExitCode.USAGE: "wrong usage or configuration: flags, TF_CONFIG, a script that does not exist, "
-    "or how a program uses Windlass",
+    "or how a program uses Ropewalk",
     ExitCode.ADDRESS_IN_USE: "the task's port is taken by another process",
     ExitCode.CHECKPOINT_UNUSABLE: "the checkpoint is truncated, altered or not ours",
     ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables, collective calls, "
@@ -76,7 +76,7 @@ def describe_exit(code: int) -> str:
     try:
         return ExitCode(code).meaning
     except ValueError:
-        return "exited by itself with a code that is not Windlass's"
+        return "exited by itself with a code that is not Ropewalk's"
 
 
 def shell_status(code: int) -> int:

@@ -1,19 +1,19 @@
 """What rooms below have of the public face on top: public names, and functions of rooms above.
 
-Public names are listed in ``api``, the room on top, and in ``windlass`` itself. A name that is
+Public names are listed in ``api``, the room on top, and in ``ropewalk`` itself. A name that is
 loaded when it is first used has its place there, and :func:`public_getattr` loads it. A package of
-a room that programs import by name (``windlass.distribute``) lists nothing itself: it asks for each
-name by :func:`shown`, and ``windlass`` has registered where its names are.
+a room that programs import by name (``ropewalk.distribute``) lists nothing itself: it asks for each
+name by :func:`shown`, and ``ropewalk`` has registered where its names are.
 
 Imports go down only, so what a room needs of one above is handed to it: a strategy of
-``distribute`` joins a cluster by a function of ``worker``, which ``windlass`` has registered with
+``distribute`` joins a cluster by a function of ``worker``, which ``ropewalk`` has registered with
 :func:`provide`.
 
 A name that a public module does not have is answered with the nearest:
 
 ::
 
-    >>> wl.distribute.MirrorStrategy
+    >>> rw.distribute.MirrorStrategy
     AttributeError: module ... has no attribute 'MirrorStrategy'; did you mean 'MirroredStrategy'?
 """
 
@@ -63,7 +63,7 @@ def public_getattr(
         module: Its name as users write it.
         namespace: Its ``globals()``; without ``__all__`` all of them are its names.
         later: Names that are loaded when they are first used, each with its place below
-            ``windlass``: ``"module.path:attribute"``, or ``"module.path"`` for a module.
+            ``ropewalk``: ``"module.path:attribute"``, or ``"module.path"`` for a module.
         instead: Names of TensorFlow that do not exist here, each with what to write instead.
     """
     places, advice = later or {}, instead or {}
@@ -99,7 +99,7 @@ class Instead:
 
 
 def _names_elsewhere(module: str) -> Mapping[str, str]:
-    """Names of TensorFlow that no module has, as ``windlass`` has registered them."""
+    """Names of TensorFlow that no module has, as ``ropewalk`` has registered them."""
     known: Mapping[str, str] = _provided["instead"](module) if "instead" in _provided else {}
     return known
 
@@ -114,7 +114,7 @@ def show(modules: Mapping[str, str]) -> None:
     """Register where the public names of packages and modules are.
 
     Args:
-        modules: By the name of each package, below ``windlass``, the module that lists its names.
+        modules: By the name of each package, below ``ropewalk``, the module that lists its names.
     """
     _shown.update({f"{_PACKAGE}.{name}": f"{_PACKAGE}.{place}" for name, place in modules.items()})
 
@@ -160,5 +160,5 @@ def provided(name: str) -> Callable[..., Any]:
         LookupError: None is.
     """
     if name not in _provided:
-        raise LookupError(f"no function is registered as {name!r}: windlass/__init__.py does it")
+        raise LookupError(f"no function is registered as {name!r}: ropewalk/__init__.py does it")
     return _provided[name]

@@ -1,4 +1,4 @@
-"""What tasks report: numbers in heartbeats, and their end. Shown by ``windlass status``."""
+"""What tasks report: numbers in heartbeats, and their end. Shown by ``ropewalk status``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace

@@ -1,4 +1,4 @@
-"""Settings of a task: one frozen value, read from flags, then ``WINDLASS_*``, then these defaults.
+"""Settings of a task: one frozen value, read from flags, then ``ROPEWALK_*``, then these defaults.
 
 This module and the TF_CONFIG resolver are the only readers of the environment.
 """
@@ -15,8 +15,8 @@ from .errors import ConfigurationError
 # servers is more than any step. Copies of several MiB are a third faster past them. Read when a
 # process starts.
 GLIBC_TUNABLES = "glibc.cpu.x86_non_temporal_threshold=0x400000"
-_PREFIX = "WINDLASS_"
-CLUSTER_VARIABLE = "WINDLASS_CLUSTER"
+_PREFIX = "ROPEWALK_"
+CLUSTER_VARIABLE = "ROPEWALK_CLUSTER"
 """Variable with the address of the standalone cluster to which programs are sent."""
 
 
@@ -42,7 +42,7 @@ class Settings(BaseModel):
         ge=-1,
         description="The chief's program begins when so many workers have joined; one that resumes "
         "waits a minute at most, since its job may have been scaled down. -1: all of the cluster, "
-        "for a minute at most, then those that are there; `windlass local` and `windlass submit` "
+        "for a minute at most, then those that are there; `ropewalk local` and `ropewalk submit` "
         "say so. Then whoever has made its first step waits for those of the others, a minute at "
         "most. 0: at once; a short job may then be over before some have started, which is well "
         "where the others do their work.",
@@ -180,7 +180,7 @@ class Settings(BaseModel):
         description="Whether the chief moves shares of the variables between ps, in a job with "
         "ps_shares or ps_replicas 2, when that takes at least a "
         "fifth of its work off a ps and pays within a minute: after failovers one ps may lead them "
-        "all. Off, since a move costs a pause of a step and the copy of a share; `windlass move` "
+        "all. Off, since a move costs a pause of a step and the copy of a share; `ropewalk move` "
         "makes one on request.",
     )
     max_variable_bytes: int = Field(
@@ -227,12 +227,12 @@ class Settings(BaseModel):
     key_file: str = Field(
         default="",
         description="The key that tasks on loopback share, made if it is not there. Empty: "
-        "windlass/loopback.key in the user's state folder (~/.local/state), else in a folder of "
+        "ropewalk/loopback.key in the user's state folder (~/.local/state), else in a folder of "
         "this user in /tmp.",
     )
     token_file: str = Field(
         default="",
-        description="This task's token, which says who it is (`windlass token new`). Read again "
+        description="This task's token, which says who it is (`ropewalk token new`). Read again "
         "when it changes. Empty: none.",
     )
     token_keys: str = Field(
@@ -327,7 +327,7 @@ class Settings(BaseModel):
     standalone: bool = Field(
         default=False,
         description="Whether this daemon is a part of a standalone cluster: it waits for the jobs "
-        "that drivers submit (`windlass submit`), and runs their tasks as processes of their own.",
+        "that drivers submit (`ropewalk submit`), and runs their tasks as processes of their own.",
     )
     max_jobs: int = Field(
         default=8,
@@ -347,9 +347,9 @@ class Settings(BaseModel):
 
     kernel_cache: str = Field(
         default="",
-        description="Folder where compiled kernels are kept, e.g. one that `windlass warm-kernels` "
+        description="Folder where compiled kernels are kept, e.g. one that `ropewalk warm-kernels` "
         "filled when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then "
-        "windlass in the user's cache folder, which all tasks of a machine share.",
+        "ropewalk in the user's cache folder, which all tasks of a machine share.",
     )
     rule_modules: str = Field(
         default="",
@@ -360,7 +360,7 @@ class Settings(BaseModel):
         default=False,
         description="Whether the chief writes the job's numbers (steps per second, staleness, load "
         "of each ps, reported metrics), and the evaluator its results, to model_dir/tensorboard. "
-        "Needs windlass[tensorboard] there; `windlass tensorboard` shows them.",
+        "Needs ropewalk[tensorboard] there; `ropewalk tensorboard` shows them.",
     )
     log_format: Literal["time", "bare"] = Field(
         default="time",
@@ -382,7 +382,7 @@ class Settings(BaseModel):
         return self.ps_replicas > 1 or self.ps_shares > 0
 
     def environment(self) -> dict[str, str]:
-        """These settings as ``WINDLASS_*`` variables, for a child process.
+        """These settings as ``ROPEWALK_*`` variables, for a child process.
 
         Defaults are left out.
         """
@@ -447,7 +447,7 @@ def take_environment(name: str) -> str:
 def child_environment(**changes: str) -> dict[str, str]:
     """The environment for a process we start: ours, with ``changes``.
 
-    No variable of Windlass is inherited, but the address of a cluster to send programs to: settings
+    No variable of Ropewalk is inherited, but the address of a cluster to send programs to: settings
     have been read, flags may have overruled them, and what a launcher said of this process is not
     true of another one. ``changes`` has what the child should use.
     """

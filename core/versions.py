@@ -15,15 +15,15 @@ class Versions:
     """Versions of one side. Only ``protocol`` must agree."""
 
     protocol: int
-    windlass: str
+    ropewalk: str
     python: str
     numpy: str
 
 
 def package_version() -> str:
-    """Windlass's own."""
+    """Ropewalk's own."""
     try:
-        return metadata.version("windlass")
+        return metadata.version("ropewalk")
     except metadata.PackageNotFoundError:
         return "source tree"  # PYTHONPATH=src, not installed
 
@@ -32,7 +32,7 @@ def own_versions() -> Versions:
     """Versions of this process."""
     return Versions(
         protocol=PROTOCOL,
-        windlass=package_version(),
+        ropewalk=package_version(),
         python=platform.python_version(),
         numpy=metadata.version("numpy"),
     )
@@ -79,7 +79,7 @@ def _mismatch(
     rows = [("", *columns), *((field.name, mine, other) for field, mine, other in pairs)]
     table = "\n".join(f"  {name:9} {one!s:>{width}} {two!s:>{width}}" for name, one, two in rows)
     return ProtocolMismatchError(
-        f"{what}; install the same windlass on both sides\n{table}",
+        f"{what}; install the same ropewalk on both sides\n{table}",
         peer=peer,
         here=ours.protocol,
         there=theirs.protocol,

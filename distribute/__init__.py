@@ -1,6 +1,6 @@
 """The programming model: strategies, variables, contexts, values, reductions, input.
 
-As ``windlass.distribute`` it has the names that ``api/distribute.py`` lists.
+As ``ropewalk.distribute`` it has the names that ``api/distribute.py`` lists.
 """
 
 from typing import TYPE_CHECKING

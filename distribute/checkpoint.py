@@ -33,11 +33,11 @@ from .variables.variable import Variable
 class Checkpoint(Shown):
     """Saves and restores variables by their names, and the places of what keeps one.
 
-    ``wl.train.Checkpoint`` takes models and optimizers instead, as TensorFlow's.
+    ``rw.train.Checkpoint`` takes models and optimizers instead, as TensorFlow's.
 
     ::
 
-        checkpoint = wl.Checkpoint([w, b], data=iterator)
+        checkpoint = rw.Checkpoint([w, b], data=iterator)
         checkpoint.save("runs/model", global_step=100)
         checkpoint.restore("runs/model")
 

@@ -1,4 +1,4 @@
-"""``windlass.distribute.cluster_resolver``: the names that ``api/cluster_resolver.py`` lists."""
+"""``ropewalk.distribute.cluster_resolver``: the names that ``api/cluster_resolver.py`` lists."""
 
 from typing import TYPE_CHECKING
 

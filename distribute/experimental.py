@@ -1,4 +1,4 @@
-"""``windlass.distribute.experimental``: the names that ``api/experimental.py`` lists."""
+"""``ropewalk.distribute.experimental``: the names that ``api/experimental.py`` lists."""
 
 from typing import TYPE_CHECKING
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..core.arrays.dtypes import Array
-from ..core.errors import WindlassError
+from ..core.errors import RopewalkError
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class JobSnapshots:
         self.saves = False
         self.restore_from = ""
         self.wanted = False
-        self.stop: WindlassError | None = None
+        self.stop: RopewalkError | None = None
         self._stop_by = 0.0
         self._grace_s = drain_grace_s
         self._changed = threading.Condition()
@@ -121,7 +121,7 @@ class JobSnapshots:
 
     # -- the task ------------------------------------------------------------------------------
 
-    def ask_to_stop(self, error: WindlassError) -> bool:
+    def ask_to_stop(self, error: RopewalkError) -> bool:
         """Have the program end after its step; False if it makes none."""
         if self._program is None or self._ended or not self._program.has_begun:
             return False
@@ -142,7 +142,7 @@ class JobSnapshots:
             together: Every worker's program has come to its end, and calls this.
 
         Raises:
-            WindlassError: Another worker does not make this call.
+            RopewalkError: Another worker does not make this call.
         """
         if self._ended:
             return

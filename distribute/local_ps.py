@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.arrays.copying import copy_into
 from ..core.arrays.dtypes import Array, total_bytes
-from ..core.errors import ShapeMismatchError, WindlassError
+from ..core.errors import RopewalkError, ShapeMismatchError
 from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
 from ..core.settings import Settings
@@ -38,7 +38,7 @@ class OwnMemory(Protocol):
 
 
 class LocalPs:
-    """See :class:`~windlass.client.ps.peer.PsPeer`.
+    """See :class:`~ropewalk.client.ps.peer.PsPeer`.
 
     Args:
         task: Which ps this plays.
@@ -59,7 +59,7 @@ class LocalPs:
         self._layouts: dict[int, WireLayout] = {}
         self._request: StepRequest | None = None
         self._payload = BufferPayload(())
-        self._aborted: WindlassError | None = None
+        self._aborted: RopewalkError | None = None
         self._own: list[weakref.ref[OwnMemory]] = []
 
     @property
@@ -157,7 +157,7 @@ class LocalPs:
         if self._aborted is not None:
             raise self._aborted
 
-    def abort(self, error: WindlassError) -> None:
+    def abort(self, error: RopewalkError) -> None:
         """Make later calls raise ``error``."""
         self._aborted = error
 
@@ -169,7 +169,7 @@ _NO_ROOM = np.empty(0, np.uint8)
 
 
 class _LocalAnswer:
-    """Copies values to where they go. See :class:`~windlass.server.ps.session.Answer`."""
+    """Copies values to where they go. See :class:`~ropewalk.server.ps.session.Answer`."""
 
     def __init__(self, into: Sequence[memoryview]) -> None:
         self._into = [np.frombuffer(target, np.uint8) for target in into]

@@ -1,9 +1,9 @@
-"""``windlass.metrics``: sums over all examples of all replicas and workers, as ``keras.metrics``.
+"""``ropewalk.metrics``: sums over all examples of all replicas and workers, as ``keras.metrics``.
 
 ::
 
     with strategy.scope():
-        accuracy = wl.metrics.SparseCategoricalAccuracy()
+        accuracy = rw.metrics.SparseCategoricalAccuracy()
     strategy.run(step, args=(batch,))   # calls accuracy.update_state(labels, logits)
     print(accuracy.result())            # of everything any replica of any worker has seen
     accuracy.reset_state()
@@ -188,4 +188,4 @@ def _in_top_k(labels: Array, pred: Array, k: int) -> Array:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.metrics", globals())
+    __getattr__ = public_getattr("ropewalk.metrics", globals())

@@ -1,4 +1,4 @@
-"""``windlass.nn``: a replica's part of the loss, as ``tf.nn`` scales it, and embeddings.
+"""``ropewalk.nn``: a replica's part of the loss, as ``tf.nn`` scales it, and embeddings.
 
 Gradients of replicas are summed, so every replica divides by the size of the *global* batch.
 """
@@ -101,4 +101,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.nn", globals())
+    __getattr__ = public_getattr("ropewalk.nn", globals())

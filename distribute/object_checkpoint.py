@@ -1,8 +1,8 @@
-"""Checkpoints of a program's objects, as ``tf.train.Checkpoint`` has them: ``wl.train.Checkpoint``.
+"""Checkpoints of a program's objects, as ``tf.train.Checkpoint`` has them: ``rw.train.Checkpoint``.
 
 Variables go by the attributes that lead to them (``object_tree.py``), so two models in one process
 do not get in each other's way. Checkpoints of a job on parameter servers go by variables' names:
-``wl.Checkpoint`` reads those.
+``rw.Checkpoint`` reads those.
 """
 
 from collections.abc import Mapping
@@ -96,7 +96,7 @@ class ObjectCheckpoint:
             if isinstance(each, _VALUES):
                 raise ValueError(
                     f"{name}={each!r} is a {type(each).__name__}, and a checkpoint has variables "
-                    "and objects that hold some; make it a wl.Variable"
+                    "and objects that hold some; make it a rw.Variable"
                 )
         self._root, self._objects = root, dict(objects)
         self._saves = 0
@@ -183,7 +183,7 @@ class ObjectCheckpoint:
             raise CheckpointError(
                 f"{reader.path} has nothing for these objects ({_some(keys)}): it has "
                 f"{_some(stored)}. A job's checkpoint, which goes by variables' names, is restored "
-                "with wl.Checkpoint(variables)",
+                "with rw.Checkpoint(variables)",
                 path=reader.path,
             )
         matched = set(restore_variables(reader, tree.variables, tree.places))

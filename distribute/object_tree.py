@@ -14,9 +14,9 @@ from ..core.errors import ConfigurationError
 from .saved_variables import Stateful
 from .variables.variable import Variable
 
-_OURS = "windlass."
+_OURS = "ropewalk."
 
-_SHARED_BY = ("_windlass", "_windlass_loop")
+_SHARED_BY = ("_ropewalk", "_ropewalk_loop")
 """Attributes that a bridge gives an object of a framework that it shares. What one holds has
 ``checkpointed``: what is saved in the object's place, or None while nothing is shared.
 """
@@ -43,7 +43,7 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
     Looked into are dictionaries, lists, tuples, and the attributes of the program's objects, in the
     order of their names and nearest first, so that every process finds the same keys. A variable
     that several attributes lead to has one key. A model of Keras under a strategy, and an optimizer
-    of Keras that trains in a loop, give what they share. Of windlass's own objects metrics are
+    of Keras that trains in a loop, give what they share. Of ropewalk's own objects metrics are
     looked into, and an ``ArrayStore`` or a bridge that has one gives its arrays by their names;
     optimizers keep their slots with the variables.
 
@@ -95,7 +95,7 @@ def _check_has_none_that_grow(key: str, found: Any) -> None:
     if growing := getattr(found, "growing", ()):
         raise ConfigurationError(
             f"{key!r} has the growing table {growing[0]!r}: such tables are in the checkpoints "
-            "that a job writes to its model_dir (`windlass run`), and not in wl.train.Checkpoint; "
+            "that a job writes to its model_dir (`ropewalk run`), and not in rw.train.Checkpoint; "
             "leave it out, or save the other variables by name",
             table=growing[0],
         )

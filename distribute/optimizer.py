@@ -283,7 +283,7 @@ class Optimizer:
 _AVERAGES = "keep averages in variables that are not trainable: docs/training.md"
 _ELSEWHERE = {
     "amsgrad": "use optax or PyTorch with it, whose updates travel: docs/bridges.md",
-    "decay": "give a schedule as learning_rate, for example wl.optimizers.InverseTimeDecay",
+    "decay": "give a schedule as learning_rate, for example rw.optimizers.InverseTimeDecay",
     "gradient_accumulation_steps": "add the gradients of several batches up before apply_gradients",
     "loss_scale_factor": "divide the gradients by the factor before apply_gradients",
     "minimize": "compute gradients yourself (JAX, PyTorch, by hand), then apply_gradients",

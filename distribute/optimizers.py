@@ -5,7 +5,7 @@ mathematics.
 
 ::
 
-    optimizer = wl.optimizers.Adam(1e-3, global_clipnorm=1.0)
+    optimizer = rw.optimizers.Adam(1e-3, global_clipnorm=1.0)
     optimizer.apply_gradients(zip(grads, variables))
     optimizer.learning_rate = 1e-4  # for what is applied from here on
 
@@ -341,7 +341,7 @@ def register_rule(
     on one core.
 
     On a cluster a ps process runs it: put this call into a module, which the program imports, and
-    name it for the ps in ``WINDLASS_RULE_MODULES``. Code does not travel.
+    name it for the ps in ``ROPEWALK_RULE_MODULES``. Code does not travel.
 
     Args:
         name: Name of the rule and of the returned class.
@@ -364,4 +364,4 @@ def register_rule(
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.optimizers", globals())
+    __getattr__ = public_getattr("ropewalk.optimizers", globals())

@@ -1,9 +1,9 @@
 """The cluster a program runs in, for lines that do not name one: ``ParameterServerStrategy()``.
 
-The worker daemon and ``windlass.testing`` join a cluster and then run the user's program
+The worker daemon and ``ropewalk.testing`` join a cluster and then run the user's program
 :func:`in_cluster`. A program that was started by plain ``python`` joins when it first needs the
 cluster: :func:`join_cluster`. Two doors look it up: the public constructors of strategies, unless
-they are given a runtime, and ``windlass.training``. Nothing below them does, so that one process
+they are given a runtime, and ``ropewalk.training``. Nothing below them does, so that one process
 can have several runtimes.
 """
 
@@ -15,7 +15,7 @@ from ..cluster.resolvers.resolver import ClusterResolver
 from ..core.public_face import provided
 from .runtime import ClusterRuntime
 
-_here: ContextVar[ClusterRuntime | None] = ContextVar("windlass_cluster", default=None)
+_here: ContextVar[ClusterRuntime | None] = ContextVar("ropewalk_cluster", default=None)
 _everywhere: list[ClusterRuntime] = []  # at most one
 
 
@@ -71,7 +71,7 @@ def join_cluster(
 
     Raises:
         ConfigurationError: The resolver's answers do not fit together.
-        WindlassError: The cluster cannot be joined.
+        RopewalkError: The cluster cannot be joined.
     """
     join = provided("join_cluster")
     runtime: ClusterRuntime | None = join(resolver, synchronous=synchronous)

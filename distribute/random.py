@@ -1,4 +1,4 @@
-"""``windlass.random``: random numbers whose streams are independent per replica, and reproducible.
+"""``ropewalk.random``: random numbers whose streams are independent per replica, and reproducible.
 
 As ``tf.random.Generator`` under a strategy, on NumPy's generators.
 """
@@ -23,7 +23,7 @@ class Generator:
 
     ::
 
-        noise = wl.random.Generator.from_seed(1)
+        noise = rw.random.Generator.from_seed(1)
         strategy.run(lambda: noise.normal((2, 3)))
 
     Args:
@@ -133,4 +133,4 @@ def _arrays(value: Any) -> Any:
 __all__ = ["Generator"]
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.random", globals())
+    __getattr__ = public_getattr("ropewalk.random", globals())

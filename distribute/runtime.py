@@ -25,7 +25,7 @@ from .job_snapshots import JobSnapshots
 if TYPE_CHECKING:
     from .in_process import InProcessSteps
 
-_ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (WINDLASS_REPLICAS) does"
+_ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (ROPEWALK_REPLICAS) does"
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class ClusterRuntime:
         if self.connection is None:
             raise ConfigurationError(
                 f"{self.task.task} has no variables on parameter servers: an evaluator reads "
-                "checkpoints. Use wl.training.SidecarEvaluator in it, and create the strategy in "
+                "checkpoints. Use rw.training.SidecarEvaluator in it, and create the strategy in "
                 "the other tasks only",
                 task=self.task.task,
             )

@@ -162,7 +162,7 @@ def write_values(
         global_step=global_step,
         final=final,
         saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        windlass=own_versions().windlass,
+        ropewalk=own_versions().ropewalk,
         variables=records,
         tensors=tuple(tensors),
         files={file: writer.record},

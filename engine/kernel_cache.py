@@ -173,7 +173,7 @@ def _prepare(folder: Path) -> bool:
 
 def _copy(folder: Path) -> Path:
     """Copy a cache that cannot be written to: Numba takes none where it cannot save."""
-    temporary = Path(tempfile.mkdtemp(prefix="windlass-kernels-"))
+    temporary = Path(tempfile.mkdtemp(prefix="ropewalk-kernels-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     # Not the modes: what cannot be written to there must be here.
     for path in _content(folder):

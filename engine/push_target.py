@@ -73,7 +73,7 @@ class UpdatePart:
         operation: Operation of the push.
         rule: Rule to run, for APPLY.
         gradient: The push's values for them.
-        decay: Decay of an ASSIGN_ADD; see :meth:`~windlass.engine.block.Block.combine`.
+        decay: Decay of an ASSIGN_ADD; see :meth:`~ropewalk.engine.block.Block.combine`.
     """
 
     where: Range

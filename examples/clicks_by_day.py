@@ -7,11 +7,11 @@ were unseen for longest make room: the tables stay as large as they are. Each da
 predicted before the tables are trained on them.
 
     python examples/clicks_by_day.py
-    windlass local --workers 2 --ps 2 examples/clicks_by_day.py -- --days 10
+    ropewalk local --workers 2 --ps 2 examples/clicks_by_day.py -- --days 10
 
 After some days the area under the curve (AUC) of a new day is 0.71 to 0.82; the probabilities that
 the clicks were drawn with reach 0.82 to 0.88. With ``--staleness-reads 100`` a worker keeps rows
-for up to a hundred lookups, and pulls a fraction of them. ``windlass status`` shows the rows of the
+for up to a hundred lookups, and pulls a fraction of them. ``ropewalk status`` shows the rows of the
 tables, and how many were evicted and refused.
 """
 
@@ -19,13 +19,13 @@ import argparse
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 ACTIVE = {"user": 2000, "ad": 200}  # ids of a day
 NEW = {"user": 200, "ad": 20}  # of them were not there the day before
 VISITS, BATCH, DIM = 20_000, 500, 4  # per day and worker; examples; numbers of a row, and a bias
 
-emb = wl.embedding
+emb = rw.embedding
 
 
 def make_embeddings(strategy, staleness_reads):
@@ -36,7 +36,7 @@ def make_embeddings(strategy, staleness_reads):
             emb.TableConfig(
                 f"{kind}s",
                 DIM + 1,
-                initializer=wl.Initializer("random_normal", stddev=0.3),
+                initializer=rw.Initializer("random_normal", stddev=0.3),
                 max_rows=int(1.3 * ACTIVE[kind]),
                 admission=emb.Sightings(2),
                 evicts="least_recent",
@@ -46,7 +46,7 @@ def make_embeddings(strategy, staleness_reads):
         for kind in ACTIVE
     ]
     with strategy.scope():
-        return emb.Embeddings(features, wl.optimizers.Adagrad(0.2))
+        return emb.Embeddings(features, rw.optimizers.Adagrad(0.2))
 
 
 def traits(kind, numbers):
@@ -107,7 +107,7 @@ def predict_and_train(strategy, embeddings, day, seed):
 
 
 def main(days, staleness_reads=0, seed=0):
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     embeddings = make_embeddings(strategy, staleness_reads)
     for day in range(days):
         best, found = predict_and_train(strategy, embeddings, day, seed)

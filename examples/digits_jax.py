@@ -3,7 +3,7 @@
 A small network on scikit-learn's 1,797 scanned digits. Alone, or on a cluster of this machine:
 
     python examples/digits_jax.py
-    windlass local --workers 2 --ps 2 examples/digits_jax.py
+    ropewalk local --workers 2 --ps 2 examples/digits_jax.py
 
 It ends with 90 % of the test digits or more, which others wrote than the training digits.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from sklearn.datasets import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 BATCH = 60
 
@@ -45,11 +45,11 @@ params = init(jax.random.key(0))
 optimizer = optax.adam(3e-3)
 rng = np.random.default_rng(0)
 
-strategy = wl.distribute.ParameterServerStrategy()
-state = wl.training.jax.TrainState(params, optimizer, strategy)
+strategy = rw.distribute.ParameterServerStrategy()
+state = rw.training.jax.TrainState(params, optimizer, strategy)
 params = state.params  # the chief's
 for _ in range(40):  # epochs, of which each worker does its part
-    order = wl.training.jax.worker_part(rng.permutation(1200), strategy)
+    order = rw.training.jax.worker_part(rng.permutation(1200), strategy)
     for first in range(0, len(order), BATCH):
         chosen = order[first : first + BATCH]
         loss, gradients = loss_and_gradients(params, images[chosen], labels[chosen])

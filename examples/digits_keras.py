@@ -4,7 +4,7 @@ A small network on scikit-learn's 1,797 scanned digits. Alone, or on a cluster o
 
     python examples/digits_keras.py
     KERAS_BACKEND=torch python examples/digits_keras.py
-    windlass local --workers 2 --ps 2 examples/digits_keras.py
+    ropewalk local --workers 2 --ps 2 examples/digits_keras.py
 
 It ends with 90 % of the test digits or more, which others wrote than the training digits.
 """
@@ -16,12 +16,12 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 from sklearn.datasets import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 digits = load_digits()
 images, labels = digits.data.astype("float32") / 16, digits.target
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
     model = keras.Sequential(
         [

@@ -3,7 +3,7 @@
 A small network on scikit-learn's 1,797 scanned digits. Alone, or on a cluster of this machine:
 
     python examples/digits_torch.py
-    windlass local --workers 2 --ps 2 examples/digits_torch.py
+    ropewalk local --workers 2 --ps 2 examples/digits_torch.py
 
 It ends with 90 % of the test digits or more, which others wrote than the training digits.
 """
@@ -11,7 +11,7 @@ It ends with 90 % of the test digits or more, which others wrote than the traini
 import torch
 from sklearn.datasets import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
@@ -22,8 +22,8 @@ images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tens
 training = torch.utils.data.TensorDataset(images[:1200], labels[:1200])
 loader = torch.utils.data.DataLoader(training, batch_size=64, shuffle=True)
 
-strategy = wl.distribute.ParameterServerStrategy()
-module, optimizer, loader = wl.training.torch.prepare(strategy, module, optimizer, loader)
+strategy = rw.distribute.ParameterServerStrategy()
+module, optimizer, loader = rw.training.torch.prepare(strategy, module, optimizer, loader)
 
 for _ in range(20):  # epochs, of which each worker does its part
     for batch, wanted in loader:

@@ -6,7 +6,7 @@ table, and a top network sees the dot products of all pairs. Ids are hashes, so 
 row is made when its id is first trained. One request brings the rows of all tables.
 
     python examples/dlrm_jax.py
-    windlass local --workers 2 --ps 2 examples/dlrm_jax.py
+    ropewalk local --workers 2 --ps 2 examples/dlrm_jax.py
 
 It ends with an area under the curve (AUC) of 0.69 or more on new visits. The probabilities that the
 clicks were drawn with reach 0.84, the best of the numbers alone 0.60. Visits are made up, by
@@ -23,7 +23,7 @@ import optax
 from criteo_like import NUMBERS, SIZES, load_clicks
 from sklearn.metrics import roc_auc_score
 
-import windlass as wl
+import ropewalk as rw
 
 DIM, BATCH = 8, 512  # numbers of a row; examples
 PAIRS = np.triu_indices(1 + len(SIZES), 1)  # of the vectors of the numbers and the features
@@ -62,21 +62,21 @@ def loss_of(params, rows, numbers, clicks):
     return optax.sigmoid_binary_cross_entropy(logits_of(params, rows, numbers), clicks).mean()
 
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    initializer = wl.Initializer("random_normal", stddev=0.2)
-    tables = [wl.embedding.TableConfig(name, DIM, initializer=initializer) for name in SIZES]
-    embeddings = wl.embedding.Embeddings(
-        [wl.embedding.FeatureConfig(table.name, table) for table in tables],
-        wl.optimizers.Adagrad(0.1),
+    initializer = rw.Initializer("random_normal", stddev=0.2)
+    tables = [rw.embedding.TableConfig(name, DIM, initializer=initializer) for name in SIZES]
+    embeddings = rw.embedding.Embeddings(
+        [rw.embedding.FeatureConfig(table.name, table) for table in tables],
+        rw.optimizers.Adagrad(0.1),
     )
-loss_and_gradients = wl.training.jax.value_and_grad(loss_of, embeddings)
+loss_and_gradients = rw.training.jax.value_and_grad(loss_of, embeddings)
 keys = jax.random.split(jax.random.key(0))
 params = {
     "bottom": init(keys[0], NUMBERS, 32, DIM),
     "top": init(keys[1], DIM + len(PAIRS[0]), 64, 1),
 }
-state = wl.training.jax.TrainState(params, optax.adam(3e-3), strategy)
+state = rw.training.jax.TrainState(params, optax.adam(3e-3), strategy)
 
 
 def step(numbers, ids, clicks):
@@ -89,11 +89,11 @@ seed = 1_000_000 * (1 + strategy.task_index)  # every worker sees visits of its 
 while strategy.global_step < STEPS:
     seed += 1
     loss = strategy.run(step, args=load_clicks(seed, BATCH)[:3])
-    wl.training.report(loss=loss, total_steps=STEPS)
+    rw.training.report(loss=loss, total_steps=STEPS)
 
 if strategy.is_chief:
     numbers, ids, clicks, probability = load_clicks(seed=1, count=20_000)
-    rows = wl.training.jax.embedding_lookup(embeddings, ids)
+    rows = rw.training.jax.embedding_lookup(embeddings, ids)
     logits = np.asarray(logits_of(state.refresh(), rows, numbers))
     best = roc_auc_score(clicks, probability)
     print(f"loss {loss:.3f}, best {best:.3f}, AUC {roc_auc_score(clicks, logits):.4f}")

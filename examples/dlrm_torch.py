@@ -5,7 +5,7 @@ tables, and the gradients of rows travel in the push of the optimizer's step. Th
 batch are looked up while this one computes.
 
     python examples/dlrm_torch.py
-    windlass local --workers 2 --ps 2 examples/dlrm_torch.py
+    ropewalk local --workers 2 --ps 2 examples/dlrm_torch.py
 
 It ends with an area under the curve (AUC) of 0.69 or more on new visits. The probabilities that the
 clicks were drawn with reach 0.84, the best of the numbers alone 0.60. Visits are made up, by
@@ -19,7 +19,7 @@ import torch
 from criteo_like import NUMBERS, SIZES, load_clicks
 from sklearn.metrics import roc_auc_score
 
-import windlass as wl
+import ropewalk as rw
 
 DIM, BATCH = 8, 512  # numbers of a row; examples
 
@@ -60,16 +60,16 @@ def batches(seed):
 
 
 torch.manual_seed(0)
-strategy = wl.distribute.ParameterServerStrategy()
-initializer = wl.Initializer("random_normal", stddev=0.2)
-tables = [wl.embedding.TableConfig(name, DIM, initializer=initializer) for name in SIZES]
-embeddings = wl.training.torch.EmbeddingBagCollection(
-    [wl.embedding.FeatureConfig(table.name, table) for table in tables],
-    wl.optimizers.Adagrad(0.1),
+strategy = rw.distribute.ParameterServerStrategy()
+initializer = rw.Initializer("random_normal", stddev=0.2)
+tables = [rw.embedding.TableConfig(name, DIM, initializer=initializer) for name in SIZES]
+embeddings = rw.training.torch.EmbeddingBagCollection(
+    [rw.embedding.FeatureConfig(table.name, table) for table in tables],
+    rw.optimizers.Adagrad(0.1),
     strategy,
 )
 module = DLRM(embeddings)
-optimizer = wl.training.torch.DistributedOptimizer(
+optimizer = rw.training.torch.DistributedOptimizer(
     torch.optim.Adam(module.parameters(), lr=3e-3), strategy, module=module
 )
 seed = 1_000_000 * (1 + strategy.task_index)  # every worker sees visits of its own
@@ -80,7 +80,7 @@ for numbers, ids, clicks in embeddings.look_ahead(batches(seed), lambda batch: b
     loss = torch.nn.functional.binary_cross_entropy_with_logits(module(numbers, ids), clicks)
     loss.backward()
     optimizer.step()
-    wl.training.report(loss=loss.item(), total_steps=STEPS)
+    rw.training.report(loss=loss.item(), total_steps=STEPS)
 
 if strategy.is_chief:
     numbers, ids, clicks, probability = load_clicks(seed=1, count=20_000)

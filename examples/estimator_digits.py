@@ -3,7 +3,7 @@
 Alone, on a cluster of this machine, or by plain python on every machine of a TF_CONFIG:
 
     python examples/estimator_digits.py
-    windlass local --workers 2 --ps 2 --evaluator examples/estimator_digits.py
+    ropewalk local --workers 2 --ps 2 --evaluator examples/estimator_digits.py
     TF_CONFIG=… python examples/estimator_digits.py --model_dir /shared/digits
 
 or from here on a standing cluster elsewhere, with --remote_cluster HOST:PORT.
@@ -18,16 +18,16 @@ import logging
 import numpy as np
 from sklearn.datasets import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
-ModeKeys, EstimatorSpec = wl.estimator.ModeKeys, wl.estimator.EstimatorSpec
+ModeKeys, EstimatorSpec = rw.estimator.ModeKeys, rw.estimator.EstimatorSpec
 
 
 def input_fn(part, batch_size, num_epochs, shuffle):
     digits = load_digits()
     pixels, labels = (digits.data / 16).astype(np.float32), digits.target
     chosen = slice(0, 1200) if part == "train" else slice(1200, None)
-    return wl.estimator.numpy_input_fn(
+    return rw.estimator.numpy_input_fn(
         {"pixels": pixels[chosen]}, labels[chosen], batch_size, num_epochs, shuffle
     )
 
@@ -36,10 +36,10 @@ def dense(name, inputs, units):
     """A kernel and a bias, as tf.layers.dense made them."""
     draw = np.random.default_rng(units)
     scale = np.sqrt(2 / inputs)
-    kernel = wl.Variable(
+    kernel = rw.Variable(
         lambda: draw.normal(0, scale, (inputs, units)).astype(np.float32), name=f"{name}/kernel"
     )
-    return kernel, wl.Variable(lambda: np.zeros(units, np.float32), name=f"{name}/bias")
+    return kernel, rw.Variable(lambda: np.zeros(units, np.float32), name=f"{name}/bias")
 
 
 def model_fn(features, labels, mode, params):
@@ -58,13 +58,13 @@ def model_fn(features, labels, mode, params):
 
     of_labels = predictions["probabilities"][np.arange(len(labels)), labels]
     loss = -np.log(of_labels + 1e-9).mean()
-    accuracy = wl.estimator.metrics.accuracy(labels, predictions["class"])
+    accuracy = rw.estimator.metrics.accuracy(labels, predictions["class"])
     if mode == ModeKeys.EVAL:
         return EstimatorSpec(mode, loss=loss, eval_metric_ops={"accuracy": accuracy})
 
     d_logits = (predictions["probabilities"] - np.eye(10, dtype=np.float32)[labels]) / len(labels)
     d_hidden = (d_logits @ last_kernel.read_value().T) * (hidden > 0)
-    optimizer = wl.optimizers.Adagrad(params["learning_rate"])
+    optimizer = rw.optimizers.Adagrad(params["learning_rate"])
     optimizer.apply_gradients(
         [
             (x.T @ d_hidden, kernel),
@@ -83,32 +83,32 @@ def main():
     parser.add_argument("--remote_cluster")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s")
-    config = wl.estimator.RunConfig(
-        experimental_distribute=wl.estimator.DistributeConfig(
-            train_distribute=wl.distribute.ParameterServerStrategy,
+    config = rw.estimator.RunConfig(
+        experimental_distribute=rw.estimator.DistributeConfig(
+            train_distribute=rw.distribute.ParameterServerStrategy,
             remote_cluster=arguments.remote_cluster,
         ),
         save_checkpoints_steps=200,
         keep_checkpoint_max=3,
         log_step_count_steps=200,
     )
-    estimator = wl.estimator.Estimator(
+    estimator = rw.estimator.Estimator(
         model_fn,
         model_dir=arguments.model_dir,
         config=config,
         params={"hidden_units": 64, "learning_rate": 0.1},
     )
-    train_spec = wl.estimator.TrainSpec(
+    train_spec = rw.estimator.TrainSpec(
         input_fn("train", 64, num_epochs=None, shuffle=True), max_steps=arguments.max_steps
     )
-    eval_spec = wl.estimator.EvalSpec(
+    eval_spec = rw.estimator.EvalSpec(
         input_fn("test", 64, num_epochs=1, shuffle=False),
         steps=None,
         start_delay_secs=0,
         throttle_secs=1,
-        exporters=[wl.estimator.BestExporter(), wl.estimator.FinalExporter("final")],
+        exporters=[rw.estimator.BestExporter(), rw.estimator.FinalExporter("final")],
     )
-    result = wl.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+    result = rw.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
     if result is not None:  # of a process alone
         print(f"test accuracy {result[0]['accuracy']:.4f}")
 

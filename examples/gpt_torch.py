@@ -5,7 +5,7 @@ nothing is downloaded. The rows that letters are read as are also those that the
 from: one parameter with two uses ("tied"), which is one variable on the servers.
 
     python examples/gpt_torch.py
-    windlass local --workers 2 --ps 2 examples/gpt_torch.py
+    ropewalk local --workers 2 --ps 2 examples/gpt_torch.py
 
 It ends with a loss of 2.6 or less for a letter of text that it has not seen: 4.5 is a guess among
 all letters, 3.2 one by how frequent they are. With ``-- --logdir DIR`` it writes its curves for
@@ -18,7 +18,7 @@ from pydoc_data.topics import topics
 import torch
 from torch.nn import functional
 
-import windlass as wl
+import ropewalk as rw
 
 STEPS = 400  # of all workers together
 BATCH, CONTEXT = 32, 64
@@ -105,24 +105,24 @@ torch.manual_seed(0)
 module = GPT()
 optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3, weight_decay=0.01)
 
-strategy = wl.distribute.ParameterServerStrategy()
-optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+strategy = rw.distribute.ParameterServerStrategy()
+optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
 assert "head.weight" not in optimizer.store.names  # it is letters.weight
 
 generator = torch.Generator().manual_seed(strategy.task_index)  # each worker its own text
 made = 0  # steps of this worker
-writer = wl.summary.create_file_writer(LOGDIR) if LOGDIR else wl.summary.create_noop_writer()
+writer = rw.summary.create_file_writer(LOGDIR) if LOGDIR else rw.summary.create_noop_writer()
 with writer.as_default(step=strategy):
     while strategy.global_step < STEPS:
         optimizer.zero_grad()
         loss = loss_of(draw(train, BATCH, generator))
         loss.backward()
         optimizer.step()
-        wl.training.report(loss=loss.item(), total_steps=STEPS)
-        wl.summary.scalar("loss", loss)
+        rw.training.report(loss=loss.item(), total_steps=STEPS)
+        rw.summary.scalar("loss", loss)
         made += 1
         if LOGDIR and strategy.is_chief and made % 5 == 0:
-            wl.summary.scalar("test_loss", test_loss(64))
+            rw.summary.scalar("test_loss", test_loss(64))
 
 if strategy.is_chief:
     print(f"test loss {test_loss(256):.4f}")

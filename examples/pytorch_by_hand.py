@@ -3,7 +3,7 @@
 A small network on scikit-learn's 1,797 scanned digits. Alone, or on a cluster of this machine:
 
     python examples/pytorch_by_hand.py
-    windlass local --workers 2 --ps 2 examples/pytorch_by_hand.py
+    ropewalk local --workers 2 --ps 2 examples/pytorch_by_hand.py
 
 It ends with 90 % of the test digits or more, which others wrote than the training digits.
 """
@@ -13,7 +13,7 @@ import copy
 import torch
 from sklearn.datasets import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 STEPS = 400  # of all workers together
 GLOBAL_BATCH = 64  # of a worker, for all of its replicas
@@ -21,13 +21,13 @@ GLOBAL_BATCH = 64  # of a worker, for all of its replicas
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
     variables = {
-        name: wl.Variable(parameter.detach().numpy(), name=name)
+        name: rw.Variable(parameter.detach().numpy(), name=name)
         for name, parameter in module.named_parameters()
     }
-optimizer = wl.optimizers.Adam(3e-3)
+optimizer = rw.optimizers.Adam(3e-3)
 # Replicas are threads of this process: each has a module to itself.
 modules = [copy.deepcopy(module) for _ in strategy.extended.worker_devices]
 
@@ -39,7 +39,7 @@ def load_values(own):
 
 def step(batch):
     images, labels = batch
-    replica = wl.distribute.get_replica_context().replica_id_in_sync_group
+    replica = rw.distribute.get_replica_context().replica_id_in_sync_group
     own = modules[replica % len(modules)]
     load_values(own)
     own.zero_grad()
@@ -61,7 +61,7 @@ batches = strategy.experimental_distribute_dataset(loader)
 while strategy.global_step < STEPS:
     for batch in batches:
         loss = strategy.reduce("SUM", strategy.run(step, args=(batch,)))
-        wl.training.report(loss=loss, total_steps=STEPS)
+        rw.training.report(loss=loss, total_steps=STEPS)
 
 if strategy.is_chief:
     load_values(module)

@@ -8,10 +8,10 @@ Neural Modeling for Large Corpus Item Recommendations" (2019). Users and items a
 names, and get a row when they are first trained.
 
     python examples/two_tower.py
-    windlass local --workers 2 --ps 2 examples/two_tower.py
+    ropewalk local --workers 2 --ps 2 examples/two_tower.py
 
 In the end the chief starts another process, ``two_tower.py --serve``, which takes no part in the
-job: it reads the rows of items and users by ``wl.embedding.Reader``. The item of a new visit is
+job: it reads the rows of items and users by ``rw.embedding.Reader``. The item of a new visit is
 among the 20 of 1,000 that fit best in 0.55 of all visits or more (recall), and among the 20 most
 popular ones in 0.30. Start ``--serve HOST:PORT`` with the address of the chief to retrieve while
 the job trains.
@@ -24,19 +24,19 @@ import sys
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 USERS, ITEMS, GENRES, SEEN = 5000, 1000, 20, 5
 DIM, BATCH, BEST = 16, 256, 20  # numbers of a row; examples; items that are retrieved
 
-emb = wl.embedding
+emb = rw.embedding
 ITEM_IDS = emb.hash_strings([f"item {number}" for number in range(ITEMS)])
 USER_IDS = emb.hash_strings([f"user {number}" for number in range(USERS)])
 
 
 def make_features():
     """By tower: its features. What a user saw has rows of its own, apart from the item's."""
-    start = wl.Initializer("random_normal", stddev=0.1)
+    start = rw.Initializer("random_normal", stddev=0.1)
     tables = {
         name: emb.TableConfig(name, DIM, initializer=start) for name in ("user", "seen", "item")
     }
@@ -100,15 +100,15 @@ def recall(lookup):
 
 
 def train(steps):
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        embeddings = emb.Embeddings(make_features(), wl.optimizers.Adagrad(0.1))
+        embeddings = emb.Embeddings(make_features(), rw.optimizers.Adagrad(0.1))
     frequency = np.bincount(load_visits(seed=2, count=20_000)[2], minlength=ITEMS) + 1
     seed = 1_000_000 * (1 + strategy.task_index)  # every worker sees visits of its own
     while strategy.global_step < steps:
         seed += 1
         loss = strategy.run(train_step, args=(embeddings, frequency, *load_visits(seed, BATCH)))
-        wl.training.report(loss=loss, total_steps=steps)
+        rw.training.report(loss=loss, total_steps=steps)
     if strategy.is_chief:
         print(f"loss {loss:.3f}, {recall(embeddings.lookup)}", flush=True)
         if "TF_CONFIG" in os.environ:

@@ -6,7 +6,7 @@ a user likes has a hidden reason, and some pairs of a page and an hour sell for 
 downloaded. A step looks rows up, differentiates by these rows, and only they travel.
 
     python examples/wide_and_deep_jax.py
-    windlass local --workers 2 --ps 2 examples/wide_and_deep_jax.py
+    ropewalk local --workers 2 --ps 2 examples/wide_and_deep_jax.py
 
 It ends with an area under the curve (AUC) of 0.72 or more on new visits; the probabilities that
 the clicks were drawn with reach 0.87. With ``-- --logdir DIR`` it writes its curves for
@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from sklearn.metrics import roc_auc_score
 
-import windlass as wl
+import ropewalk as rw
 
 STEPS = 1500  # of all workers together
 BATCH = 256
@@ -74,23 +74,23 @@ def loss_and_gradients(params, deep, wide, clicks):
     return jax.value_and_grad(loss_of, argnums=(0, 1, 2))(params, deep, wide)
 
 
-strategy = wl.distribute.ParameterServerStrategy(
-    variable_partitioner=wl.distribute.partitioners.MinSizePartitioner(1 << 20, max_shards=4)
+strategy = rw.distribute.ParameterServerStrategy(
+    variable_partitioner=rw.distribute.partitioners.MinSizePartitioner(1 << 20, max_shards=4)
 )
 with strategy.scope():
     # Made on the servers: no worker ever holds a table.
     tables = [
-        wl.Variable(
-            initializer=wl.Initializer("random_normal", seed=i, stddev=0.3),
+        rw.Variable(
+            initializer=rw.Initializer("random_normal", seed=i, stddev=0.3),
             shape=(rows, DIM),
             name=f"deep/{field}",
         )
         for i, (field, rows) in enumerate(FIELDS.items())
     ]
-    pairs = wl.Variable(initializer="zeros", shape=(PAIRS, 1), name="wide/pairs")
-state = wl.training.jax.TrainState(init(jax.random.key(0)), optax.adam(3e-3), strategy)
-of_tables = wl.optimizers.Adagrad(0.2)
-of_pairs = wl.optimizers.Ftrl(0.3)
+    pairs = rw.Variable(initializer="zeros", shape=(PAIRS, 1), name="wide/pairs")
+state = rw.training.jax.TrainState(init(jax.random.key(0)), optax.adam(3e-3), strategy)
+of_tables = rw.optimizers.Adagrad(0.2)
+of_pairs = rw.optimizers.Ftrl(0.3)
 
 
 def look_up(ids, pair):
@@ -106,9 +106,9 @@ def step(batch):
     state.apply_gradients(of_params)
     of_deep = np.asarray(of_deep)
     of_tables.apply_gradients(
-        (wl.IndexedSlices(of_deep[:, i], ids[:, i]), table) for i, table in enumerate(tables)
+        (rw.IndexedSlices(of_deep[:, i], ids[:, i]), table) for i, table in enumerate(tables)
     )
-    of_pairs.apply_gradients([(wl.IndexedSlices(np.asarray(of_wide), pair), pairs)])
+    of_pairs.apply_gradients([(rw.IndexedSlices(np.asarray(of_wide), pair), pairs)])
     return loss
 
 
@@ -118,16 +118,16 @@ def auc(count):
     return roc_auc_score(clicks, np.asarray(logits))
 
 
-writer = wl.summary.create_file_writer(LOGDIR) if LOGDIR else wl.summary.create_noop_writer()
+writer = rw.summary.create_file_writer(LOGDIR) if LOGDIR else rw.summary.create_noop_writer()
 seed = 1_000_000 * (1 + strategy.task_index)  # every worker sees visits of its own
 with writer.as_default(step=strategy):
     while strategy.global_step < STEPS:
         seed += 1
         loss = strategy.run(step, args=(load_visits(seed)[:3],))
-        wl.training.report(loss=loss, total_steps=STEPS)
-        wl.summary.scalar("loss", loss)
+        rw.training.report(loss=loss, total_steps=STEPS)
+        rw.summary.scalar("loss", loss)
         if LOGDIR and strategy.is_chief and seed % 25 == 0:
-            wl.summary.scalar("auc", auc(4000))
+            rw.summary.scalar("auc", auc(4000))
 
 if strategy.is_chief:
     print(f"AUC {auc(20_000):.4f}")

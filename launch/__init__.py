@@ -1,1 +1,1 @@
-"""The ``windlass`` command: daemons, a local cluster, the status."""
+"""The ``ropewalk`` command: daemons, a local cluster, the status."""

@@ -1,10 +1,10 @@
-"""The ``windlass`` command."""
+"""The ``ropewalk`` command."""
 
 import sys
 
 import click
 
-from ..core.errors import WindlassError
+from ..core.errors import RopewalkError
 from ..core.exit_codes import ExitCode
 from ..core.settings import quiet_grpc
 from .lazy_group import LazyGroup
@@ -47,7 +47,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
     if value and not context.resilient_parsing:
         from ..core.versions import package_version
 
-        echo(f"windlass, version {package_version()}")
+        echo(f"ropewalk, version {package_version()}")
         context.exit()
 
 
@@ -60,26 +60,26 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
     help="Show the version and exit.",
 )  # fmt: skip
-def windlass() -> None:
+def ropewalk() -> None:
     """Parameter-server training: run tasks of a cluster, or a whole cluster here.
 
-    Every setting is a flag of the daemons and a variable WINDLASS_NAME. Exit codes: 0 done, 1-127
+    Every setting is a flag of the daemons and a variable ROPEWALK_NAME. Exit codes: 0 done, 1-127
     permanent (1 program, 2 usage), 128 and above worth a restart; docs/exit-codes.md lists them.
     """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. Windlass's own errors print one line and set the exit code, no traceback."""
+    """Entry point. Ropewalk's own errors print one line and set the exit code, no traceback."""
     quiet_grpc()
     try:
         prepare_standard_streams()
-        windlass.main(args=arguments, prog_name="windlass", standalone_mode=False)
+        ropewalk.main(args=arguments, prog_name="ropewalk", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(int(ExitCode.USAGE))
     except click.Abort:
         sys.exit(int(ExitCode.DRAINED))
-    except WindlassError as error:
+    except RopewalkError as error:
         say_error(error.message)
         sys.exit(int(error.exit_code))
     except OSError:

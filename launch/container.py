@@ -25,7 +25,7 @@ from ..cluster.supervision.decisions import Supervision, TaskRun
 from ..cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
 from ..cluster.supervision.exits import End, JobNeeds
 from ..cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
-from ..core.errors import WindlassError
+from ..core.errors import RopewalkError
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.process.memory import out_of_memory_kills
 from ..core.process.orphans import inherit_orphans
@@ -64,7 +64,7 @@ def container_policy(task: TaskId) -> Policy:
 
 
 def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Settings) -> int:
-    """Run ``windlass ARGUMENTS`` as a task of this container until it ends for good.
+    """Run ``ropewalk ARGUMENTS`` as a task of this container until it ends for good.
 
     Args:
         task: The task and its cluster.
@@ -80,7 +80,7 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
     stop = threading.Event()
     holds = bool(read_environment(HOLDS))
     with (
-        tempfile.TemporaryDirectory(prefix="windlass-container-") as folder,
+        tempfile.TemporaryDirectory(prefix="ropewalk-container-") as folder,
         on_interrupts(lambda _: stop.set()),
     ):
         ended = _ended_before(settings) if holds and task.is_chief else None
@@ -146,7 +146,7 @@ def _run(container: "Container") -> tuple[int, str]:
     """Run the task with the code that was shipped to it; exit code, and what it reports."""
     try:
         enter_shipped_code()
-    except WindlassError as error:
+    except RopewalkError as error:
         log.error("%s", error.message)
         return int(error.exit_code), error.message
     return container.run(), container.error
@@ -157,7 +157,7 @@ class Container:
 
     Args:
         task: The task.
-        arguments: Arguments of the ``windlass`` command that runs it.
+        arguments: Arguments of the ``ropewalk`` command that runs it.
         settings: Settings of the task.
         report: File in which the task writes why it ends.
         memory_kills: Counts the container's processes that were killed so far because memory ran
@@ -228,7 +228,7 @@ class Container:
         own = self._settings.model_copy(update={"supervise": False}).environment()
         told = {**launcher_variables(), **own, ERROR_COPY: str(self._report)}
         variables = task_environment(told, self._death_pipe)
-        command = ["windlass.launch.cli", *self._arguments]
+        command = ["ropewalk.launch.cli", *self._arguments]
 
         def start() -> TaskProcess:
             process = start_python(command, variables, self._death_pipe, output=None)

@@ -20,7 +20,7 @@ from typing import Any
 from ..cluster.job.status_object import ENDED
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..core.backoff import attempts
-from ..core.errors import NotFoundError, WindlassError
+from ..core.errors import NotFoundError, RopewalkError
 from ..core.exit_codes import ExitCode, is_retryable
 from ..core.settings import read_environment
 from ..net.pod_account import ACCOUNT_FOLDER, PodAccount
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 INCOMPLETE = "incomplete"
 """Value of :data:`ENDS_JOB`: also when the job could not begin, since tasks did not come."""
 
-FAILURES = "WINDLASS_POD_FAILURES"
+FAILURES = "ROPEWALK_POD_FAILURES"
 """Variable with the number of failed pods that the one of this container replaces."""
 
-_MANAGER = "windlass-chief"
+_MANAGER = "ropewalk-chief"
 _MERGE = "application/merge-patch+json"
 _PATIENCE_S = 10.0  # an API server that is not there for a moment leaves nothing running
 
@@ -49,7 +49,7 @@ def end_job(
     reason: str = "",
     stop: threading.Event | None = None,
 ) -> bool:
-    """End what is left of a job, if ``WINDLASS_ENDS_JOB`` says that this container does.
+    """End what is left of a job, if ``ROPEWALK_ENDS_JOB`` says that this container does.
 
     What goes wrong is logged: the job has ended as it has.
 
@@ -87,7 +87,7 @@ def end_job(
                     account.send("PATCH", f"{path}?fieldManager={_MANAGER}", change, _MERGE)
         except NotFoundError:
             continue  # this job has none
-        except WindlassError as error:
+        except RopewalkError as error:
             log.warning("what the job has left keeps what it has requested: %s", error)
             continue
         log.info("the job is over: ended %s", path.partition(f"{namespace}/")[2])
@@ -116,7 +116,7 @@ def ended_before(
         for attempt in attempts(timeout_s=patience_s):
             with attempt:
                 data = account.read(_config_map(job, namespace)).get("data") or {}
-    except WindlassError as error:
+    except RopewalkError as error:
         log.warning("whether the job is over already is not known: %s", error)
     code = str(data.get(ENDED) or "")
     return (int(code), str(data.get("reason") or "")) if code.isdecimal() else None
@@ -130,7 +130,7 @@ def _is_last(account: PodAccount, own: str, code: int) -> bool:
     """Whether no pod follows this one, by its Job at a path of the API."""
     try:
         job = account.read(own)
-    except WindlassError as error:
+    except RopewalkError as error:
         log.warning("whether another pod follows is not known: %s", error)
         return False
     return is_last_pod(job, code, read_environment(FAILURES))

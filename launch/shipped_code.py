@@ -14,10 +14,10 @@ from ..core.settings import take_environment
 
 log = logging.getLogger(__name__)
 
-CODE_DIGEST = "WINDLASS_CODE_DIGEST"
+CODE_DIGEST = "ROPEWALK_CODE_DIGEST"
 """Variable with the digest of the package."""
 
-CODE_PARTS = "WINDLASS_CODE_PARTS"
+CODE_PARTS = "ROPEWALK_CODE_PARTS"
 """Variable with the folder where the parts are."""
 
 PART_NAME = "part-"

@@ -1,4 +1,4 @@
-"""Chiefs of this machine: how ``windlass status`` finds them.
+"""Chiefs of this machine: how ``ropewalk status`` finds them.
 
 A chief binds a Unix socket without a file, whose name has its address and its user's id. Linux
 lists such names in ``/proc/net/unix`` and forgets them with the process, however that ends: nothing
@@ -10,12 +10,12 @@ import os
 import socket
 from pathlib import Path
 
-_PREFIX = "windlass-chief"
+_PREFIX = "ropewalk-chief"
 _NAMES = Path("/proc/net/unix")
 
 
 class ChiefAnnouncement:
-    """Lets this user's ``windlass status`` on this machine find a chief, until it is closed.
+    """Lets this user's ``ropewalk status`` on this machine find a chief, until it is closed.
 
     A system that cannot do that announces nothing.
 

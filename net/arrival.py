@@ -9,9 +9,9 @@ that a gateway is to forward begins with :data:`ROUTE` and a ticket.
 from .connection import HEAD_BYTES, frame_lengths
 from .tickets import TICKET_BYTES
 
-MAGIC = b"WNDL"
+MAGIC = b"RPWK"
 _HTTP2, _TLS = b"PRI ", b"\x16\x03"
-ROUTE = b"WNDR"
+ROUTE = b"RPWR"
 _BEGINNINGS = (MAGIC, _HTTP2, _TLS, ROUTE)
 
 GREETING_BYTES = 16 * 1024  # a hello has less than 1 KiB, and what shows who says it a few more

@@ -1,7 +1,7 @@
 """Sorting a connection that has just been accepted, step by step, without waiting.
 
 Each step processes the bytes that have come. A connection is sorted by its first bytes
-(:mod:`~windlass.net.arrival`), goes through TLS where the port requires it, and is handed over when
+(:mod:`~ropewalk.net.arrival`), goes through TLS where the port requires it, and is handed over when
 its greeting is complete; until then it costs a descriptor and a few bytes.
 """
 
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..core.errors import UnauthenticatedError, WindlassError
+from ..core.errors import RopewalkError, UnauthenticatedError
 from .arrival import MAGIC, Arrival
 from .stream import SocketStream
 from .tls.accept import TLS_BEGINS, Handshake, TlsServer
@@ -32,7 +32,7 @@ class Sorted:
 
     stream: SocketStream | TlsStream
     arrival: Arrival
-    refusal: WindlassError | None = None
+    refusal: RopewalkError | None = None
 
 
 class Caller:

@@ -138,7 +138,7 @@ def invoke(
         wait_for_ready: Wait for a connection until the deadline instead of failing at once.
 
     Raises:
-        WindlassError: The peer's error, or PeerLostError if it did not answer.
+        RopewalkError: The peer's error, or PeerLostError if it did not answer.
     """
     try:
         return method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)

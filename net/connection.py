@@ -219,7 +219,7 @@ class Connection:
         if length > self.max_message_bytes:
             raise LimitExceededError(
                 f"{self.peer} announces a message of {length} bytes, more than "
-                f"max_message_bytes={self.max_message_bytes}; raise WINDLASS_MAX_MESSAGE_BYTES "
+                f"max_message_bytes={self.max_message_bytes}; raise ROPEWALK_MAX_MESSAGE_BYTES "
                 "here, or look whether it is another program",
                 limit="max_message_bytes",
             )

@@ -14,7 +14,7 @@ from ..core.errors import (
     LimitExceededError,
     PeerLostError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
 )
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
@@ -147,7 +147,7 @@ class Dialer:
 
         Raises:
             OSError: The connection broke, or no answer came in time: the server may not be ours.
-            WindlassError: The server's refusal.
+            RopewalkError: The server's refusal.
             ProtocolMismatchError: It speaks another protocol.
         """
         try:
@@ -187,7 +187,7 @@ class Dialer:
         Raises:
             TimeoutError: None came.
             OSError: The connection broke, or the server is not one of our tasks.
-            WindlassError: The server's refusal.
+            RopewalkError: The server's refusal.
             ProtocolMismatchError: It speaks another protocol.
         """
         connection.deadline = time.monotonic() + timeout_s
@@ -197,7 +197,7 @@ class Dialer:
                 raise ConnectionError("it closed the connection")
             message = parse(session_pb2.ServerMessage, data)
         except (LimitExceededError, RefusedError) as error:
-            raise ConnectionError(f"what answers is not Windlass: {error.message}") from error
+            raise ConnectionError(f"what answers is not Ropewalk: {error.message}") from error
         if message.WhichOneof("kind") == "failure":
             failure = from_detail(message.failure)
             self._credentials.check_refusal(failure)
@@ -259,7 +259,7 @@ def tls_client(
         return None
     if not settings.tls_ca:
         raise ConfigurationError(
-            f"{peer} is reached through TLS, so tls_ca (--tls-ca, WINDLASS_TLS_CA) is needed: who "
+            f"{peer} is reached through TLS, so tls_ca (--tls-ca, ROPEWALK_TLS_CA) is needed: who "
             "signs the certificates of this cluster; those of the system's are not taken"
         )
     files = credential_files(settings, mutual=mode is SecurityMode.MTLS)
@@ -286,7 +286,7 @@ def find_refusal(client: TlsClient, address: str, timeout_s: float = PROBE_TIMEO
             receive_message(connection)
     except AccessError:
         raise
-    except (OSError, WindlassError):  # it closes, as expected, or cannot be reached
+    except (OSError, RopewalkError):  # it closes, as expected, or cannot be reached
         return
 
 
@@ -295,7 +295,7 @@ def receive_message(connection: Connection) -> session_pb2.ServerMessage:
 
     Raises:
         OSError: The connection is broken, or was closed.
-        WindlassError: The error with which the server ended the session.
+        RopewalkError: The error with which the server ended the session.
         RefusedError: The message cannot be parsed.
     """
     data = connection.receive()

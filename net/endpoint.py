@@ -1,6 +1,6 @@
 """Greetings: how every connection begins, on every kind of stream.
 
-The client sends :data:`~windlass.net.listener.MAGIC` (not in a tunnel, which is ours from its first
+The client sends :data:`~ropewalk.net.listener.MAGIC` (not in a tunnel, which is ours from its first
 byte) and a ``Hello``: which service it wants, who it is, which versions it runs. The service
 answers with a ``Welcome``, or with an error and the end of the connection.
 """
@@ -21,8 +21,8 @@ from ..core.errors import (
     ConfigurationError,
     ProtocolMismatchError,
     RefusedError,
+    RopewalkError,
     TooManyWorkersError,
-    WindlassError,
 )
 from ..core.files.trusted_folder import UnsafeFolderError, check_shared
 from ..core.process.rare_log import RareLog
@@ -140,7 +140,7 @@ class Endpoint:
         if not self._services:
             return
         # Not to be guessed, so that no other process can bind it before us.
-        name = f"@windlass-{secrets.token_hex(16)}"
+        name = f"@ropewalk-{secrets.token_hex(16)}"
         yield listen_unix(name, backlog)
         self.unix_sockets.append(name)
         if not self._settings.socket_dir:
@@ -157,7 +157,7 @@ class Endpoint:
         except OSError as error:
             raise ConfigurationError(
                 f"{self._task} cannot listen at {path} ({error.strerror or error}): socket_dir "
-                "(WINDLASS_SOCKET_DIR) must be a folder this user may write to, with a short path",
+                "(ROPEWALK_SOCKET_DIR) must be a folder this user may write to, with a short path",
                 task=self._task,
             ) from error
         self._socket_file = path, path.stat().st_ino
@@ -183,7 +183,7 @@ class Endpoint:
                 connection.cancel()
         try:
             kept = self._greeted(connection)
-        except WindlassError as error:
+        except RopewalkError as error:
             if isinstance(error, ProtocolMismatchError):  # to be mended here, maybe
                 self._refusals.warning("%s", error)
             _say(connection, error)
@@ -267,7 +267,7 @@ class Endpoint:
             if self._served >= self._max_sessions:
                 raise TooManyWorkersError(
                     f"{self._task} serves {self._served} connections already, so {peer} is "
-                    "refused; raise WINDLASS_MAX_SESSIONS there, or run fewer workers",
+                    "refused; raise ROPEWALK_MAX_SESSIONS there, or run fewer workers",
                     task=self._task,
                     limit="max_sessions",
                     value=self._max_sessions,
@@ -299,7 +299,7 @@ def _say_who(greeting: Greeting) -> bool:
     return False
 
 
-def refusal_frame(error: WindlassError) -> bytes:
+def refusal_frame(error: RopewalkError) -> bytes:
     """The frame that answers a greeting which is refused unread."""
     return frame_of(_failure(error))
 

@@ -107,7 +107,7 @@ class Forwarder:
 
 
 def through_gateway(address: str, ask_ticket: Callable[[float], bytes]) -> Connect:
-    """How :func:`~windlass.net.routes.open_routes` reaches a task, through its cluster's gateway.
+    """How :func:`~ropewalk.net.routes.open_routes` reaches a task, through its cluster's gateway.
 
     Args:
         address: The gateway's, host:port.

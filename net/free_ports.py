@@ -45,7 +45,7 @@ def _reserve(port: int) -> bool:
     """Reserve a port against other launchers; False if it is taken."""
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        reservation.bind(f"\0windlass-port-{port}")
+        reservation.bind(f"\0ropewalk-port-{port}")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
     except OSError:

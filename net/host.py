@@ -87,11 +87,11 @@ class TaskHost:
         settings: For bounds, the address to bind and the health port.
         calls: The methods of each service.
         guard: Admits callers.
-        sessions: Services of greeted connections; see :class:`~windlass.net.endpoint.Endpoint`.
+        sessions: Services of greeted connections; see :class:`~ropewalk.net.endpoint.Endpoint`.
         max_sessions: Most greeted connections at once, tunnels included.
         daemon: The process may end while calls are under way.
-        routed: Forwards connections; see :class:`~windlass.net.listener.Listener`.
-        is_replicated: See :class:`~windlass.net.health.Health`.
+        routed: Forwards connections; see :class:`~ropewalk.net.listener.Listener`.
+        is_replicated: See :class:`~ropewalk.net.health.Health`.
     """
 
     def __init__(

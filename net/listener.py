@@ -1,6 +1,6 @@
 """One port for everything: connections are accepted, and sorted by their first bytes.
 
-One thread accepts, sorts, and takes connections through TLS (:mod:`~windlass.net.caller`): ours get
+One thread accepts, sorts, and takes connections through TLS (:mod:`~ropewalk.net.caller`): ours get
 a thread when their greeting has come, gRPC's go to the server of calls. A connection that sends
 nothing, or does not complete its greeting, costs a descriptor until it is closed, and no thread.
 All of them together cost a share of the thread's time: beyond it, new connections wait in the
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ..core.errors import UnauthenticatedError, WindlassError
+from ..core.errors import RopewalkError, UnauthenticatedError
 from ..core.process.rare_log import RareLog
 from ..core.process.threads import new_thread, nobody_waits
 from .arrival import MAGIC, Arrival
@@ -52,7 +52,7 @@ class CallServer(Protocol):
         ...
 
     def accept(
-        self, stream: SocketStream | TlsStream, first: bytes, refusal: WindlassError | None
+        self, stream: SocketStream | TlsStream, first: bytes, refusal: RopewalkError | None
     ) -> None:
         """Serve a connection, or answer its calls with ``refusal``; owns it and does not wait."""
         ...
@@ -95,7 +95,7 @@ class Listener:
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
         routed: Callable[[socket.socket, bytes], None] | None = None,
         make_arrival: Callable[[], Arrival] = Arrival,
-        refusal: Callable[[WindlassError], Buffer] = lambda _: b"",
+        refusal: Callable[[RopewalkError], Buffer] = lambda _: b"",
     ) -> None:
         self.refused = 0
         self.tls: TlsServer | None = None

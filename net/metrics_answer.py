@@ -34,7 +34,7 @@ class _Answer(BaseHTTPRequestHandler):
     """One request, read from memory and answered into memory: waiting is the port's."""
 
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "windlass", ""
+    server_version, sys_version = "ropewalk", ""
 
     def setup(self) -> None:
         request, self.wfile, self._read = cast("Any", self.request)

@@ -1,8 +1,8 @@
 """A port where Prometheus reads a task's metrics, in plaintext, which cannot be used up.
 
 It has its own sockets and threads: probes, peers and steps do not wait for it, nor it for them. A
-client that sends nothing costs a descriptor (:mod:`~windlass.net.listener`), one that asks too
-often gets the page of a moment ago (:mod:`~windlass.net.metrics_page`).
+client that sends nothing costs a descriptor (:mod:`~ropewalk.net.listener`), one that asks too
+often gets the page of a moment ago (:mod:`~ropewalk.net.metrics_page`).
 """
 
 import logging

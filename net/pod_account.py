@@ -55,7 +55,7 @@ class PodAccount:
         """Read an object.
 
         Raises:
-            WindlassError: As :meth:`send`.
+            RopewalkError: As :meth:`send`.
         """
         text = self._request("GET", path, None, {})
         try:

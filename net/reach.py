@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import dataclass, replace
 
-from ..core.errors import WindlassError
+from ..core.errors import RopewalkError
 from ..core.settings import Settings
 from ..proto.v1 import session_pb2
 from .connection import Connection
@@ -59,7 +59,7 @@ def reach(
 
     Raises:
         PeerLostError: It cannot be reached.
-        WindlassError: It refused.
+        RopewalkError: It refused.
     """
     deadline = time.monotonic() + timeout_s
     findings = Findings(
@@ -170,7 +170,7 @@ def _upgrade_to_unix(
             raise ConnectionError(
                 f"another process has {name}; give each job a socket_dir of its own"
             )
-        except (OSError, WindlassError) as error:
+        except (OSError, RopewalkError) as error:
             # The first failure is reported: the other sockets are for special mounts.
             failure = failure or f"no Unix socket of it can be used: {error}"
     return None, failure

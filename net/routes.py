@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from ..core.errors import WindlassError
+from ..core.errors import RopewalkError
 from ..core.files.temporary import TemporaryFolder
 from ..core.process.threads import new_thread, nobody_waits
 from .relay import relay
@@ -69,7 +69,7 @@ class _Route:
         with client:
             try:
                 task = self.connect(5.0)
-            except (OSError, WindlassError) as error:
+            except (OSError, RopewalkError) as error:
                 log.debug("no way to a task: %s", error)
                 return
             with task:
@@ -87,7 +87,7 @@ def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
     Args:
         connects: How to connect, by address (host:port).
     """
-    folder = TemporaryFolder("windlass-routes", max_path_bytes=_MAX_PATH_BYTES)
+    folder = TemporaryFolder("ropewalk-routes", max_path_bytes=_MAX_PATH_BYTES)
     made: dict[str, _Route] = {}
     try:
         for number, (address, connect) in enumerate(connects.items()):

@@ -126,7 +126,7 @@ def _no_room(folder: Path, num_bytes: int, table: str, error: OSError) -> LimitE
     free = disk.f_bavail * disk.f_frsize
     return LimitExceededError(
         f"table {table!r} needs {num_bytes} bytes of {folder} (table_folder), where {free} are "
-        f"free: {error.strerror}; free some, set WINDLASS_TABLE_FOLDER to a larger disk, use more "
+        f"free: {error.strerror}; free some, set ROPEWALK_TABLE_FOLDER to a larger disk, use more "
         "ps, or lower the table's max_rows",
         table=table,
         limit="table_folder",

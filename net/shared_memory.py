@@ -98,7 +98,7 @@ class SharedSegment:
             OSError: The kernel refused.
         """
         whole = -(-(num_bytes + HEADER_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-        descriptor = os.memfd_create("windlass", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create("ropewalk", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, whole)
             segment = cls(descriptor, whole)

@@ -1,7 +1,7 @@
 """Byte streams: what a connection sends its frames over.
 
-One interface, a module per kind: :mod:`~windlass.net.unix`, :mod:`~windlass.net.tcp`,
-:mod:`~windlass.net.tunnel`. Flags of system calls, ``sendmsg`` and waiting for a socket stay in
+One interface, a module per kind: :mod:`~ropewalk.net.unix`, :mod:`~ropewalk.net.tcp`,
+:mod:`~ropewalk.net.tunnel`. Flags of system calls, ``sendmsg`` and waiting for a socket stay in
 :class:`SocketStream`, so that TLS can wrap a stream in one place.
 """
 

@@ -22,7 +22,7 @@ from .http2.served import ServedCall
 from .http2.stream import Http2Stream
 from .stream import Buffer, PolledStream, SocketStream
 
-METHOD = "/windlass.proto.v1.Tunnel/Open"
+METHOD = "/ropewalk.proto.v1.Tunnel/Open"
 WINDOW_BYTES = 8 * 1024 * 1024  # that may wait to be read; a chunk is far smaller
 _ROOM_BYTES = 4096  # in a message beside the chunk; more than enough
 _PREFIX = struct.Struct(">BI")
@@ -33,7 +33,7 @@ CheckAnswer = Callable[[Http2Stream], None]
 
 
 class TunnelStream:
-    """One end of a tunnel. See :class:`~windlass.net.stream.ByteStream`.
+    """One end of a tunnel. See :class:`~ropewalk.net.stream.ByteStream`.
 
     Args:
         link: The connection.

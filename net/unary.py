@@ -24,7 +24,7 @@ from .http2.served import ServedCall
 _MAX_AUTHORIZATION = 8192
 
 Servicer = Mapping[str, Callable[[Any, Visitor], Message]]
-"""Answers the methods of a service, by name; raises WindlassError or OSError to refuse."""
+"""Answers the methods of a service, by name; raises RopewalkError or OSError to refuse."""
 
 
 def servicer(service: ServiceDescriptor, implementation: object) -> Servicer:

@@ -40,7 +40,7 @@ class UnaryClient:
         *,
         wait_for_ready: bool = False,
     ) -> _Response:
-        """As :func:`~windlass.net.channel.invoke`, on this peer."""
+        """As :func:`~ropewalk.net.channel.invoke`, on this peer."""
         return invoke(
             method,
             request,

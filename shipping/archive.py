@@ -131,7 +131,7 @@ class _ArchiveStream:
         """An error about this package, or about one file of it."""
         where = f"package {self.short}" + ("" if name is None else f": {name[:200]!r}")
         return PackageError(
-            f"{where} {what}; nothing of it was unpacked. It was not made by this Windlass, or "
+            f"{where} {what}; nothing of it was unpacked. It was not made by this Ropewalk, or "
             "damaged",
             package=self.short,
         )
@@ -208,7 +208,7 @@ def _check_limit(value: int, limit: int, what: str, short: str) -> None:
     if value > limit:
         raise LimitExceededError(
             f"package {short} has {value} {what}, over the limit of {limit}; nothing of it was "
-            "unpacked. Send less, by lines in .windlassignore",
+            "unpacked. Send less, by lines in .ropewalkignore",
             package=short,
             value=value,
             limit=limit,

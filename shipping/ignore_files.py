@@ -2,7 +2,7 @@
 
 Pure. ``.gitignore`` means what it means to git, at every level: the last pattern that matches
 decides, the deepest file first, and below a folder that is left out nothing comes back. Two
-differences: ``.windlassignore`` has the same syntax and is read as if it stood at the end of the
+differences: ``.ropewalkignore`` has the same syntax and is read as if it stood at the end of the
 ``.gitignore`` beside it, so ``!vocabulary.txt`` there sends a file that git does not keep; and
 git's files outside the project (``core.excludesFile``, ``.git/info/exclude``) are not read.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathspec.patterns.gitignore import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-IGNORE_FILES = (".gitignore", ".windlassignore")  # later ones decide over earlier ones
+IGNORE_FILES = (".gitignore", ".ropewalkignore")  # later ones decide over earlier ones
 
 _NEVER_SENT = frozenset(
     {

@@ -21,7 +21,7 @@ _ENTRIES_PER_FILE = 20  # a project may have so many entries for each file that 
 def pack(folder: Path, limits: PackageLimits = LIMITS) -> Package:
     """Pack a project directory.
 
-    Left out are what ``.gitignore`` and ``.windlassignore`` files say, at every level
+    Left out are what ``.gitignore`` and ``.ropewalkignore`` files say, at every level
     (:mod:`.ignore_files`), and always ``.git``, virtual environments, ``__pycache__``, ``*.pyc``,
     ``.mypy_cache``, ``.pytest_cache``, ``node_modules`` and ``.ipynb_checkpoints``. What happens to
     links says :mod:`.project_files`. Memory: at most three times ``limits.max_bytes``. A file that
@@ -47,12 +47,12 @@ def pack(folder: Path, limits: PackageLimits = LIMITS) -> Package:
         raise ProjectTooLargeError(
             f"{root} has over {max_entries} files and folders, most of them left "
             "out; name the folder of the program alone, or leave out whole folders by lines like "
-            "'data/' in .windlassignore",
+            "'data/' in .ropewalkignore",
             limit=max_entries,
         )
     if not files:
         raise ProjectError(
-            f"{root} has no file to send: it is empty, or .gitignore and .windlassignore leave all "
+            f"{root} has no file to send: it is empty, or .gitignore and .ropewalkignore leave all "
             "of it out",
             path=root,
         )
@@ -79,7 +79,7 @@ def _content(file: ProjectFile, most: int) -> bytes:
     except OSError as error:
         raise ProjectError(
             f"{file.path} cannot be read: {error.strerror or error}; or leave it out by a line in "
-            ".windlassignore",
+            ".ropewalkignore",
             path=file.path,
         ) from error
 
@@ -106,7 +106,7 @@ def _check_bounds(root: Path, sizes: dict[str, int], limits: PackageLimits) -> N
     raise ProjectTooLargeError(
         f"{root} has {value} {unit}, over the limit of {limit}; most are in: "
         f"{', '.join(shares) or 'the folder itself'}. Leave out what the program does not need by "
-        "lines in .gitignore or .windlassignore; data is better read from where every worker finds "
+        "lines in .gitignore or .ropewalkignore; data is better read from where every worker finds "
         "it",
         value=value,
         limit=limit,

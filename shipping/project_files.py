@@ -54,7 +54,7 @@ def list_files(root: Path, *, max_entries: int) -> tuple[list[ProjectFile], bool
     except OSError as error:
         raise ProjectError(
             f"{error.filename or root} cannot be read: {error.strerror or error}; or leave it out "
-            "by a line in .windlassignore",
+            "by a line in .ropewalkignore",
             path=error.filename,
         ) from error
     return (found, False) if walk.cut else (_with_links(root, found, walk.links), True)
@@ -148,7 +148,7 @@ def _with_links(root: Path, found: list[ProjectFile], links: list[str]) -> list[
         raise ProjectError(
             f"{root} has links that do not lead to a file of the package: "
             f"{', '.join(refused[:_SHOWN])}{more}; put the files themselves there, or leave the "
-            "links out by a line in .windlassignore",
+            "links out by a line in .ropewalkignore",
             links=len(refused),
         )
     return sorted(found, key=lambda file: file.name.encode())

@@ -33,7 +33,7 @@ def unpack(data: bytes, digest: str, folder: Path, limits: PackageLimits = LIMIT
         data: The package.
         digest: Its name, from a trusted sender.
         folder: To be made; the one above it exists and is safe
-            (:mod:`~windlass.core.files.trusted_folder`).
+            (:mod:`~ropewalk.core.files.trusted_folder`).
         limits: Bounds.
 
     Raises:

@@ -4,7 +4,7 @@
 :func:`mismatches` is pure. The rules:
 
 - protocol: equal, or refused.
-- Windlass: the same minor version (0.1.2 and 0.1.7), or refused. What cannot be compared, as a
+- Ropewalk: the same minor version (0.1.2 and 0.1.7), or refused. What cannot be compared, as a
   source tree that was not installed, is a warning.
 - Python: the same minor version where closures are pickled, as bytecode of one is not that of
   another, or refused; where a script is sent, another one is a warning.
@@ -24,7 +24,7 @@ from ..core.versions import PROTOCOL, package_version
 from ..core.wire.bounds import shorten
 
 _LIBRARIES = ("numpy", "jax", "torch", "keras", "cloudpickle")
-_NAMES = ("protocol", "windlass", "python", *_LIBRARIES)
+_NAMES = ("protocol", "ropewalk", "python", *_LIBRARIES)
 _MAX_ROWS = 32  # of the table; the other side may send anything
 _MAX_BYTES = 40  # of a cell
 _MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
@@ -61,7 +61,7 @@ def own_environment() -> dict[str, str]:
     """Versions of this process, by name; libraries that are not installed are missing."""
     found = {
         "protocol": str(PROTOCOL),
-        "windlass": package_version(),
+        "ropewalk": package_version(),
         "python": platform.python_version(),
     }
     for name in _LIBRARIES:
@@ -155,7 +155,7 @@ def _compare(
     if name == "protocol":
         if here is not None and here == there:
             return None
-        return Severity.REFUSED, "the protocols differ: install the same windlass on both sides"
+        return Severity.REFUSED, "the protocols differ: install the same ropewalk on both sides"
     if here is None and name in _LIBRARIES:
         return None
     minor_here, minor_there = _minor(here), _minor(there)
@@ -163,10 +163,10 @@ def _compare(
         return None
     if there is None and name in _LIBRARIES:
         return Severity.WARNED, f"{name} is not installed there: install it if the job needs it"
-    if name == "windlass":
+    if name == "ropewalk":
         if minor_here is None or minor_there is None:
-            return Severity.WARNED, "whether the versions of windlass fit cannot be seen"
-        return Severity.REFUSED, "install the same minor version of windlass on both sides"
+            return Severity.WARNED, "whether the versions of ropewalk fit cannot be seen"
+        return Severity.REFUSED, "install the same minor version of ropewalk on both sides"
     if name == "python" and pickled:
         return (
             Severity.REFUSED,

@@ -46,7 +46,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {}
 
 
 def _metric(shown_by: str, name: str, text: str, *labels: str, counts: str = "") -> CatalogueEntry:
-    metric = CATALOGUE[name] = CatalogueEntry(f"windlass_{name}", text, labels, shown_by, counts)
+    metric = CATALOGUE[name] = CatalogueEntry(f"ropewalk_{name}", text, labels, shown_by, counts)
     return metric
 
 
@@ -68,7 +68,7 @@ _REPLICATED = "chief, of a job with replicas"
 TABLES = "ps, of tables that grow"  # TableCounters
 _FOLLOWED = "ps, of a job whose shares move"
 _CACHING = "workers, of tables with staleness_reads"
-_READERS = "readers (wl.embedding.Reader)"
+_READERS = "readers (rw.embedding.Reader)"
 
 TASK_INFO = _metric(
     _EVERY,

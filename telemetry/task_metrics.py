@@ -62,7 +62,7 @@ def task_samples(task: TaskId, job: str, *, draining: bool) -> Iterator[Sample]:
         draining: Whether the task was asked to end.
     """
     versions = _versions()
-    labels = (job, task.type, str(task.index), versions.windlass, versions.python)
+    labels = (job, task.type, str(task.index), versions.ropewalk, versions.python)
     yield Sample(TASK_INFO, 1, labels)
     yield Sample(DRAINING, draining)
 

@@ -60,7 +60,7 @@ import threading
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 STEPS, PACE_S = int(sys.argv[1]), float(sys.argv[2])
 WANTED = np.arange(4, dtype=np.float32)
@@ -71,12 +71,12 @@ def evaluate(values):
 
 
 def train():
-    strategy = wl.distribute.ParameterServerStrategy()
-    me = f"{wl.training.task_type()}:{strategy.task_index}"
+    strategy = rw.distribute.ParameterServerStrategy()
+    me = f"{rw.training.task_type()}:{strategy.task_index}"
     with strategy.scope():
-        w = wl.Variable(np.zeros(4, np.float32), name="w")
-        b = wl.Variable(np.zeros((), np.float32), name="b")
-    optimizer = wl.optimizers.SGD(0.05)
+        w = rw.Variable(np.zeros(4, np.float32), name="w")
+        b = rw.Variable(np.zeros((), np.float32), name="b")
+    optimizer = rw.optimizers.SGD(0.05)
     rng = np.random.default_rng(strategy.task_index)
     pause = threading.Event()
 
@@ -91,15 +91,15 @@ def train():
     while strategy.global_step < STEPS:
         loss = strategy.run(step)
         count += 1
-        wl.training.report(loss=loss, total_steps=STEPS)
+        rw.training.report(loss=loss, total_steps=STEPS)
         if count == 5:
             print(f"{me} has done {count} steps", flush=True)
         # HOOK
         pause.wait(PACE_S)
 
 
-if wl.training.is_evaluator():
-    wl.training.SidecarEvaluator(evaluate, poll_s=0.05).start()
+if rw.training.is_evaluator():
+    rw.training.SidecarEvaluator(evaluate, poll_s=0.05).start()
 else:
     train()
 """
@@ -183,8 +183,8 @@ def _take_more_examples(item: pytest.Function) -> None:
 
 @pytest.fixture
 def restored_logger() -> Iterator[logging.Logger]:
-    """Windlass's logger, put back after a test in which a command has set it up."""
-    logger = logging.getLogger("windlass")
+    """Ropewalk's logger, put back after a test in which a command has set it up."""
+    logger = logging.getLogger("ropewalk")
     before = (list(logger.handlers), logger.level, logger.propagate)
     yield logger
     logger.handlers[:], logger.propagate = before[0], before[2]
@@ -215,12 +215,12 @@ def no_process_left(
     mark = uuid4().hex
     monkeypatch.setenv(processes.MARK, mark)
     monkeypatch.setenv("PYTHONPATH", str(processes.ROOT / "src"))
-    for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("WINDLASS_"))]:
+    for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("ROPEWALK_"))]:
         monkeypatch.delenv(name, raising=False)
     if request.node.get_closest_marker("real_start") is not None:
         monkeypatch.setenv(processes.REAL_START, "1")
     if not os.environ.get(processes.REAL_START):
-        monkeypatch.setattr("windlass.launch.processes.process.subprocess", FORKING)
+        monkeypatch.setattr("ropewalk.launch.processes.process.subprocess", FORKING)
     yield mark
     # A reaped process may still be listed for a moment.
     deadline = time.monotonic() + scaled(1.0)
@@ -239,14 +239,14 @@ def no_process_left(
 def run_cli(
     no_process_left: str, tmp_path: Path
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_cli(*arguments, timeout_s=60, **environment)``: the ``windlass`` command, to
+    """``run_cli(*arguments, timeout_s=60, **environment)``: the ``ropewalk`` command, to
     its end.
     """
 
     def run(
         *arguments: str, timeout_s: float = 60, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        command = [*processes.WINDLASS, *arguments]
+        command = [*processes.ROPEWALK, *arguments]
         code, output, errors = processes.run(
             command, timeout_s=scaled(timeout_s), cwd=tmp_path, env={**os.environ, **environment}
         )
@@ -266,7 +266,7 @@ def start_cli(
         output = tmp_path / f"output-{len(started)}.txt"
         with output.open("wb") as stream:
             process = processes.start(
-                [*processes.WINDLASS, *arguments],
+                [*processes.ROPEWALK, *arguments],
                 cwd=tmp_path,
                 env={**os.environ, **environment},
                 stdout=stream,
@@ -305,9 +305,9 @@ def write_program(tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
-    from windlass.api import config  # tests of the launcher load no strategies
+    from ropewalk.api import config  # tests of the launcher load no strategies
 
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
     yield
     config.set_logical_cpu_devices(1)

@@ -2,15 +2,15 @@
 
 from page_table import PageTable
 
-from windlass.cluster.access.principal import ROLES
-from windlass.cluster.access.rights import RULES
+from ropewalk.cluster.access.principal import ROLES
+from ropewalk.cluster.access.rights import RULES
 
 
 def table() -> str:
     """The table in Markdown."""
     lines = [f"| what | {' | '.join(ROLES)} | |", f"|---|{':-:|' * len(ROLES)}---|"]
     for operation, rule in RULES.items():
-        name = operation.removeprefix("/windlass.proto.v1.").removeprefix("/grpc.health.v1.")
+        name = operation.removeprefix("/ropewalk.proto.v1.").removeprefix("/grpc.health.v1.")
         marks = ["x" if not rule.roles or role in rule.roles else "" for role in ROLES]
         notes = [
             text

@@ -42,10 +42,10 @@ class Day:
 
 def days_of(count: int, seed: int) -> list[Day]:
     """Run the example alone."""
-    import windlass as wl
+    import ropewalk as rw
 
     example = runpy.run_path(str(ROOT / "examples" / "clicks_by_day.py"))
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     embeddings = example["make_embeddings"](strategy, 0)
     days = []
     for day in range(count):
@@ -66,7 +66,7 @@ def draw(days: list[Day], target: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "windlass", "font.size": 9})
+    mpl.rcParams.update({"svg.hashsalt": "ropewalk", "font.size": 9})
     import matplotlib.pyplot as plt
 
     figure, (above, below) = plt.subplots(2, 1, figsize=(6, 4.6), sharex=True)

@@ -1,6 +1,6 @@
 """Draws the curves of event files as the SVG pictures of the documentation.
 
-    windlass local --workers 2 --ps 2 examples/gpt_torch.py -- --logdir runs/gpt
+    ropewalk local --workers 2 --ps 2 examples/gpt_torch.py -- --logdir runs/gpt
     python tools/curves.py runs/gpt docs/images/gpt.svg --tags loss test_loss --y "loss (nats)"
 
 Needs matplotlib and TensorBoard.
@@ -34,7 +34,7 @@ def draw(curves: dict[str, tuple[list[int], list[float]]], label: str, target: P
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "windlass", "font.size": 9, "path.simplify_threshold": 1})
+    mpl.rcParams.update({"svg.hashsalt": "ropewalk", "font.size": 9, "path.simplify_threshold": 1})
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 2.8))

@@ -18,7 +18,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parent.parent
 _ACCURACY = re.compile(r"accuracy (?:= )?(\d\.\d+)")
 _TIMEOUT_S = 300
-_LOCAL = ("-m", "windlass", "local", "--plain", "--workers", "2", "--ps", "2")
+_LOCAL = ("-m", "ropewalk", "local", "--plain", "--workers", "2", "--ps", "2")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Program:
         title: For people.
         path: Below ``examples``.
         backend: Keras' backend.
-        flags: Flags of ``windlass local``, beside workers and ps.
+        flags: Flags of ``ropewalk local``, beside workers and ps.
     """
 
     title: str
@@ -87,7 +87,7 @@ def draw(found: dict[str, tuple[float, float]], target: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "windlass", "font.size": 9})
+    mpl.rcParams.update({"svg.hashsalt": "ropewalk", "font.size": 9})
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6.4, 3.2))

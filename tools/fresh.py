@@ -7,7 +7,7 @@ this machine is given to it: how pip finds packages, certificates, the names of 
 
     python tools/fresh.py [shell command, in place of `make demo && make test`]
 
-The system is kept in ``$FRESH_DIR``, by default ``~/.cache/windlass-fresh``, and so is what pip has
+The system is kept in ``$FRESH_DIR``, by default ``~/.cache/ropewalk-fresh``, and so is what pip has
 downloaded; the user's home, the temporary files and every process end with the run. Needs root, for
 mounts of its own that nobody else sees.
 """
@@ -45,7 +45,7 @@ class CannotRunError(Exception):
 def main(words: list[str]) -> int:
     """Install the system unless it is there, and run the command in it; returns its exit code."""
     try:
-        folder = Path(os.environ.get("FRESH_DIR", "~/.cache/windlass-fresh")).expanduser().resolve()
+        folder = Path(os.environ.get("FRESH_DIR", "~/.cache/ropewalk-fresh")).expanduser().resolve()
         _check(folder)
         base = _system(folder)
         return _run(folder, base, " ".join(words) or COMMAND)
@@ -239,7 +239,7 @@ def _inside(base: Path, mounting: str, environment: Mapping[str, str], command: 
     }  # fmt: skip
     # bash stays the first process, which takes the ends of all whose parents are gone.
     steps = (
-        f"cd && git clone --quiet origin.git windlass && cd windlass && {{ {command}; }}\nexit $?"
+        f"cd && git clone --quiet origin.git ropewalk && cd ropewalk && {{ {command}; }}\nexit $?"
     )
     words = [
         "chroot", f"--userspec={USER}:{USER}", str(base), "env", "-i",

@@ -1,7 +1,7 @@
 """Generate the Python code of ``proto/v1/*.proto``, beside the .proto files.
 
 ``python tools/gen_protos.py`` writes what changed; ``--check`` writes nothing and fails if a
-committed file is stale. Generated code imports absolutely (``from windlass.proto.v1 import …``);
+committed file is stale. Generated code imports absolutely (``from ropewalk.proto.v1 import …``);
 between rooms we import relatively, so the imports are rewritten.
 """
 
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = "windlass/proto/v1"
+PACKAGE = "ropewalk/proto/v1"
 
 
 def generate(out: Path) -> None:
@@ -35,9 +35,9 @@ def generate(out: Path) -> None:
         sys.exit("protoc failed")
     for path in (out / PACKAGE).iterdir():
         text = path.read_text()
-        text = re.sub(r"^from windlass\.proto\.v1 import", "from . import", text, flags=re.M)
-        text = re.sub(r"^import windlass\.proto\.v1\.(\w+)$", r"from . import \1", text, flags=re.M)
-        text = re.sub(r"\bwindlass\.proto\.v1\.(\w+_pb2)\.", r"\1.", text)
+        text = re.sub(r"^from ropewalk\.proto\.v1 import", "from . import", text, flags=re.M)
+        text = re.sub(r"^import ropewalk\.proto\.v1\.(\w+)$", r"from . import \1", text, flags=re.M)
+        text = re.sub(r"\bropewalk\.proto\.v1\.(\w+_pb2)\.", r"\1.", text)
         path.write_text(text)
 
 

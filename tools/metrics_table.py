@@ -4,7 +4,7 @@ from itertools import groupby
 
 from page_table import PageTable
 
-from windlass.telemetry.catalogue import CATALOGUE
+from ropewalk.telemetry.catalogue import CATALOGUE
 
 
 def table() -> str:

@@ -7,7 +7,7 @@ and fails the run the next time (``second_try.py``).
 
 Every process of the run may keep the bytecode that it compiles, whatever PYTHONDONTWRITEBYTECODE
 says: without it, each worker of the run rewrites the assertions of 400 modules, half of what
-collecting costs, and each process of a cluster compiles Windlass. On a fresh checkout the tests are
+collecting costs, and each process of a cluster compiles Ropewalk. On a fresh checkout the tests are
 collected once beforehand, in as many parts as there are processors: workers that begin at once
 would all compile the same modules.
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _FAILED = 1  # pytest's exit code if tests have failed; others are errors of its use
 _NO_TESTS = 5
 _NEEDING = "--needing-more-than="
-_FAILURES = ROOT / ".pytest_cache/v/windlass/failures"  # written by tests/conftest.py
+_FAILURES = ROOT / ".pytest_cache/v/ropewalk/failures"  # written by tests/conftest.py
 
 
 def main(arguments: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 A run gets a terminal of its own (a pty), which pyte interprets and rich draws: ``terminal.svg`` as
 it looks while ``examples/digits`` runs, with the progress bar, and below at the end; ``status.svg``
-what ``windlass status`` says meanwhile; ``failure.svg`` a program with a mistake; ``resume.svg`` a
+what ``ropewalk status`` says meanwhile; ``failure.svg`` a program with a mistake; ``resume.svg`` a
 job that Ctrl-C has stopped, started again.
 
     python tools/terminal_picture.py
@@ -29,18 +29,18 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
-WINDLASS = [sys.executable, "-m", "windlass.launch.cli"]
-RUN = "windlass local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py"
-FAIL = "windlass local --workers 2 --ps 2 train.py"
-RESUME = "windlass local --workers 2 --ps 2 --model-dir runs/model train.py"
-STATUS = "windlass status runs/model"
+ROPEWALK = [sys.executable, "-m", "ropewalk.launch.cli"]
+RUN = "ropewalk local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py"
+FAIL = "ropewalk local --workers 2 --ps 2 train.py"
+RESUME = "ropewalk local --workers 2 --ps 2 --model-dir runs/model train.py"
+STATUS = "ropewalk status runs/model"
 MISTAKE = """\
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(3, np.float32), name="w")
+    w = rw.Variable(np.zeros(3, np.float32), name="w")
 
 
 def step(features, targets):
@@ -58,16 +58,16 @@ PART = 2 / 3  # of the steps: when the bar is drawn
 PACED = """\
 import time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros((3, 1), np.float32), name="w")
-optimizer = wl.optimizers.Adam(0.01)
+    w = rw.Variable(np.zeros((3, 1), np.float32), name="w")
+optimizer = rw.optimizers.Adam(0.01)
 while strategy.global_step < 1000:
     strategy.run(lambda: optimizer.apply_gradients([(w.read_value() - 1, w)]))
     loss = float(np.square(w.read_value() - 1).mean())
-    wl.training.report(loss=loss, total_steps=1000)
+    rw.training.report(loss=loss, total_steps=1000)
     time.sleep(0.03)
 """
 
@@ -150,22 +150,22 @@ def main() -> None:
         status: list[Text] = []
 
         def look_and_stop(pid: int) -> None:
-            _, lines, code = watch([*WINDLASS, *STATUS.split()[1:]], folder)
+            _, lines, code = watch([*ROPEWALK, *STATUS.split()[1:]], folder)
             must(code, 0, lines)
             status.extend(lines)
             os.kill(pid, signal.SIGINT)
 
-        middle, end, code = watch([*WINDLASS, *RUN.split()[1:]], folder)
+        middle, end, code = watch([*ROPEWALK, *RUN.split()[1:]], folder)
         must(code, 0, end)
         table = next(i for i, line in enumerate(end) if re.match(r"tasks?\b", line.plain))
         write_picture("terminal", RUN, [*middle, Text("⋮"), *end[table:]])
 
-        _, end, code = watch([*WINDLASS, *FAIL.split()[1:]], folder)
+        _, end, code = watch([*ROPEWALK, *FAIL.split()[1:]], folder)
         must(code, 1, end)
         write_picture("failure", FAIL, end)
 
         (Path(folder) / "train.py").write_text(PACED)
-        resume = [*WINDLASS, *RESUME.split()[1:]]
+        resume = [*ROPEWALK, *RESUME.split()[1:]]
         _, stopped, code = watch(resume, folder, look_and_stop, part=0.2)
         must(code, 143, stopped)
         write_picture("status", STATUS, status)

@@ -7,7 +7,7 @@ it; that
   alone needs TensorFlow (``make parity`` has it).
 - ``tf_notes.toml``, written by hand: what differs, and what to use instead of what is not here.
 
-Without ``--dump`` every name is looked up in windlass and the page is written. A name that is here,
+Without ``--dump`` every name is looked up in ropewalk and the page is written. A name that is here,
 takes the parameters TensorFlow's takes and has no note, is "same"; any other must have a note. So
 the page cannot promise what is not there, and no name is forgotten. ``--check`` writes nothing and
 fails if the file that would be written is stale.
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from windlass.core.public_face import Instead
+from ropewalk.core.public_face import Instead
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ROOT / "tools" / "tf_names.json"
@@ -88,13 +88,13 @@ WITHOUT_MEMBERS = ("tf.data.Options", "tf.train.CheckpointManager")
 
 # Where TensorFlow's modules are here, the longest first.
 MODULES = {
-    "tf.types.experimental.distributed": "windlass.distribute",
-    "tf.data.experimental": "windlass.data.experimental",
-    "tf.compat.v1.distribute": "windlass.distribute",
-    "tf.compat.v1.train": "windlass.train",
-    "tf.compat.v1": "windlass",
-    "tf.train": "windlass.train",
-    "tf": "windlass",
+    "tf.types.experimental.distributed": "ropewalk.distribute",
+    "tf.data.experimental": "ropewalk.data.experimental",
+    "tf.compat.v1.distribute": "ropewalk.distribute",
+    "tf.compat.v1.train": "ropewalk.train",
+    "tf.compat.v1": "ropewalk",
+    "tf.train": "ropewalk.train",
+    "tf": "ropewalk",
 }
 
 
@@ -366,8 +366,8 @@ def here_of(path: str) -> str:
 
 
 def find(path: str) -> Any:
-    """What has this name in windlass; None if nothing has, or if it says what to use instead."""
-    value: Any = importlib.import_module("windlass")
+    """What has this name in ropewalk; None if nothing has, or if it says what to use instead."""
+    value: Any = importlib.import_module("ropewalk")
     for part in path.split(".")[1:]:
         fields = getattr(value, "__dataclass_fields__", {}) if inspect.isclass(value) else {}
         if part in fields:
@@ -448,8 +448,8 @@ _HEAD = """\
 # The names of tf.distribute
 
 Every public name of `tf.distribute` and `tf.compat.v1.distribute` in TensorFlow {version}, and what
-belongs to them elsewhere, with its state here. `tf.distribute.X` is `wl.distribute.X`, after
-`import windlass as wl`; where another module has a name, its row says so.
+belongs to them elsewhere, with its state here. `tf.distribute.X` is `rw.distribute.X`, after
+`import ropewalk as rw`; where another module has a name, its row says so.
 
 - **same**: here, and takes what TensorFlow's takes.
 - **differs**: here; the note says what is not the same.
@@ -506,8 +506,8 @@ def _rows(path: str, full: bool, names: dict[str, Any], states: dict[str, State]
     title = f"`{path if full else path.rpartition('.')[2]}{told}`"
     if described.get("base"):
         title += f", a `{described['base'].rpartition('.')[2]}`"
-    moved = state.here.replace("windlass", "wl", 1)
-    if full and state.is_here and moved != path.replace("tf", "wl", 1):
+    moved = state.here.replace("ropewalk", "rw", 1)
+    if full and state.is_here and moved != path.replace("tf", "rw", 1):
         title += f", here `{moved}`"
     members = [name for name in names if name.rpartition(".")[0] == path]
     if not state.is_here:

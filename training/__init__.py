@@ -1,6 +1,6 @@
 """For training programs: progress, evaluation beside the job, and bridges to frameworks.
 
-As ``windlass.training`` it has the names that ``api/training.py`` lists. No module is called as a
+As ``ropewalk.training`` it has the names that ``api/training.py`` lists. No module is called as a
 framework is.
 """
 

@@ -32,7 +32,7 @@ Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 out."""
 
 PushBeside = Callable[[float | None], None]
-"""Pushes in the same step what is no array of the store, such as rows of ``wl.embedding``. Called
+"""Pushes in the same step what is no array of the store, such as rows of ``rw.embedding``. Called
 with the number that scales gradients of this process, or None for 1."""
 
 Kept = Callable[[], Mapping[str, Any]]
@@ -45,7 +45,7 @@ class ArrayStore(NamedArrays):
 
     ::
 
-        store = wl.training.ArrayStore({"w": w, "b": b}, wl.optimizers.Adam(1e-3), strategy)
+        store = rw.training.ArrayStore({"w": w, "b": b}, rw.optimizers.Adam(1e-3), strategy)
         values = store.pull()                      # {"w": …, "b": …}: read-only arrays
         store.push(gradients)                      # the same tree of gradients
 

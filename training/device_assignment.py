@@ -12,10 +12,10 @@ class DeviceAssignment:
 
     ::
 
-        assignment = wl.distribute.experimental.DeviceAssignment.build(
+        assignment = rw.distribute.experimental.DeviceAssignment.build(
             computation_shape=[1, 1, 1, 2], num_replicas=4
         )
-        strategy = wl.distribute.TPUStrategy(experimental_device_assignment=assignment)
+        strategy = rw.distribute.TPUStrategy(experimental_device_assignment=assignment)
 
     Args:
         topology: Accepted as TensorFlow's programs give it. Numbers of devices, in the order of

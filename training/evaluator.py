@@ -30,8 +30,8 @@ class SidecarEvaluator:
 
     ::
 
-        if wl.training.is_evaluator():
-            wl.training.SidecarEvaluator(evaluate).start()
+        if rw.training.is_evaluator():
+            rw.training.SidecarEvaluator(evaluate).start()
 
     Args:
         evaluate: Given all variables by name, returns metrics by name.
@@ -62,7 +62,7 @@ class SidecarEvaluator:
         if not self._model_dir:
             raise ConfigurationError(
                 "SidecarEvaluator needs checkpoint_dir, or model_dir as the other tasks have it "
-                "(--model-dir, or the variable WINDLASS_MODEL_DIR)"
+                "(--model-dir, or the variable ROPEWALK_MODEL_DIR)"
             )
         in_cluster = runtime is not None and not runtime.alone
         self._end = JobEnd(self._model_dir, settings, in_cluster=in_cluster)

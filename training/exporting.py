@@ -1,4 +1,4 @@
-"""``wl.training.export``: variables as a file of another framework, from checkpoints or live."""
+"""``rw.training.export``: variables as a file of another framework, from checkpoints or live."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ def export(
     prefix: str = "",
     overwrite: bool = False,
 ) -> list[str]:
-    """Write variables to a file, or a folder, that another framework reads without Windlass.
+    """Write variables to a file, or a folder, that another framework reads without Ropewalk.
 
     ``safetensors``: one file of arrays. ``torch``: a state_dict, for ``torch.load`` and a module's
     ``load_state_dict``. ``orbax``: a tree of dictionaries, for ``StandardCheckpointer().restore``.

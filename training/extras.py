@@ -11,7 +11,7 @@ def require(module: str, extra: str, what: str | None = None) -> ModuleType:
 
     Args:
         module: Module to import, e.g. ``torch``.
-        extra: Extra of Windlass that installs it.
+        extra: Extra of Ropewalk that installs it.
         what: What needs it, for the message; None: the bridge of the extra's name.
 
     Raises:
@@ -24,8 +24,8 @@ def require(module: str, extra: str, what: str | None = None) -> ModuleType:
         if error.name is not None and error.name.partition(".")[0] != top:
             raise  # it is there, and lacks something of its own
         raise MissingExtraError(
-            f"{what or f'windlass.training.{extra}'} needs {top}, which is not installed: "
-            f"pip install 'windlass[{extra}]'",
+            f"{what or f'ropewalk.training.{extra}'} needs {top}, which is not installed: "
+            f"pip install 'ropewalk[{extra}]'",
             module=top,
             extra=extra,
         ) from error

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NamedArrays(Shown):
-    """The arrays of a store, and their names; see :class:`~windlass.training.ArrayStore`.
+    """The arrays of a store, and their names; see :class:`~ropewalk.training.ArrayStore`.
 
     Args:
         arrays: First values, as a nested structure.

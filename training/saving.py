@@ -1,4 +1,4 @@
-"""Files of a training program, written by one task and whole: ``wl.training.save``.
+"""Files of a training program, written by one task and whole: ``rw.training.save``.
 
 Every worker runs the same program. Where each of them writes ``model.pt``, they write one file at
 the same time, and what is read later is a mixture of several.
@@ -24,7 +24,7 @@ def save(
 
     ::
 
-        wl.training.save("params.npz", lambda path: np.savez(path, **params))
+        rw.training.save("params.npz", lambda path: np.savez(path, **params))
 
     Every task may call this; on others than the chief it does nothing. What is there is replaced.
 

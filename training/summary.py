@@ -1,12 +1,12 @@
-"""``wl.summary``: scalars, histograms, images and texts for TensorBoard, as ``tf.summary`` has.
+"""``rw.summary``: scalars, histograms, images and texts for TensorBoard, as ``tf.summary`` has.
 
 ::
 
-    writer = wl.summary.create_file_writer("runs/mnist")
+    writer = rw.summary.create_file_writer("runs/mnist")
     with writer.as_default(step=strategy):
         for batch in batches:
             loss = strategy.run(step, args=(batch,))
-            wl.summary.scalar("loss", loss)
+            rw.summary.scalar("loss", loss)
 
 Every worker runs the same program, so by default only the chief writes (and an evaluator, which
 runs a part of its own), and of its replicas the first one. The functions take arrays of any
@@ -136,8 +136,8 @@ class _Default:
     step: Step
 
 
-_default: ContextVar[_Default | None] = ContextVar("windlass_summary_writer", default=None)
-_condition: ContextVar[Any] = ContextVar("windlass_record_if", default=True)
+_default: ContextVar[_Default | None] = ContextVar("ropewalk_summary_writer", default=None)
+_condition: ContextVar[Any] = ContextVar("ropewalk_record_if", default=True)
 
 
 def create_file_writer(
@@ -379,4 +379,4 @@ def _writes_here() -> bool:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.summary", globals())
+    __getattr__ = public_getattr("ropewalk.summary", globals())

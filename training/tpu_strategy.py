@@ -29,8 +29,8 @@ class TPUStrategy(Strategy):
 
     ::
 
-        strategy = wl.distribute.TPUStrategy()
-        state = wl.training.jax.TrainState(params, optax.adam(1e-3), strategy)
+        strategy = rw.distribute.TPUStrategy()
+        state = rw.training.jax.TrainState(params, optax.adam(1e-3), strategy)
 
         def step(batch):
             loss, gradients = loss_and_gradients(state.params, *batch)  # jitted

@@ -15,7 +15,7 @@ def worker_part(order: Any, strategy: Strategy | None = None) -> Any:
 
         rng = np.random.default_rng(0)  # the same permutations on all workers
         for _ in range(epochs):
-            order = wl.training.jax.worker_part(rng.permutation(len(x)), strategy)
+            order = rw.training.jax.worker_part(rng.permutation(len(x)), strategy)
             for first in range(0, len(order), batch_size):
                 batch = x[order[first : first + batch_size]]
 

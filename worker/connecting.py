@@ -1,4 +1,4 @@
-"""``wl.connect``: a program on a laptop or in a notebook, and its job on a standalone cluster.
+"""``rw.connect``: a program on a laptop or in a notebook, and its job on a standalone cluster.
 
 The job's ps, workers and leader run on the cluster; the chief's program runs here, and reaches all
 of them through the one address of the cluster's gateway.
@@ -26,7 +26,7 @@ from ..core.errors import (
     JoinTimeoutError,
     PeerLostError,
     PermissionDeniedError,
-    WindlassError,
+    RopewalkError,
     said_of,
 )
 from ..core.exit_codes import ExitCode
@@ -71,9 +71,9 @@ def connect(
 
     ::
 
-        with wl.connect("chief.example:2222", token="driver.token", ca="ca.pem") as cluster:
-            strategy = wl.distribute.ParameterServerStrategy(cluster.resolver)
-            coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+        with rw.connect("chief.example:2222", token="driver.token", ca="ca.pem") as cluster:
+            strategy = rw.distribute.ParameterServerStrategy(cluster.resolver)
+            coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
 
     The job ends with the block, with :meth:`ConnectedCluster.close`, or when this process has been
     silent for ``grace_s``. Each connection is a job of its own: it sees nothing of others.
@@ -91,7 +91,7 @@ def connect(
         name: Name of the job, for people.
         grace_s: Time that this process may be silent. Unit: seconds.
         timeout_s: Time limit for the cluster to answer and to have room. Unit: seconds.
-        settings: Further settings by name, as in ``WINDLASS_NAME`` variables.
+        settings: Further settings by name, as in ``ROPEWALK_NAME`` variables.
 
     Raises:
         ConfigurationError: This process belongs to a cluster already, or a setting is not valid.
@@ -140,7 +140,7 @@ class ConnectedCluster(Shown):
     """A job on a standalone cluster whose program is this process. Made by :func:`connect`.
 
     Attributes:
-        job: The job's id, for ``windlass jobs`` and ``windlass logs``.
+        job: The job's id, for ``ropewalk jobs`` and ``ropewalk logs``.
         resolver: Names the job's cluster, and this process as its chief.
     """
 
@@ -183,7 +183,7 @@ class ConnectedCluster(Shown):
                 job = self._client.follow(self.job, 0, wait_s=1.0, drives=True).job
         finally:
             if job.state != "running":  # it may begin later, without its driver
-                with contextlib.suppress(WindlassError):
+                with contextlib.suppress(RopewalkError):
                     self._client.stop(self.job, "its driver did not wait any longer")
         if job.state == "queued":
             raise JoinTimeoutError(
@@ -194,7 +194,7 @@ class ConnectedCluster(Shown):
         if job.state != "running":
             raise PeerLostError(
                 f"job {self.job} is {job.state} before this program could join it: {job.reason}; "
-                f"`windlass logs {self.job}` shows what its tasks have printed"
+                f"`ropewalk logs {self.job}` shows what its tasks have printed"
             )
         return job
 
@@ -248,7 +248,7 @@ class ConnectedCluster(Shown):
         """Wait for the end of the job's tasks, and stop those that do not end by themselves."""
         self._follower.join(_END_S)  # it ends with the job, and when the last lines are shown
         if self._follower.is_alive():
-            with contextlib.suppress(WindlassError):
+            with contextlib.suppress(RopewalkError):
                 self._client.stop(self.job, "its driver has left")
 
     def _keep_alive(self) -> None:

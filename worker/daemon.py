@@ -20,7 +20,7 @@ from ..core.errors import (
     JobDoneError,
     JobStoppedError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
 from ..core.exit_codes import ExitCode
 from ..core.process.loading import quick_loading
@@ -54,7 +54,7 @@ def run_task(
         arguments: The program's arguments.
 
     Raises:
-        WindlassError: The task could not start.
+        RopewalkError: The task could not start.
     """
     _watch_parent_death()
     report = take_error_report()
@@ -65,7 +65,7 @@ def run_task(
         settings = with_own_job(settings)
         run = partial(_run_program, program, arguments, report, watch) if program else None
         code = _run_role(task, settings, run, watch)
-    except WindlassError as error:
+    except RopewalkError as error:
         is_usual = isinstance(error, JobStoppedError | JobDoneError)  # the log has it
         if not is_usual and not report.write(f"{error.message}\n"):
             raise
@@ -84,7 +84,7 @@ def run_leader(task: ResolvedTask, settings: Settings) -> int:
     """Lead a job whose program runs elsewhere; returns the exit code.
 
     Raises:
-        WindlassError: The job cannot be led.
+        RopewalkError: The job cannot be led.
     """
     from .lead.outside_program import lead
 
@@ -126,7 +126,7 @@ def _run_role(
     if task.is_local and task.task.type != EVALUATOR:
         return _run_alone(task, settings, run)
     with quick_loading():
-        load_public_names("windlass.distribute")
+        load_public_names("ropewalk.distribute")
         own = task_of_role(task, settings)
     return run(own, settings)
 
@@ -170,7 +170,7 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
     from .closures import server  # noqa: F401
     from .closures.processes import ClosureProcesses
 
-    load_public_names("windlass.distribute")
+    load_public_names("ropewalk.distribute")
     return ClosureProcesses(
         lambda joined: _serve_closures(task, settings, joined), str(task.task)
     ).run()
@@ -197,7 +197,7 @@ def _run_alone(task: ResolvedTask, settings: Settings, run: "RunProgram") -> int
         from .data_plane.servers import ServersPlane
         from .job_task import JobTask
 
-        load_public_names("windlass.distribute")
+        load_public_names("ropewalk.distribute")
     ps = TaskId(PS, 0)
     server = PsServer(ps, settings.model_copy(update={"host": "127.0.0.1", **_NO_PORTS}))
     server.start("127.0.0.1:0")
@@ -255,7 +255,7 @@ def _watch_parent_death() -> None:
 
     The launcher holds the other end of a pipe, which closes with it.
     """
-    number = take_environment("WINDLASS_PARENT_DEATH_FD")
+    number = take_environment("ROPEWALK_PARENT_DEATH_FD")
     if not number.isdigit():
         return
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from functools import partial
 
-from ..core.errors import WindlassError
+from ..core.errors import RopewalkError
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.report import TaskEnd
 from ..core.states import Phase
@@ -31,7 +31,7 @@ class EvaluatorTask(JobTask):
         _, membership = self._client_of(chief_address, "")
         # The final checkpoint is to be evaluated even if its chief is gone by then.
         membership.on_lost = lambda error: log.debug("%s", error)
-        with contextlib.suppress(WindlassError):
+        with contextlib.suppress(RopewalkError):
             membership.join(still_wanted=self.check)
             self._membership = membership
 

@@ -2,7 +2,7 @@
 
 A task is its data plane (parameter servers, or a ring of workers in sync), its membership of a job,
 and the leadership of that job if it is the chief. The daemon runs one per process;
-``windlass.testing`` runs several in threads.
+``ropewalk.testing`` runs several in threads.
 """
 
 import logging
@@ -18,7 +18,7 @@ from ..client.ps.cut_marker import CutMarker
 from ..client.ps.snapshot import PsSnapshot, take_snapshot
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..core.errors import JobDoneError, JoinTimeoutError, PeerLostError, WindlassError
+from ..core.errors import JobDoneError, JoinTimeoutError, PeerLostError, RopewalkError
 from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskEnd, TaskReport
@@ -71,7 +71,7 @@ class JobTask(JobLink):
         self._leads = leads and task.is_chief
         self._serves = serves
         self._progress = TaskProgress()
-        self._pending: WindlassError | None = None
+        self._pending: RopewalkError | None = None
         self._was_asked_to_end = False
         self._is_running = True  # what it runs has not ended
         self._chief: ChiefClient | None = None
@@ -81,11 +81,11 @@ class JobTask(JobLink):
         self._leader: JobLeader | None = None
         self._first_steps: FirstSteps | None = None  # that this task has yet to wait for
         self._runtime: ClusterRuntime | None = None
-        self._on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+        self._on_interrupt: Callable[[RopewalkError], None] = lambda error: log.error("%s", error)
         self._interrupts = False
         self._metrics = MetricsPort(task.task, task.known_address, settings, self._samples)
 
-    def start(self, on_interrupt: Callable[[WindlassError], None] | None = None) -> ClusterRuntime:
+    def start(self, on_interrupt: Callable[[RopewalkError], None] | None = None) -> ClusterRuntime:
         """Join the job.
 
         Args:
@@ -227,7 +227,7 @@ class JobTask(JobLink):
             return False
         try:
             tasks = self._chief.status(timeout_s=1).tasks
-        except WindlassError:
+        except RopewalkError:
             return False
         return any(item.task == self.task.chief and item.state is State.DONE for item in tasks)
 
@@ -249,7 +249,7 @@ class JobTask(JobLink):
 
     # -- the end -----------------------------------------------------------------------------
 
-    def ask_to_end(self, error: WindlassError) -> None:
+    def ask_to_end(self, error: RopewalkError) -> None:
         """Have the program end at its next step; on a chief that does not return, the whole job.
 
         Where workers are in sync, the step is done and can be saved.
@@ -263,7 +263,7 @@ class JobTask(JobLink):
         if self._leader is not None and not (self._settings.chief_returns and self._is_running):
             self._leader.stop(error.message)
 
-    def interrupt(self, error: WindlassError) -> None:
+    def interrupt(self, error: RopewalkError) -> None:
         """End the program now: its calls to the servers fail with ``error``. Thread-safe."""
         self._pending = self._pending or error
         self._plane.abort(error)

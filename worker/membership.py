@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..client.chief.membership import Membership
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
+from ..core.errors import JobDoneError, JoinTimeoutError, RopewalkError
 from ..core.settings import Settings
 from ..core.states import Phase
 from ..core.task import Incarnation, TaskId
@@ -62,7 +62,7 @@ def raise_if_done(task: TaskId, settings: Settings, *, of_any_id: bool = False) 
 
     try:
         record = read_job_record(open_model_dir(settings.model_dir))
-    except (WindlassError, OSError):
+    except (RopewalkError, OSError):
         return
     if record.phase is Phase.DONE and (of_any_id or record.job == settings.job_id):
         raise JobDoneError(

@@ -1,6 +1,6 @@
 """A program that plain ``python`` started, as a task of its cluster.
 
-``windlass run`` joins the cluster and then runs the program. Here the program runs already: its
+``ropewalk run`` joins the cluster and then runs the program. Here the program runs already: its
 first strategy joins, a ps serves in the program's place, and what follows the program (telling the
 chief, waiting for the end of the job, the exit code) is done when the interpreter exits.
 """
@@ -20,7 +20,7 @@ from ..cluster.resolvers.launchers import environment_resolver
 from ..cluster.resolvers.resolved import ResolvedTask, resolve
 from ..cluster.resolvers.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
-from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
+from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, RopewalkError
 from ..core.process import optimizer_steps
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
@@ -41,13 +41,13 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
     """Join the cluster; None if this process is all of it. See ``distribute.program_cluster``.
 
     Raises:
-        WindlassError: TF_CONFIG, or what the launcher says, is not valid, or the task cannot join.
+        RopewalkError: TF_CONFIG, or what the launcher says, is not valid, or the task cannot join.
         SystemExit: This was a ps, and the job is over.
     """
     try:
         task = _task_of(resolver, synchronous=synchronous)
         settings = load_settings()
-    except WindlassError:
+    except RopewalkError:
         _this_process()  # from now on an uncaught error ends it with the error's exit code
         raise
     if task.is_local and task.task.type not in (EVALUATOR, PS):
@@ -110,8 +110,8 @@ def _warn_of_unshared_steps() -> None:
 @cache
 def _warn_of_model_dir(model_dir: str) -> None:
     log.warning(
-        "WINDLASS_MODEL_DIR=%s is not used: this process is alone, and nobody saves. Start the "
-        "program with `windlass run` to save and resume, or save from it with wl.train.Checkpoint",
+        "ROPEWALK_MODEL_DIR=%s is not used: this process is alone, and nobody saves. Start the "
+        "program with `ropewalk run` to save and resume, or save from it with rw.train.Checkpoint",
         model_dir,
     )
 
@@ -130,7 +130,7 @@ def check_python(version: tuple[int, ...]) -> None:
         name = ".".join(map(str, version))
         raise ConfigurationError(
             f"Python {name} starts no threads at the end of a program, which a task "
-            "needs to leave its job; start it by `windlass run`, or use Python 3.12.3 or later",
+            "needs to leave its job; start it by `ropewalk run`, or use Python 3.12.3 or later",
             python=version,
         )
 
@@ -178,5 +178,5 @@ def _this_process() -> _PlainProcess:
 
 
 def _log_unless_the_program_does(settings: Settings) -> None:
-    if not (logging.getLogger("windlass").handlers or logging.getLogger().handlers):
+    if not (logging.getLogger("ropewalk").handlers or logging.getLogger().handlers):
         set_up_logging(settings)

@@ -10,7 +10,7 @@ import threading
 
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..core.errors import RetryableError, WindlassError
+from ..core.errors import RetryableError, RopewalkError
 from ..core.process.threads import new_thread
 from ..core.settings import Settings
 from ..net.tcp import is_listening
@@ -82,7 +82,7 @@ class PsOffer:
         except RetryableError as error:
             log.debug("%s", error)
             return _PAUSE_S
-        except WindlassError as error:
+        except RopewalkError as error:
             log.error("the chief does not take this ps: %s", error)
             return _REFUSED_S
         finally:

@@ -12,8 +12,8 @@ from ..core.errors import (
     JobDoneError,
     JobStoppedError,
     RetryableError,
+    RopewalkError,
     TooManyWorkersError,
-    WindlassError,
 )
 from ..core.exit_codes import ExitCode
 from ..core.process import optimizer_steps
@@ -68,7 +68,7 @@ class RunningTask:
         """Join the cluster. SIGTERM and SIGINT ask the program to end from now on.
 
         Raises:
-            WindlassError: The task cannot join; the chief knows it if it can be reached.
+            RopewalkError: The task cannot join; the chief knows it if it can be reached.
         """
         handle_signals(self._stop, self._interrupter)
         try:
@@ -85,7 +85,7 @@ class RunningTask:
             if isinstance(error, JobDoneError):
                 log.info("%s", error.message)
                 self._task.finish(Ending(Outcome.DONE, ExitCode.DONE))
-            elif isinstance(error, WindlassError):
+            elif isinstance(error, RopewalkError):
                 # A worker too many is no fault of the job: it ends alone.
                 ends_alone = isinstance(error, RetryableError | TooManyWorkersError)
                 outcome = Outcome.LEFT if ends_alone else Outcome.FAILED

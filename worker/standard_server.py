@@ -1,4 +1,4 @@
-"""The standard server in a program of the user's: what ``windlass ps`` and ``windlass worker`` do.
+"""The standard server in a program of the user's: what ``ropewalk ps`` and ``ropewalk worker`` do.
 
 TensorFlow's programs begin with it: in the processes of workers and parameter servers they make a
 ``Server`` and wait for its end, in the chief's they make a strategy and a coordinator.
@@ -15,7 +15,7 @@ from ..cluster.resolvers.resolved import resolve
 from ..cluster.resolvers.simple import SimpleClusterResolver
 from ..cluster.roles import CHIEF, PS, WORKER
 from ..cluster.spec import ClusterSpec
-from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
+from ..core.errors import ConfigurationError, JobStoppedError, RopewalkError
 from ..core.process.threads import new_thread
 from ..core.settings import load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
@@ -47,11 +47,11 @@ class Server:
 
     ::
 
-        server = wl.distribute.Server(resolver.cluster_spec(), job_name="ps", task_index=0)
+        server = rw.distribute.Server(resolver.cluster_spec(), job_name="ps", task_index=0)
         server.join()
 
     It serves in threads of this process, from its construction until the job is over. Settings come
-    from ``WINDLASS_…`` variables; a ps needs ``WINDLASS_MODEL_DIR`` to save.
+    from ``ROPEWALK_…`` variables; a ps needs ``ROPEWALK_MODEL_DIR`` to save.
 
     Args:
         server_or_cluster_def: The cluster: a ClusterSpec, a dict of addresses, or a
@@ -146,7 +146,7 @@ class Server:
 
         Raises:
             SystemExit: The job did not end well; with the exit code of docs/exit-codes.md.
-            WindlassError: This task could not take part in it.
+            RopewalkError: This task could not take part in it.
         """
         handle_signals(self._stop)
         while not self._ended.wait(_POLL_S):
@@ -162,7 +162,7 @@ class Server:
     def _run(self, run: Callable[[], int]) -> None:
         try:
             self._code = int(run())
-        except WindlassError as error:
+        except RopewalkError as error:
             self._error = error
         self._ended.set()
 

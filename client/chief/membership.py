@@ -14,7 +14,7 @@ from ...core.errors import (
     JobStoppedError,
     JoinTimeoutError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
     said_of,
 )
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
@@ -72,9 +72,9 @@ class Membership:
         self.is_held = False  # after its first step this task waits for those of others
         self.who = Incarnation(task, 0)
         # Called once, from the heartbeat thread, when the program must be interrupted.
-        self.on_lost: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+        self.on_lost: Callable[[RopewalkError], None] = lambda error: log.error("%s", error)
         # Called once, from the heartbeat thread, when the program should end at its next step.
-        self.on_stopping: Callable[[WindlassError], None] = lambda error: None  # noqa: ARG005
+        self.on_stopping: Callable[[RopewalkError], None] = lambda error: None  # noqa: ARG005
         # Called from the heartbeat thread with the number of a cut that is to be joined, again and
         # again while it is under way.
         self.on_cut: Callable[[int], None] = lambda number: None  # noqa: ARG005
@@ -117,7 +117,7 @@ class Membership:
             f"{self.task.short}-heartbeat",
             partial(self._beat, heartbeat_s),
             failed=lambda error: self._lose(
-                WindlassError(f"{self.task} cannot send heartbeats any more: {said_of(error)}")
+                RopewalkError(f"{self.task} cannot send heartbeats any more: {said_of(error)}")
             ),
         )
         self._thread.start()
@@ -130,7 +130,7 @@ class Membership:
         if self.phase.is_over and not self._lost:
             # The chief stays until it has heard that everybody knows. That this was heard, too,
             # does not matter here.
-            with contextlib.suppress(WindlassError):
+            with contextlib.suppress(RopewalkError):
                 self._heartbeat(_CONFIRM_S)
 
     def _heartbeat(self, timeout_s: float) -> tuple[Phase, str]:
@@ -190,7 +190,7 @@ class Membership:
                         error,
                     )
                 continue
-            except WindlassError as error:
+            except RopewalkError as error:
                 self._lose(error)
                 return
             if is_away:
@@ -221,7 +221,7 @@ class Membership:
         elif phase is Phase.STOPPED:
             self.on_lost(JobStoppedError(f"{self.task} ends because the job was stopped: {reason}"))
 
-    def _lose(self, error: WindlassError) -> None:
+    def _lose(self, error: RopewalkError) -> None:
         if isinstance(error, FencedError):
             log.error("%s", error)
         self.phase, self.reason, self._lost = Phase.FAILED, str(error), True
@@ -264,7 +264,7 @@ class Membership:
                     phase, reason = self._chief.finish(
                         self.who, end, self._report(), timeout_s=_CALL_S
                     )
-        except WindlassError as error:
+        except RopewalkError as error:
             self._is_end_known = False
             log.warning("could not report the end to the chief: %s", error)
             return

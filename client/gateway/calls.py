@@ -122,7 +122,7 @@ class GatewayClient(UnaryClient):
 
         Raises:
             PeerLostError: No answer.
-            WindlassError: It is refused.
+            RopewalkError: It is refused.
         """
         total, held, piece, patience_s = len(data), 0, b"", 0.0
         while True:
@@ -162,7 +162,7 @@ class GatewayClient(UnaryClient):
 
         Raises:
             PeerLostError: No answer; the call may be repeated.
-            WindlassError: It is refused.
+            RopewalkError: It is refused.
         """
         answer = _retry(
             lambda: self._call(self._stub.Submit, request, "submit", _CALL_S), patience_s
@@ -230,7 +230,7 @@ class GatewayClient(UnaryClient):
 
         Raises:
             PeerLostError: No answer, or the task is not reached.
-            WindlassError: The gateway refuses.
+            RopewalkError: The gateway refuses.
         """
         request = gateway_pb2.OpenRouteRequest(job=job, destination=codec.task_to_wire(task))
         return self._call(self._stub.OpenRoute, request, "reach a task", timeout_s).ticket
@@ -240,7 +240,7 @@ class GatewayClient(UnaryClient):
 
         Raises:
             PeerLostError: No answer; repeat the call with the same numbers.
-            WindlassError: It is refused.
+            RopewalkError: It is refused.
         """
         return self._call(self._stub.Poll, request, "poll", request.wait_s + _MORE_S)
 

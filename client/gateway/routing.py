@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.task import TaskId
 from ...net.forwarding import through_gateway
 from ...net.routes import Connect, open_routes
@@ -24,7 +24,7 @@ def _way_to(client: GatewayClient, job: str, task: TaskId) -> Connect:
     def ask_ticket(timeout_s: float) -> bytes:
         try:
             return client.open_route(job, task, timeout_s)
-        except WindlassError as error:
+        except RopewalkError as error:
             raise ConnectionError(error.message) from error
 
     return through_gateway(client.address, ask_ticket)

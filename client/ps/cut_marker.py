@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation
 from ..chief.calls import ChiefClient
@@ -63,7 +63,7 @@ class CutMarker:
                 if marks or not again_s:
                     return
                 self._closing.wait(again_s)
-        except WindlassError as error:
+        except RopewalkError as error:
             log.debug("cut %d: %s", number, error)
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ class DistinctRows:
 class RowSums:
     """Sums of rows, worked out where they go.
 
-    See :class:`~windlass.core.arrays.gather_buffer.PayloadPart`.
+    See :class:`~ropewalk.core.arrays.gather_buffer.PayloadPart`.
 
     Attributes:
         values: shape ``(n, width)``.

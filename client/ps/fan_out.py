@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ...core.arrays.dtypes import total_bytes
-from ...core.errors import PeerLostError, WindlassError
+from ...core.errors import PeerLostError, RopewalkError
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.cut_marks import CutMark
@@ -48,7 +48,7 @@ class FanOut:
         self.closure: ClosureRun | None = None
         self._own_sequences = self.sequences
         self.counters = SessionCounters()
-        self.broken: WindlassError | None = None
+        self.broken: RopewalkError | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def enter_closure(self, closure: ClosureRun | None) -> None:
@@ -62,7 +62,7 @@ class FanOut:
         If one cannot be sent to, the answers of the others are read first.
 
         Raises:
-            WindlassError: A request was refused here.
+            RopewalkError: A request was refused here.
         """
         size = sum(request.value_bytes for request in requests.values())
         self.pushes += any(request.sequence for request in requests.values())
@@ -73,7 +73,7 @@ class FanOut:
                 self.peers[ps].send()
                 sent[ps] = request
                 self.counters.pushed += request.value_bytes
-        except WindlassError:
+        except RopewalkError:
             self.receive(sent, targets)
             raise
         except BaseException as error:
@@ -82,17 +82,17 @@ class FanOut:
 
     def receive(
         self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]
-    ) -> tuple[dict[int, PushResult], WindlassError | None]:
+    ) -> tuple[dict[int, PushResult], RopewalkError | None]:
         """Receive from all, large pulls at the same time; one that fails leaves no other unread.
 
         Returns:
             What each ps answered, and the first failure.
         """
 
-        def receive(ps: int) -> PushResult | WindlassError:
+        def receive(ps: int) -> PushResult | RopewalkError:
             try:
                 return self.peers[ps].receive(targets.get(ps, NO_TARGET))
-            except WindlassError as error:
+            except RopewalkError as error:
                 return error
 
         try:
@@ -102,9 +102,9 @@ class FanOut:
             self.break_off(error)
             raise
         results: dict[int, PushResult] = {}
-        failure: WindlassError | None = None
+        failure: RopewalkError | None = None
         for (ps, request), answer in zip(requests.items(), answers, strict=True):
-            if isinstance(answer, WindlassError):
+            if isinstance(answer, RopewalkError):
                 failure = failure or answer
                 if isinstance(answer, PeerLostError) and request.sequence:
                     self.break_off(answer)
@@ -128,7 +128,7 @@ class FanOut:
         """Tell all ps where a cut is; no step is under way.
 
         Raises:
-            WindlassError: One did not take it: the cut will be void.
+            RopewalkError: One did not take it: the cut will be void.
         """
 
         def mark(ps: int) -> None:
@@ -137,7 +137,7 @@ class FanOut:
 
         self._for_each(range(len(self.peers)), mark, _PARALLEL_BYTES + 1)
 
-    def abort(self, error: WindlassError) -> None:
+    def abort(self, error: RopewalkError) -> None:
         """Make a running and every later call raise ``error``. From any thread."""
         self.broken = error
         for peer in self.peers:

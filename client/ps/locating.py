@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...cluster.replication.reports import ShareLeader
 from ...core.backoff import attempts
-from ...core.errors import PeerLostError, WindlassError
+from ...core.errors import PeerLostError, RopewalkError
 from ...core.process.threads import new_thread
 from ..chief.calls import ChiefClient
 
@@ -100,6 +100,6 @@ class LeaderWatch:
                 log.debug("%s", error)
                 self._changes = 0  # a restarted chief counts anew
                 self._closing.wait(_PAUSE_S)
-            except WindlassError as error:
+            except RopewalkError as error:
                 log.warning("the chief does not say which ps lead: %s", error)
                 self._closing.wait(_REFUSED_S)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
-from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
+from ...core.errors import PeerLostError, RefusedError, RopewalkError, SegmentError
 from ...core.process.waiting import WaitLog
 from ...core.task import TaskId
 from ...core.wire import codec
@@ -240,7 +240,7 @@ class OpenSession:
 
         Raises:
             OSError: The connection broke.
-            WindlassError: The ps has ended the session.
+            RopewalkError: The ps has ended the session.
         """
         self._connection.deadline = time.monotonic() + self._timeout_s
         try:
@@ -251,7 +251,7 @@ class OpenSession:
             if size > most_bytes:
                 raise RefusedError(
                     f"{self._peer} announces {size} bytes in an answer to a reader, more than "
-                    f"max_step_bytes={most_bytes}; raise WINDLASS_MAX_STEP_BYTES here",
+                    f"max_step_bytes={most_bytes}; raise ROPEWALK_MAX_STEP_BYTES here",
                     peer=self._peer,
                 )
             values = memoryview(bytearray(size))
@@ -266,7 +266,7 @@ class OpenSession:
     # -- receiving ---------------------------------------------------------------------------
 
     def receive(self, target: PullTarget) -> PushResult:
-        """Finish the step sent last; see :meth:`~windlass.client.ps.peer.PsPeer.receive`.
+        """Finish the step sent last; see :meth:`~ropewalk.client.ps.peer.PsPeer.receive`.
 
         Raises:
             PeerLostError: The connection broke.
@@ -355,7 +355,7 @@ class OpenSession:
             self._give_up_memory(error.message)
             self._send_parts(self._sent, _gather(self._sent))
             return self._read_reply(self._sent, target)
-        except WindlassError:
+        except RopewalkError:
             # The ps may be reading the push yet: what comes next must not be written over it.
             if self._shared is not None:
                 self._shared.drop_segments()
@@ -381,7 +381,7 @@ class OpenSession:
             payload_bytes = reply.payload_bytes
             if reply.outcome_follows:
                 reply = self._next_reply()
-        except WindlassError:
+        except RopewalkError:
             self._connection.cancel()  # where the next answer begins is not known
             raise
         if request.pull is not None:

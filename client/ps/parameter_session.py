@@ -14,7 +14,7 @@ from typing import Any
 from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction
 from ...core.arrays.dtypes import Array, DType
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.rules.definitions import VariableDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
@@ -64,7 +64,7 @@ class ParameterSession:
         self._plans = PlanCache(self.peers, self.variables.place)
         self._feedback: ErrorFeedback | None = None
         self._under_way: PendingStep | None = None
-        self._unreported: WindlassError | None = None
+        self._unreported: RopewalkError | None = None
         self.rows = RowLookups(self, who, self.variables.place, self._plans)
         self.global_step = 0
 
@@ -99,7 +99,7 @@ class ParameterSession:
         self._closed.set()
         self._fan_out.close()
 
-    def abort(self, error: WindlassError) -> None:
+    def abort(self, error: RopewalkError) -> None:
         """Make a running and every later call raise ``error``. From any thread."""
         self._fan_out.abort(error)
 
@@ -113,7 +113,7 @@ class ParameterSession:
         """Whether a push now is no closure's, and changes no gradient on the way.
 
         Raises:
-            WindlassError: The session is broken.
+            RopewalkError: The session is broken.
         """
         self._fan_out.raise_if_broken()
         return self._fan_out.closure is None and self._feedback is None
@@ -302,7 +302,7 @@ class ParameterSession:
     def _send(self, pending: PendingStep) -> None:
         try:
             self._fan_out.send(pending.requests, pending.targets)
-        except WindlassError:
+        except RopewalkError:
             pending.plan.pool.forget()
             if self._feedback is not None:
                 self._feedback.forget()
@@ -340,7 +340,7 @@ class ParameterSession:
             mine.answer = StepResult(values, step, staleness)
             mine.buffer, mine.targets, mine.requests = None, {}, {}
 
-    def mark_reported(self, failure: WindlassError) -> None:
+    def mark_reported(self, failure: RopewalkError) -> None:
         """Mark a failure as already raised to the caller."""
         if self._unreported is failure:
             self._unreported = None
@@ -349,7 +349,7 @@ class ParameterSession:
         """Wait for the last step.
 
         Raises:
-            WindlassError: What went wrong with it, unless it was raised before.
+            RopewalkError: What went wrong with it, unless it was raised before.
         """
         with self.lock:
             self.wait()
@@ -362,7 +362,7 @@ class ParameterSession:
         """Make pushes as those of a closure, so that another attempt at it does not repeat them.
 
         Raises:
-            WindlassError: What went wrong with the last push, unless it was raised before.
+            RopewalkError: What went wrong with the last push, unless it was raised before.
         """
         with self.lock:
             self.wait()
@@ -401,7 +401,7 @@ class ParameterSession:
             self._after_last_step()
             # A ps that has a mark holds at most this long: whoever waits no longer is held no more.
             self._fan_out.mark_cut(number, hold_s)
-        except WindlassError as error:
+        except RopewalkError as error:
             log.debug("cut %d is not marked everywhere: %s", number, error)
             return False
         finally:

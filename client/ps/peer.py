@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import TaskId
@@ -101,7 +101,7 @@ class PsPeer(Protocol):
         """Tell the ps where a cut is; no step is under way.
 
         Raises:
-            WindlassError: It did not take the mark: the cut will be void.
+            RopewalkError: It did not take the mark: the cut will be void.
         """
         ...
 
@@ -113,7 +113,7 @@ class PsPeer(Protocol):
         """
         ...
 
-    def abort(self, error: WindlassError) -> None:
+    def abort(self, error: RopewalkError) -> None:
         """Make a running and every later call raise ``error``. From any thread."""
         ...
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...core.arrays.dtypes import Array
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.wire.steps import PullTarget, StepRequest
 from .pull_plans import PullPlan
 
@@ -32,7 +32,7 @@ class StepSender(Protocol):
         """Read the answer, unless it was read."""
         ...
 
-    def mark_reported(self, failure: WindlassError) -> None:
+    def mark_reported(self, failure: RopewalkError) -> None:
         """The caller was told of a failure."""
         ...
 
@@ -54,7 +54,7 @@ class PendingStep:
         self.targets = targets
         self.plan = plan
         self.answer: StepResult | None = None
-        self.failure: WindlassError | None = None
+        self.failure: RopewalkError | None = None
 
     def wait(self) -> None:
         """Wait for the answer; :meth:`result` says what it was. From any thread."""

@@ -24,7 +24,7 @@ from ...core.errors import (
     JoinTimeoutError,
     PeerLostError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
 )
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.settings import Settings
@@ -261,7 +261,7 @@ class ReaderSession:
             for ps, entries in wants.items():
                 _scatter(self._ask_kept(ps, read), [rows for _, _, rows in entries])
         finally:
-            with suppress(WindlassError):  # the next cut ends this one
+            with suppress(RopewalkError):  # the next cut ends this one
                 self._chief.release_cut(self._who, cut, timeout_s=_ANSWER_S)
         found: dict[str, Rows] = {n: (out[n], distinct[n].inverse) for n in out}
         return found, step, {who.task.short: mark.pushes for who, mark in marks.items()}

@@ -11,7 +11,7 @@ from ...cluster.access.principal import principal_of_task
 from ...cluster.replication.reports import ShareLeader
 from ...core.arrays.dtypes import Array
 from ...core.backoff import attempts
-from ...core.errors import LimitExceededError, PeerLostError, WindlassError
+from ...core.errors import LimitExceededError, PeerLostError, RopewalkError
 from ...core.process.waiting import WaitLog
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
@@ -43,7 +43,7 @@ _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below
 
 
 class RemotePs:
-    """See :class:`~windlass.client.ps.peer.PsPeer`.
+    """See :class:`~ropewalk.client.ps.peer.PsPeer`.
 
     Args:
         task: The ps.
@@ -80,7 +80,7 @@ class RemotePs:
         self._held_bytes = 0
         self._request_id = 0
         self._request: StepRequest | None = None
-        self._aborted: WindlassError | None = None
+        self._aborted: RopewalkError | None = None
         self._closing = threading.Event()
         self._wake = threading.Event()  # the share is led elsewhere, or the session is closed
 
@@ -167,7 +167,7 @@ class RemotePs:
             self._drop_session()
             raise PeerLostError(f"{self._peer} leads share {self._share} no more", peer=self._peer)
 
-    def abort(self, error: WindlassError) -> None:
+    def abort(self, error: RopewalkError) -> None:
         """Make a running and every later call raise ``error``."""
         self._aborted = error
         self._closing.set()
@@ -269,7 +269,7 @@ class RemotePs:
             raise PeerLostError(
                 f"the connection to {self._peer} broke: {error.strerror or error}", peer=self._peer
             ) from error
-        except WindlassError:  # the ps has ended the session
+        except RopewalkError:  # the ps has ended the session
             self._drop_session()
             raise
 
@@ -305,7 +305,7 @@ class RemotePs:
             raise LimitExceededError(
                 f"a step of {size} bytes to {self._peer} is over "
                 f"max_step_bytes={self._max_step_bytes}; "
-                "raise WINDLASS_MAX_STEP_BYTES on both sides, or spread the variables over more ps",
+                "raise ROPEWALK_MAX_STEP_BYTES on both sides, or spread the variables over more ps",
                 limit="max_step_bytes",
                 value=size,
                 task=self._task,

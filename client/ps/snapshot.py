@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.backoff import Backoff
-from ...core.errors import CutVoidError, PeerLostError, WindlassError
+from ...core.errors import CutVoidError, PeerLostError, RopewalkError
 from ...core.task import Incarnation
 from ...core.wire.cut_marks import Elements, Marks
 from ..chief.calls import ChiefClient
@@ -126,7 +126,7 @@ class _Values:
 def _release(chief: ChiefClient, who: Incarnation, number: int) -> None:
     try:
         chief.release_cut(who, number, timeout_s=_CALL_S)
-    except WindlassError:
+    except RopewalkError:
         return  # the next cut ends this one, and ps keep nothing for long that is not read
 
 

@@ -16,7 +16,7 @@ from ...core.errors import (
     LimitExceededError,
     PeerLostError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
     said_of,
 )
 from ...core.process.threads import new_thread
@@ -102,7 +102,7 @@ class LinkEvents(Protocol):
     def lost(self, link: WorkerLink) -> None:
         """The connection is lost."""
 
-    def refused(self, link: WorkerLink, error: WindlassError) -> None:
+    def refused(self, link: WorkerLink, error: RopewalkError) -> None:
         """The worker refuses, or cannot be used any more."""
 
 
@@ -178,7 +178,7 @@ class ClosureLink:
                 connection = self._connect()
             except (PeerLostError, OSError) as error:
                 waits.tick(self._peer, error)
-            except WindlassError as error:
+            except RopewalkError as error:
                 self._events.refused(self, error)
                 return
             else:
@@ -222,7 +222,7 @@ class ClosureLink:
                     "%s is lost: %s; its closures are run elsewhere",
                     self._peer,
                     said_of(error),
-                    exc_info=not isinstance(error, OSError | WindlassError),
+                    exc_info=not isinstance(error, OSError | RopewalkError),
                 )
         finally:
             with self._lock:
@@ -252,7 +252,7 @@ def receive_parts(
     if total > max_bytes:
         raise LimitExceededError(
             f"{connection.peer} sends {total} bytes for one closure, more than "
-            f"max_step_bytes={max_bytes}; send less, or raise WINDLASS_MAX_STEP_BYTES on both "
+            f"max_step_bytes={max_bytes}; send less, or raise ROPEWALK_MAX_STEP_BYTES on both "
             "sides",
             limit="max_step_bytes",
             value=total,

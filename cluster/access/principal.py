@@ -1,7 +1,7 @@
 """Who a caller is: a job, a role, and for tasks an index.
 
 Certificates carry a principal as a URI of their subject alternative name, in the form of SPIFFE:
-``spiffe://TRUST_DOMAIN/windlass/JOB/ROLE/INDEX``. Tokens carry it as the claims ``job``, ``role``
+``spiffe://TRUST_DOMAIN/ropewalk/JOB/ROLE/INDEX``. Tokens carry it as the claims ``job``, ``role``
 and ``index``.
 """
 
@@ -19,7 +19,7 @@ TASK_ROLES = (CHIEF, WORKER, PS, EVALUATOR)
 
 _MAX_INDEX = 2**31 - 1
 _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-_URI = re.compile(r"spiffe://(?P<domain>[^/]+)/windlass/(?P<rest>.+)")
+_URI = re.compile(r"spiffe://(?P<domain>[^/]+)/ropewalk/(?P<rest>.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Principal:
         parts = [self.job or "*", self.role]
         return "/".join(parts if self.index is None else [*parts, str(self.index)])
 
-    def uri(self, trust_domain: str = "windlass") -> str:
+    def uri(self, trust_domain: str = "ropewalk") -> str:
         """As certificates carry it."""
-        return f"spiffe://{trust_domain}/windlass/{self.path}"
+        return f"spiffe://{trust_domain}/ropewalk/{self.path}"
 
     def may_be(self, task: TaskId) -> bool:
         """Whether it may speak as ``task``."""
@@ -101,6 +101,6 @@ def principal_of_uri(uri: str) -> Principal:
     found = _URI.fullmatch(uri)
     if found is None:
         raise ConfigurationError(
-            f"{uri[:200]!r} is not spiffe://TRUST_DOMAIN/windlass/JOB/ROLE/INDEX"
+            f"{uri[:200]!r} is not spiffe://TRUST_DOMAIN/ropewalk/JOB/ROLE/INDEX"
         )
     return principal_of_path(found["rest"])

@@ -1,6 +1,6 @@
 """Who may do what: one table of every call and every operation of a session.
 
-``docs/security.md`` shows it, and :mod:`windlass.net.auth.guard` enforces it. Pure.
+``docs/security.md`` shows it, and :mod:`ropewalk.net.auth.guard` enforces it. Pure.
 """
 
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class Rule:
     audited: bool = False
 
 
-_PS = "windlass.proto.v1.ParameterServer"
-_CHIEF = "windlass.proto.v1.Chief"
-_GATEWAY = "windlass.proto.v1.Gateway"
+_PS = "ropewalk.proto.v1.ParameterServer"
+_CHIEF = "ropewalk.proto.v1.Chief"
+_GATEWAY = "ropewalk.proto.v1.Gateway"
 _UNKNOWN = Leadership()
 _NOBODY = Rule(frozenset({"nobody"}))
 _LEAD = Rule(_TRAIN, leads=True)
@@ -74,7 +74,7 @@ RULES: dict[str, Rule] = {
     f"/{_CHIEF}/JoinCut": _WRITE,
     f"/{_CHIEF}/TakeCut": Rule(_TRAIN | {READER}),
     f"/{_CHIEF}/ReleaseCut": Rule(_TRAIN | {READER}),
-    "/windlass.proto.v1.Collective/Probe": Rule(_TRAIN),
+    "/ropewalk.proto.v1.Collective/Probe": Rule(_TRAIN),
     f"/{_GATEWAY}/Poll": _NODE,
     f"/{_GATEWAY}/GetPackage": _NODE,
     f"/{_GATEWAY}/PutPackage": _DRIVE,
@@ -84,7 +84,7 @@ RULES: dict[str, Rule] = {
     f"/{_GATEWAY}/Stop": _AUDITED_DRIVE,
     f"/{_GATEWAY}/Scale": _AUDITED_DRIVE,
     f"/{_GATEWAY}/OpenRoute": _AUDITED_DRIVE,
-    "/windlass.proto.v1.Tunnel/Open": Rule(_READ | {PS}),
+    "/ropewalk.proto.v1.Tunnel/Open": Rule(_READ | {PS}),
     "/grpc.health.v1.Health/Check": Rule(frozenset()),
     "session ps": Rule(_READ),
     "session ring": Rule(_TRAIN),

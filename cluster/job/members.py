@@ -101,7 +101,7 @@ class Members(dict[TaskId, Member]):
         if not gone:
             raise TooManyWorkersError(
                 f"{task} is refused: {len(dynamic)} tasks take part that are not in the cluster of "
-                f"{self._chief}, as many as may (max_sessions); raise WINDLASS_MAX_SESSIONS on the "
+                f"{self._chief}, as many as may (max_sessions); raise ROPEWALK_MAX_SESSIONS on the "
                 "chief and the ps, or run fewer workers",
                 task=task,
                 limit="max_sessions",

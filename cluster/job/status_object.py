@@ -25,7 +25,7 @@ class JobSnapshot:
 
     Attributes:
         at: Time on the job's clock. Unit: seconds.
-        phase: As :class:`~windlass.core.states.Phase` has it.
+        phase: As :class:`~ropewalk.core.states.Phase` has it.
         reason: Why it has that phase; empty: nothing to say.
         step: Global step.
         goal_steps: The goal; 0: the program has none.

@@ -45,7 +45,7 @@ class WorkerReplicas:
                 f"workers have different numbers of devices: {self._first} {before} {self.count}, "
                 f"{worker} has {replicas}. A closure runs on any of them, so num_replicas_in_sync "
                 "must be the same on all: give each worker as many GPUs (CUDA_VISIBLE_DEVICES), or "
-                "as many logical devices (wl.config.set_logical_cpu_devices and "
+                "as many logical devices (rw.config.set_logical_cpu_devices and "
                 "set_logical_gpu_devices before it serves)",
                 task=worker,
             )

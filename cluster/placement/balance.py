@@ -38,4 +38,4 @@ def round_robin(sizes: Sequence[int], loads: Sequence[int], placed: int = 0) -> 
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.distribute.placement", globals())
+    __getattr__ = public_getattr("ropewalk.distribute.placement", globals())

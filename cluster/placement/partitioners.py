@@ -145,4 +145,4 @@ def parts_of(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtyp
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.distribute.partitioners", globals())
+    __getattr__ = public_getattr("ropewalk.distribute.partitioners", globals())

@@ -4,9 +4,9 @@ TF_CONFIG goes first, even if it is ``{}``, which says "this process alone". Wit
 environment of a task of a Slurm step, of a SageMaker job or of a Volcano Job counts, if that has
 several tasks: one process alone needs no cluster, and a shell inside an allocation is no task.
 
-Manifests that set ``WINDLASS_HOST_TEMPLATE`` have said everything, and go before those. What other
-launchers do not say comes from ``WINDLASS_REPLICAS`` (roles, where a launcher starts equal
-processes) and ``WINDLASS_PORT``, or from flags.
+Manifests that set ``ROPEWALK_HOST_TEMPLATE`` have said everything, and go before those. What other
+launchers do not say comes from ``ROPEWALK_REPLICAS`` (roles, where a launcher starts equal
+processes) and ``ROPEWALK_PORT``, or from flags.
 """
 
 import json
@@ -24,7 +24,7 @@ from .template_variables import HOST_TEMPLATE, REPLICAS, VariablesClusterResolve
 from .tf_config import TF_CONFIG, TFConfigClusterResolver
 from .volcano import INDICES, VolcanoClusterResolver, hosts_variable
 
-PORT = "WINDLASS_PORT"
+PORT = "ROPEWALK_PORT"
 
 
 def environment_resolver(
@@ -53,8 +53,8 @@ def launcher_resolver(
 
     Args:
         variables: Used instead of this process's environment; then no GPUs are set either.
-        replicas: Tasks per role; None: ``WINDLASS_REPLICAS``, or all are workers.
-        port: First port of a host; None: ``WINDLASS_PORT``, or the resolver's default.
+        replicas: Tasks per role; None: ``ROPEWALK_REPLICAS``, or all are workers.
+        port: First port of a host; None: ``ROPEWALK_PORT``, or the resolver's default.
         hostname: Host name of the machine or pod; None: this one's.
 
     Raises:
@@ -124,7 +124,7 @@ def _several_hosts(variables: Mapping[str, str]) -> bool:
 
 
 def read_port(variables: Mapping[str, str]) -> int | None:
-    """``WINDLASS_PORT``, if it is set.
+    """``ROPEWALK_PORT``, if it is set.
 
     Raises:
         ConfigurationError: It is no port.

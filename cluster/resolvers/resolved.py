@@ -87,7 +87,7 @@ class ResolvedTask:
         return [(task, self.address_of(task)) for task in self.spec.tasks()]
 
     def tf_config(self) -> str:
-        """As TF_CONFIG, in one line; what ``windlass run --print-tf-config`` prints."""
+        """As TF_CONFIG, in one line; what ``ropewalk run --print-tf-config`` prints."""
         cluster: dict[str, object] = dict(self.spec.as_dict())
         if self.evaluator:
             cluster[EVALUATOR] = [self.evaluator]
@@ -171,7 +171,7 @@ def _check_alone(
 ) -> None:
     """Refuse a task without a cluster that does not mean a process alone.
 
-    TensorFlow takes worker 0 for one. ``windlass worker`` is one of a cluster's.
+    TensorFlow takes worker 0 for one. ``ropewalk worker`` is one of a cluster's.
     """
     if kind in (None, WORKER) and not index and not is_command:
         return

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.process.accelerators import count_gpus
 from ...core.showing import Shown
 from ..spec import ClusterSpec
@@ -149,7 +149,7 @@ class ClusterResolver(Shown, ABC):
             kind, index = self.task_type, self.task_id
             place = {} if kind is None else {"task": f"{kind}:{index}"}
             return {"cluster": self.cluster_spec().as_dict(), **place}
-        except (WindlassError, ValueError, KeyError) as error:
+        except (RopewalkError, ValueError, KeyError) as error:
             return {"unknown": str(error)}
 
     def _found(self, name: str) -> Any:  # noqa: ARG002 - for subclasses

@@ -23,7 +23,7 @@ from .slurm import (
 )
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_OF_NODE = "WINDLASS_GPUS_OF_NODE"
+_OF_NODE = "ROPEWALK_GPUS_OF_NODE"
 """What ``CUDA_VISIBLE_DEVICES`` was before it was narrowed: the next resolver divides the same."""
 
 

@@ -3,9 +3,9 @@
 Manifests (``deploy/k8s``) give every pod of a job the same environment, so that any command can be
 the container's, ``python train.py`` too:
 
-- ``WINDLASS_REPLICAS``: tasks per role, as ``--replicas``.
-- ``WINDLASS_HOST_TEMPLATE``: addresses, as ``--host-template``.
-- ``WINDLASS_ROLE``: of this task.
+- ``ROPEWALK_REPLICAS``: tasks per role, as ``--replicas``.
+- ``ROPEWALK_HOST_TEMPLATE``: addresses, as ``--host-template``.
+- ``ROPEWALK_ROLE``: of this task.
 
 The index is found as for the flags. Workers may be added while a job with parameter servers runs,
 by a launcher that cannot change the environment of pods (an Indexed Job's template is fixed): so a
@@ -20,18 +20,18 @@ from ..roles import PS, TASK_TYPES, WORKER, canonical_type
 from ..spec import ClusterSpec
 from .template import INDEX_VARIABLES, TemplateClusterResolver, find_index, parse_replicas
 
-ROLE = "WINDLASS_ROLE"
-REPLICAS = "WINDLASS_REPLICAS"
-HOST_TEMPLATE = "WINDLASS_HOST_TEMPLATE"
-PS_SHARES = "WINDLASS_PS_SHARES"  # a setting of the task
+ROLE = "ROPEWALK_ROLE"
+REPLICAS = "ROPEWALK_REPLICAS"
+HOST_TEMPLATE = "ROPEWALK_HOST_TEMPLATE"
+PS_SHARES = "ROPEWALK_PS_SHARES"  # a setting of the task
 
 
 class VariablesClusterResolver(TemplateClusterResolver):
-    """The cluster of ``WINDLASS_REPLICAS`` and ``WINDLASS_HOST_TEMPLATE``.
+    """The cluster of ``ROPEWALK_REPLICAS`` and ``ROPEWALK_HOST_TEMPLATE``.
 
     Args:
         variables: The environment, in which the pattern is set.
-        replicas: Used instead of ``WINDLASS_REPLICAS``.
+        replicas: Used instead of ``ROPEWALK_REPLICAS``.
         hostname: Host name of the pod; None: this machine's.
 
     Raises:

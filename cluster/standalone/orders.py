@@ -16,7 +16,7 @@ class Start:
         attempt: 0 at first; a task that is started again keeps its address.
         tf_config: ``TF_CONFIG`` of the task.
         digest: Digest of the package; empty: there is none.
-        command: Arguments for the ``windlass`` command.
+        command: Arguments for the ``ropewalk`` command.
         settings: Settings of the task, by name.
     """
 

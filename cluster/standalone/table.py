@@ -233,7 +233,7 @@ class JobTable:
         if living:
             ids = ", ".join(each.id for each in living)
             raise RefusedError(f"several jobs are called {job!r}: {ids}; name one by its id")
-        raise RefusedError(f"there is no job {job[:70]!r}; `windlass jobs` lists them")
+        raise RefusedError(f"there is no job {job[:70]!r}; `ropewalk jobs` lists them")
 
     def stop(self, job: str, reason: str, *, kill: bool = False, now: float) -> StandaloneJob:
         """Ask a job to save and end, or end it at once.
@@ -268,7 +268,7 @@ class JobTable:
         if obstacle:
             raise RefusedError(
                 f"job {found.id} cannot have {ps} ps, for it would take {obstacle}; start nodes "
-                "with `windlass ps --standalone`, or wait until others have ended",
+                "with `ropewalk ps --standalone`, or wait until others have ended",
                 job=found.id,
             )
         self._take_ports([*again, *placed])

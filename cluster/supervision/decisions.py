@@ -2,7 +2,7 @@
 
 Events come in with their time, orders come out: what to signal, what to start again, what to show.
 There is no clock and no I/O, so a test can replay any history as plain data. Who asks says by a
-:class:`Policy` how long each stage takes and what is started again: ``windlass local`` ends a job
+:class:`Policy` how long each stage takes and what is started again: ``ropewalk local`` ends a job
 within five seconds, a standalone cluster gives its tasks time to write a large checkpoint.
 
 What the exit of a task means, and which task is to blame, is decided in :mod:`.exit_policy`.

@@ -1,6 +1,6 @@
 """Whether a job has failed: what the exit of one task means, and which task is to blame. Pure.
 
-Every launcher asks here: ``windlass local`` and a standalone cluster by way of
+Every launcher asks here: ``ropewalk local`` and a standalone cluster by way of
 :mod:`.supervision`, the status of a job on Kubernetes by itself.
 """
 

@@ -35,7 +35,7 @@ def commit_step(
     Raises:
         StorageError: The directory cannot be written, and that will not pass.
         PeerLostError: The directory cannot be written now.
-        WindlassError: ``write`` raised it.
+        RopewalkError: ``write`` raised it.
     """
     path = model_dir
     try:

@@ -33,7 +33,7 @@ def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = 
     out: this is for using a model, not for going on with training. A ``.safetensors`` file is put
     together from the pieces that ps have written, 4 MiB at a time, so tables may be larger than
     memory; an ``.npz`` takes memory for one variable at a time. The file appears whole or not at
-    all. ``wl.training.export`` writes other formats.
+    all. ``rw.training.export`` writes other formats.
 
     Args:
         checkpoint: Directory of the checkpoint.

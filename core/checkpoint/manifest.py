@@ -170,12 +170,12 @@ class Manifest(_Record):
         base: The whole checkpoint of which this is a delta; None: this one is whole.
     """
 
-    format: Literal["windlass-checkpoint"] = "windlass-checkpoint"
+    format: Literal["ropewalk-checkpoint"] = "ropewalk-checkpoint"
     version: Literal[1, 2, 3] = 2
     global_step: _Count
     final: bool = False
     saved_at: str = ""
-    windlass: str = ""
+    ropewalk: str = ""
     variables: dict[str, VariableRecord]
     tensors: tuple[TensorRecord, ...]
     files: dict[str, FileRecord] = {}
@@ -225,7 +225,7 @@ def parse_manifest(text: bytes, *, path: str) -> Manifest:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"
         raise CheckpointError(
-            f"{path} is no manifest of a Windlass checkpoint: {where}: {problem['msg']}. "
+            f"{path} is no manifest of a Ropewalk checkpoint: {where}: {problem['msg']}. "
             "It is truncated or foreign; remove its directory, or name another model_dir",
             path=path,
         ) from error

@@ -54,7 +54,7 @@ def manifest_of_parts(
         global_step=global_step,
         final=final,
         saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        windlass=own_versions().windlass,
+        ropewalk=own_versions().ropewalk,
         variables=variables,
         tensors=tuple(record for part in parts for record in part.tensors),
         files={name: record for part in parts for name, record in part.files.items()},

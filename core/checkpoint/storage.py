@@ -1,7 +1,7 @@
 """Whether a model directory can be written: tried before training, not found out after it.
 
 A cause that a restart would meet again, such as a missing permission or a full disk, is a
-:class:`~windlass.core.errors.StorageError`, whose exit code asks for no restart. Others, such as a
+:class:`~ropewalk.core.errors.StorageError`, whose exit code asks for no restart. Others, such as a
 file server that does not answer, may pass.
 """
 
@@ -14,8 +14,8 @@ from ..errors import (
     ConfigurationError,
     PeerLostError,
     RefusedError,
+    RopewalkError,
     StorageError,
-    WindlassError,
 )
 from ..files.trusted_folder import UnsafeFolderError
 from .file_systems import open_folder
@@ -107,7 +107,7 @@ def write_probe(folder: Folder, probe: str, writer: str) -> None:
         raise storage_error(error, folder.url, writer) from error
 
 
-def storage_error(error: OSError, path: str, writer: str) -> WindlassError:
+def storage_error(error: OSError, path: str, writer: str) -> RopewalkError:
     """The error for a directory that could not be written.
 
     Args:
@@ -145,7 +145,7 @@ def storage_error(error: OSError, path: str, writer: str) -> WindlassError:
     )
 
 
-def read_error(error: OSError, path: str) -> WindlassError:
+def read_error(error: OSError, path: str) -> RopewalkError:
     """The error for a file of a checkpoint that could not be read: damage, or not its fault."""
     if isinstance(error, UnsafeFileError):
         return CheckpointError(f"{path} {error.strerror}", path=path)

@@ -27,7 +27,7 @@ class Remover:
     """Removes folders in a thread that ends when none is left. Thread-safe.
 
     Args:
-        remove_for: The function of :mod:`~windlass.core.files.tree_removal`; tests replace it.
+        remove_for: The function of :mod:`~ropewalk.core.files.tree_removal`; tests replace it.
     """
 
     def __init__(self, remove_for: Callable[[float, Path], Remains | None] = remove_for) -> None:

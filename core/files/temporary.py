@@ -37,7 +37,7 @@ class TemporaryFolder:
     Thread-safe.
 
     Args:
-        kind: Start of its name, e.g. ``"windlass-node"``. A digest of this machine's name follows,
+        kind: Start of its name, e.g. ``"ropewalk-node"``. A digest of this machine's name follows,
             since machines may share a user's folders.
         max_path_bytes: Longest path of the folder: a Unix socket in it has 107 bytes at most.
 

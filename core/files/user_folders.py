@@ -12,14 +12,14 @@ from ..settings import read_environment
 
 
 def cache_folder() -> Path | None:
-    """``windlass`` in the user's cache folder, which may not be there yet; None: no home."""
+    """``ropewalk`` in the user's cache folder, which may not be there yet; None: no home."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 
 def _folder(variable: str, below_home: str) -> Path | None:
     if chosen := read_environment(variable):
-        return Path(chosen) / "windlass"
+        return Path(chosen) / "ropewalk"
     try:
-        return Path.home() / below_home / "windlass"
+        return Path.home() / below_home / "ropewalk"
     except RuntimeError:  # no HOME, and the system does not know the user
         return None

@@ -37,5 +37,5 @@ def warning() -> str:
         f"{', '.join(_names)} made steps, and none of them was shared: this process has trained "
         "alone, and the job's global step counts nothing of it. An optimizer of Keras shares what "
         "it trains if it or the model is made in strategy.scope(); one of PyTorch or optax if it "
-        "is handed to wl.training.torch.DistributedOptimizer or wl.training.jax (docs/bridges.md)"
+        "is handed to rw.training.torch.DistributedOptimizer or rw.training.jax (docs/bridges.md)"
     )

@@ -9,9 +9,9 @@ by that: the process ends with the exit code of the first error. So callbacks no
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import WindlassError
+from ..errors import RopewalkError
 
-_noted: list[WindlassError] = []  # at most one: the last
+_noted: list[RopewalkError] = []  # at most one: the last
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def noting_errors() -> Iterator[None]:
     """In a callback: note an error of ours that leaves it."""
     try:
         yield
-    except WindlassError as error:
+    except RopewalkError as error:
         _noted[:] = [error]
         raise
 
@@ -41,7 +41,7 @@ def first_error(error: BaseException) -> BaseException:
 
     It has the traceback of ``error``, which says where in the program it came out.
     """
-    if isinstance(error, WindlassError) or not isinstance(error, Exception):
+    if isinstance(error, RopewalkError) or not isinstance(error, Exception):
         return error
     text = str(error)
     for each in _noted:

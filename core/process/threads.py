@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ..errors import WindlassError, said_of
+from ..errors import RopewalkError, said_of
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def new_thread(name: str, work: Callable[[], object], *, failed: Failed) -> thre
         try:
             work()
         except BaseException as error:
-            ours = isinstance(error, WindlassError)
+            ours = isinstance(error, RopewalkError)
             log.error("the thread %s has failed: %s", name, said_of(error), exc_info=not ours)
             failed(error)
 

@@ -5,14 +5,14 @@
     Traceback (most recent call last):
       File "train.py", line 21, in <module>
         loss = strategy.run(step, args=(batch,))
-      … 6 calls inside windlass
+      … 6 calls inside ropewalk
       File "train.py", line 14, in step
         error = features @ w.read_value() - targets
     ValueError: matmul: …
 
 Between ``model.fit`` of a program and its own layers or callbacks lie frames of Keras, which Keras
 itself leaves out unless it is told not to (``keras.config.disable_traceback_filtering``): they are
-shown, though a frame of Windlass called them.
+shown, though a frame of Ropewalk called them.
 """
 
 import sys
@@ -24,7 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 
-from ..errors import WindlassError
+from ..errors import RopewalkError
 from ..terminal import terminal_text
 
 _OURS = str(Path(__file__).parents[2]) + "/"  # the package; its rooms are folders or links here
@@ -72,8 +72,8 @@ class _FoldedStack(traceback.StackSummary):
             group = [frame for _, frame in pairs]
             if kind == "python":
                 continue  # runpy and the import system, of which Python shows nothing either
-            if kind == "windlass":
-                lines.append(f"  … {_calls(len(group))} inside windlass\n")
+            if kind == "ropewalk":
+                lines.append(f"  … {_calls(len(group))} inside ropewalk\n")
                 continue
             left_out = len(group) - _MAX_FRAMES
             if left_out > 0:
@@ -89,7 +89,7 @@ def _calls(count: int) -> str:
 
 
 def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:
-    """What each frame belongs to. A library that Windlass called is "windlass", too, until the
+    """What each frame belongs to. A library that Ropewalk called is "ropewalk", too, until the
     program is called back; one that the program called is the program's. Keras is called on behalf
     of the program: it is "keras", with the libraries that it calls.
     """
@@ -97,10 +97,10 @@ def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:
     for frame in frames:
         name, before = frame.filename, kinds[-1] if kinds else ""
         if name.startswith("<frozen "):
-            kinds.append(before if before in ("windlass", "keras") else "python")
+            kinds.append(before if before in ("ropewalk", "keras") else "python")
         elif name.startswith(_OURS):
-            kinds.append("windlass")
-        elif before in ("windlass", "keras") and _is_library(name):
+            kinds.append("ropewalk")
+        elif before in ("ropewalk", "keras") and _is_library(name):
             kinds.append("keras" if _KERAS in name else before)
         else:
             kinds.append("program")
@@ -115,14 +115,14 @@ def _is_library(name: str) -> bool:
 def program_traceback(error: BaseException, program: str) -> str:
     """The traceback of an exception that left ``program``, from the program's first frame on.
 
-    An error of Windlass says what to do by itself: its frames below the program's last are left
+    An error of Ropewalk says what to do by itself: its frames below the program's last are left
     out, and so is the exception it was made from.
 
     Args:
         error: The exception.
         program: The program's file, as its frames name it.
     """
-    ours = isinstance(error, WindlassError)
+    ours = isinstance(error, RopewalkError)
     shown = traceback.TracebackException.from_exception(error)
     for part in _chained(shown):
         frames = list(part.stack)

@@ -25,7 +25,7 @@ class Initializer:
 
     ::
 
-        wl.Initializer("random_normal", seed=1, stddev=0.01)
+        rw.Initializer("random_normal", seed=1, stddev=0.01)
 
     ==================== ======================================= ==================================
     name                 arguments and their defaults            values

@@ -71,6 +71,6 @@ def rule_from_dict(fields: Mapping[str, Any]) -> UpdateRule:
         raise ValueError(
             f"this process knows no update rule {fields.get('name')!r}, only {', '.join(known)}; "
             "a rule of a program's own is registered in a module that the ps imports too, named by "
-            "WINDLASS_RULE_MODULES"
+            "ROPEWALK_RULE_MODULES"
         ) from None
     return make_rule(kind, fields)

@@ -3,7 +3,7 @@
 Whoever can send a message can write anything into it, and what is believed once is kept: a global
 step of 2**62 would name every later checkpoint, a generation of 2**64 - 1 would let no task
 register again. So numbers are compared with what is possible where messages become values
-(:mod:`~windlass.core.wire.codec`), before anything is stored or changed. A limit here is far beyond
+(:mod:`~ropewalk.core.wire.codec`), before anything is stored or changed. A limit here is far beyond
 what a real job reaches; limits that a job may reach are settings.
 """
 

@@ -39,7 +39,7 @@ from .steps import (
 )
 
 if sys.byteorder != "little":  # pragma: no cover
-    raise ImportError("windlass sends arrays as little-endian bytes; this machine is big-endian")
+    raise ImportError("ropewalk sends arrays as little-endian bytes; this machine is big-endian")
 
 # Of every step: looked up fast.
 _MAX_STEP, _MAX_INCREMENT = bounds.MAX_STEP, bounds.MAX_STEP_INCREMENT

@@ -1,4 +1,4 @@
-"""The table between Windlass's errors and gRPC's.
+"""The table between Ropewalk's errors and gRPC's.
 
 An error is sent as a ``google.rpc.Status`` with an :class:`ErrorDetail` (gRPC's rich error model),
 from which the receiver builds the same class. A failure without a detail comes from the transport
@@ -17,8 +17,8 @@ from .. import errors
 from .bounds import MAX_ERROR_BYTES, MAX_FIELD_BYTES, MAX_FIELDS, shorten
 
 # One row per class; a test checks that none is missing.
-STATUS_OF: dict[type[errors.WindlassError], int] = {
-    errors.WindlassError: code_pb2.INTERNAL,
+STATUS_OF: dict[type[errors.RopewalkError], int] = {
+    errors.RopewalkError: code_pb2.INTERNAL,
     errors.ConfigurationError: code_pb2.INVALID_ARGUMENT,
     errors.TFConfigError: code_pb2.INVALID_ARGUMENT,
     errors.ProjectError: code_pb2.INVALID_ARGUMENT,
@@ -87,7 +87,7 @@ def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
 
     Long texts are shortened: what is refused may hold anything, and gRPC drops metadata over 8 KiB.
     """
-    if isinstance(error, errors.WindlassError):
+    if isinstance(error, errors.RopewalkError):
         kept = list(error.fields.items())[:MAX_FIELDS]
         return errors_pb2.ErrorDetail(
             kind=type(error).__name__,
@@ -95,14 +95,14 @@ def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
             fields={name: shorten(value, MAX_FIELD_BYTES) for name, value in kept},
         )
     return errors_pb2.ErrorDetail(
-        kind=errors.WindlassError.__name__,
+        kind=errors.RopewalkError.__name__,
         message=shorten(f"{type(error).__name__}: {error}", MAX_ERROR_BYTES),
     )
 
 
-def from_detail(detail: errors_pb2.ErrorDetail) -> errors.WindlassError:
+def from_detail(detail: errors_pb2.ErrorDetail) -> errors.RopewalkError:
     """The error in a message; a class of a newer version becomes the base class."""
-    cls = _BY_NAME.get(detail.kind, errors.WindlassError)
+    cls = _BY_NAME.get(detail.kind, errors.RopewalkError)
     return cls(detail.message, **dict(detail.fields))
 
 
@@ -111,7 +111,7 @@ def to_bytes(error: Exception) -> bytes:
     return to_detail(error).SerializeToString()
 
 
-def from_bytes(data: bytes) -> errors.WindlassError:
+def from_bytes(data: bytes) -> errors.RopewalkError:
     """The error of :func:`to_bytes`."""
     return from_detail(errors_pb2.ErrorDetail.FromString(data))
 
@@ -119,7 +119,7 @@ def from_bytes(data: bytes) -> errors.WindlassError:
 def status_of(error: Exception) -> tuple[int, str, bytes]:
     """How a call ends with an error: gRPC's code, a message, a serialized ``google.rpc.Status``."""
     code = code_pb2.INTERNAL
-    if isinstance(error, errors.WindlassError):
+    if isinstance(error, errors.RopewalkError):
         code = STATUS_OF.get(type(error), code_pb2.INTERNAL)
     detail = to_detail(error)
     packed = any_pb2.Any()
@@ -128,7 +128,7 @@ def status_of(error: Exception) -> tuple[int, str, bytes]:
     return code, detail.message, bytes(status.SerializeToString())
 
 
-def from_rpc_error(failure: Any, *, peer: str, doing: str) -> errors.WindlassError:
+def from_rpc_error(failure: Any, *, peer: str, doing: str) -> errors.RopewalkError:
     """The error behind a failed call.
 
     Args:
@@ -142,7 +142,7 @@ def from_rpc_error(failure: Any, *, peer: str, doing: str) -> errors.WindlassErr
         if packed.Unpack(detail):
             return from_detail(detail)
     code = failure.code()
-    cls = _TRANSPORT.get(code.value[0], errors.WindlassError)
+    cls = _TRANSPORT.get(code.value[0], errors.RopewalkError)
     if _BUSY in (failure.details() or ""):
         cls = errors.PeerLostError  # it may have room a moment later
     return cls(

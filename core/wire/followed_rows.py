@@ -7,7 +7,7 @@ import numpy as np
 
 from ...proto.v1 import session_pb2
 from ..arrays.dtypes import Array
-from ..errors import WindlassError
+from ..errors import RopewalkError
 from . import error_table
 from .bounds import MAX_NAME_BYTES, check_count, check_text
 
@@ -64,7 +64,7 @@ class FollowAnswer:
     next: int = 0
     unknown: bool = False
     payload_bytes: int = 0
-    error: WindlassError | None = None
+    error: RopewalkError | None = None
 
 
 def within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:

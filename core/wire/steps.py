@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.dtypes import Array, DType
 from ..arrays.gather_buffer import PayloadPart
-from ..errors import WindlassError
+from ..errors import RopewalkError
 from ..rules.definitions import ShardDefinition
 from .closure_pushes import ClosureRun
 
@@ -263,7 +263,7 @@ class StepReply:
     global_step: int = 0
     staleness: int = 0
     duplicate: bool = False
-    error: WindlassError | None = None
+    error: RopewalkError | None = None
     changed: bytes = b""
     outcome_follows: bool = False
     values_in_segment: bool = False

@@ -17,12 +17,12 @@ fi
 signing=$(mktemp -d)
 trap 'rm -rf "$signing"' EXIT
 
-windlass certs init "$signing/ca" --days $days
+ropewalk certs init "$signing/ca" --days $days
 for role in chief ps worker evaluator; do
     # Tasks are dialled by their names in the network; the chief also through its published port.
-    windlass certs issue "$signing/ca" --job "$job" --role "$role" --days $days \
+    ropewalk certs issue "$signing/ca" --job "$job" --role "$role" --days $days \
         --host "$role-0" --host "$role-1" --host localhost --host 127.0.0.1 --out "$signing/$role"
-    windlass token new --job "$job" --role "$role" --days $days \
+    ropewalk token new --job "$job" --role "$role" --days $days \
         --key "$signing/signing.pem" --out "$signing/$role/token"
     cp "$signing/signing.pem.pub" "$signing/$role/token.pub"
     for file in tls.crt tls.key ca.crt token token.pub; do

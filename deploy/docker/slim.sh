@@ -3,7 +3,7 @@
 set -eu
 cd "$1"
 # numpy.testing imports one module of numpy's own tests.
-find . -depth -type d -name tests -not -path '*/windlass/*' -not -path '*/numpy/_core/*' \
+find . -depth -type d -name tests -not -path '*/ropewalk/*' -not -path '*/numpy/_core/*' \
     -exec rm -r {} +
 find . -path '*/numpy/_core/tests/*' -type f -not -name '_natype.py' -not -name '__init__.py' -delete
 find . -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name '*.a' \) \

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Gives the Python files of a folder times of whole seconds:
 #
-#   sh whole-seconds.sh /opt/windlass/lib
+#   sh whole-seconds.sh /opt/ropewalk/lib
 #
 # Layers of an image keep no fractions of them, and Numba compiles a kernel anew if its source has
 # another time than it had then.

@@ -132,7 +132,7 @@ def check_exists(name: str) -> str:
     if device not in (known := [*logical_cpu_devices(), *logical_gpu_devices()]):
         raise ValueError(
             f"there is no device {name!r} here; there are {', '.join(known)}. More logical ones "
-            "are made with wl.config.set_logical_cpu_devices and set_logical_gpu_devices"
+            "are made with rw.config.set_logical_cpu_devices and set_logical_gpu_devices"
         )
     return device
 
@@ -182,7 +182,7 @@ class on_device:  # noqa: N801 - used as a function, as `tf.device`
 
     def __init__(self, device_name: str | None) -> None:
         if callable(device_name):
-            raise RuntimeError("wl.device takes a device's name: functions of devices need a graph")
+            raise RuntimeError("rw.device takes a device's name: functions of devices need a graph")
         self._cleared = device_name is None
         is_task = isinstance(device_name, str) and _TASK.match(device_name) is not None
         self._device = None if device_name is None or is_task else canonical(device_name)

@@ -15,7 +15,7 @@ from .reductions import ReduceOp
 
 
 class ExtendedInterface(Protocol):
-    """The part of ``windlass.distribute.StrategyExtended`` that lower rooms use; see there."""
+    """The part of ``ropewalk.distribute.StrategyExtended`` that lower rooms use; see there."""
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class ExtendedInterface(Protocol):
 
 
 class StrategyInterface(Protocol):
-    """The part of ``windlass.distribute.Strategy`` that lower rooms use; see there."""
+    """The part of ``ropewalk.distribute.Strategy`` that lower rooms use; see there."""
 
     @property
     def extended(self) -> ExtendedInterface:

@@ -2,7 +2,7 @@
 
 from contextvars import ContextVar
 
-current_worker: ContextVar[int | None] = ContextVar("windlass_worker", default=None)
+current_worker: ContextVar[int | None] = ContextVar("ropewalk_worker", default=None)
 
 
 def experimental_get_current_worker_index() -> int:

@@ -1,5 +1,5 @@
 """The coordinator of TensorFlow 2's parameter-server training: one program, and workers that run
-what it schedules. As ``windlass.distribute.coordinator`` it has the names that
+what it schedules. As ``ropewalk.distribute.coordinator`` it has the names that
 ``api/coordinator.py`` lists.
 """
 

@@ -171,7 +171,7 @@ class ClosureRunner:
         if num_bytes > most:
             raise LimitExceededError(
                 f"the closure's result has {num_bytes} bytes, more than max_step_bytes={most}; "
-                "return less, or raise WINDLASS_MAX_STEP_BYTES on the workers and the chief",
+                "return less, or raise ROPEWALK_MAX_STEP_BYTES on the workers and the chief",
                 limit="max_step_bytes",
                 value=num_bytes,
             )
@@ -191,7 +191,7 @@ def _not_at_all(run: ClosureRun) -> AbstractContextManager[None]:  # noqa: ARG00
 
 class _WorkerPlace:
     """What names in pickles stand for on this worker. See
-    :class:`~windlass.distribute.coordinator.shipping.WorkerObjects`.
+    :class:`~ropewalk.distribute.coordinator.shipping.WorkerObjects`.
     """
 
     def __init__(self, runtime: ClusterRuntime, strategy: ParameterServerStrategy | None) -> None:

@@ -23,7 +23,7 @@ _making = threading.Lock()
 class ClusterCoordinator(Shown):
     """As ``tf.distribute.coordinator.ClusterCoordinator``.
 
-    Runs in the chief's program. Workers are started without a program (``windlass worker``); a
+    Runs in the chief's program. Workers are started without a program (``ropewalk worker``); a
     function that is scheduled runs on any of them, one at a time on each. There is one coordinator
     for a strategy: making it again gives the same one.
 
@@ -176,7 +176,7 @@ class ClusterCoordinator(Shown):
 
         Args:
             dataset_fn: Called on each worker, and again when one comes back; or a dataset, of which
-                each worker gets a copy. What a :class:`~windlass.data.Dataset` shuffles comes in an
+                each worker gets a copy. What a :class:`~ropewalk.data.Dataset` shuffles comes in an
                 order of each worker's own. It may not create variables: then closures that use the
                 dataset raise a ValueError.
 

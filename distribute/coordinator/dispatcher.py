@@ -1,4 +1,4 @@
-"""Sends closures as :mod:`~windlass.cluster.job.closure_queue` decides, and hands out results."""
+"""Sends closures as :mod:`~ropewalk.cluster.job.closure_queue` decides, and hands out results."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from ...core.errors import (
     DeadlineExceededError,
     JoinTimeoutError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
     said_of,
 )
 from ...core.process.threads import new_thread
@@ -67,8 +67,8 @@ class Dispatcher:
 
     Args:
         strategy: The coordinator's.
-        redispatch_after_s: See :class:`~windlass.cluster.job.closure_queue.ClosureQueue`.
-        replicas_read: See :class:`~windlass.cluster.job.worker_replicas.WorkerReplicas`.
+        redispatch_after_s: See :class:`~ropewalk.cluster.job.closure_queue.ClosureQueue`.
+        replicas_read: See :class:`~ropewalk.cluster.job.worker_replicas.WorkerReplicas`.
 
     Attributes:
         told: Functions and resources.
@@ -102,9 +102,9 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)  # of closures
         self._closures: dict[int, _OpenClosure] = {}
-        self._failures: dict[int, WindlassError] = {}  # of workers that will never be there
+        self._failures: dict[int, RopewalkError] = {}  # of workers that will never be there
         self._replicas = WorkerReplicas(replicas_read)
-        self._unequal: WindlassError | None = None  # what they have; from then on nothing is begun
+        self._unequal: RopewalkError | None = None  # what they have; from then on nothing is begun
         self._join_timeout_s = runtime.settings.join_timeout_s
         self._ticks: threading.Thread | None = None
         self._looks_at_time = redispatch_after_s < math.inf
@@ -215,7 +215,7 @@ class Dispatcher:
         """Wait for a change; the caller holds the lock.
 
         Raises:
-            WindlassError: The job is over, or no worker will ever be there.
+            RopewalkError: The job is over, or no worker will ever be there.
         """
         self._changed.wait(_LOOK_S)
         self._check()
@@ -246,7 +246,7 @@ class Dispatcher:
 
     def _failed(self, error: BaseException) -> None:
         """Deadlines are no longer checked: threads that wait get the reason."""
-        why = WindlassError(f"{self._who.task}: no deadline counts any more: {said_of(error)}")
+        why = RopewalkError(f"{self._who.task}: no deadline counts any more: {said_of(error)}")
         with self._changed:
             self._failures = dict.fromkeys(self._links, why)
             for number in list(self._closures):
@@ -256,7 +256,7 @@ class Dispatcher:
     # -- the links' --------------------------------------------------------------------------
 
     def ready(self, link: WorkerLink) -> None:
-        """See :class:`~windlass.client.worker.closure_link.LinkEvents`."""
+        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`."""
         with self._changed:
             self._unequal = self._unequal or self._replicas.joined(link.worker, link.replicas)
             if self._unequal is not None:  # the queue keeps it: it is never taken
@@ -267,13 +267,13 @@ class Dispatcher:
         self._carry_out(todo)
 
     def lost(self, link: WorkerLink) -> None:
-        """See :class:`~windlass.client.worker.closure_link.LinkEvents`."""
+        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`."""
         with self._changed:
             todo = self._plan(self._queue.worker_lost(link.worker.index, time.monotonic()))
         self._carry_out(todo)
 
-    def refused(self, link: WorkerLink, error: WindlassError) -> None:
-        """See :class:`~windlass.client.worker.closure_link.LinkEvents`."""
+    def refused(self, link: WorkerLink, error: RopewalkError) -> None:
+        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`."""
         with self._changed:
             self._failures[link.worker.index] = error
             if len(self._failures) == len(self._links):  # no result will come
@@ -283,7 +283,7 @@ class Dispatcher:
     def answered(
         self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
     ) -> None:
-        """See :class:`~windlass.client.worker.closure_link.LinkEvents`.
+        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`.
 
         Raises:
             RefusedError: It is no answer to anything.
@@ -301,7 +301,7 @@ class Dispatcher:
         else:
             try:
                 value = from_parts(answer.structure, parts)
-            except WindlassError as refused:
+            except RopewalkError as refused:
                 error = refused
         with self._changed:
             now = time.monotonic()

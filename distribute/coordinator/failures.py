@@ -2,7 +2,7 @@
 
 import builtins
 
-from ...core.errors import ClosureError, OutOfRangeError, WindlassError
+from ...core.errors import ClosureError, OutOfRangeError, RopewalkError
 from ...core.process.tracebacks import program_traceback
 from ...core.terminal import terminal_text
 from ...core.wire.error_table import from_detail, to_detail
@@ -26,14 +26,14 @@ def describe(error: BaseException) -> session_pb2.ClosureFailure:
         type=type(error).__name__,
         message=message[:_MAX_CHARACTERS],
         traceback=program_traceback(error, "")[-_MAX_CHARACTERS:],
-        detail=to_detail(error) if isinstance(error, WindlassError) else None,
+        detail=to_detail(error) if isinstance(error, RopewalkError) else None,
     )
 
 
 def rebuild(failure: session_pb2.ClosureFailure, worker: str) -> Exception:
     """The exception to raise where the closure was scheduled.
 
-    An exception of Python or of Windlass has its own class, any other is a ClosureError. The
+    An exception of Python or of Ropewalk has its own class, any other is a ClosureError. The
     worker's traceback is a note on it. Both have nothing that a terminal would obey.
 
     Args:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalWorker:
-    """See :class:`~windlass.client.worker.closure_link.ClosureLink`.
+    """See :class:`~ropewalk.client.worker.closure_link.ClosureLink`.
 
     Args:
         strategy: The coordinator's, which closures use as well.

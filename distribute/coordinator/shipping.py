@@ -213,7 +213,7 @@ def _own_modules(count: int) -> list[ModuleType]:  # noqa: ARG001 - another one:
 def _is_own(module: ModuleType) -> bool:
     """Whether a module is the program's, and neither installed nor Python's."""
     path, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
-    if not path or name.partition(".")[0] in ("windlass", "__main__", "__mp_main__"):
+    if not path or name.partition(".")[0] in ("ropewalk", "__main__", "__mp_main__"):
         return False
     if not sys.argv or not sys.argv[0]:
         return False

@@ -1,4 +1,4 @@
-"""Datasets, and how they are divided: ``wl.data`` has the names that ``api/data.py`` lists."""
+"""Datasets, and how they are divided: ``rw.data`` has the names that ``api/data.py`` lists."""
 
 from typing import TYPE_CHECKING
 

@@ -342,7 +342,7 @@ class Dataset(StreamMethods, Shown):
             TypeError: They are no :class:`Options`.
         """
         if not isinstance(options, Options):
-            raise TypeError(f"`options` must be wl.data.Options, got {type(options).__name__}")
+            raise TypeError(f"`options` must be rw.data.Options, got {type(options).__name__}")
         policy = options.experimental_distribute.auto_shard_policy
         policy = self._policy if policy is AutoShardPolicy.AUTO else policy
         return Dataset(self.node, self.passes, policy)

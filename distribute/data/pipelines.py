@@ -169,7 +169,7 @@ def _files_of(node: DatasetNode, workers: int) -> tuple[str, ...]:
     if files is None:
         raise ValueError(
             "AutoShardPolicy.FILE: the dataset does not read files; make it with "
-            "wl.data.from_files, or use the policy DATA"
+            "rw.data.from_files, or use the policy DATA"
         )
     if len(files) < workers:
         raise ValueError(

@@ -279,8 +279,8 @@ class StreamMethods:
     snapshot = Instead(
         "`cache` keeps elements in memory; np.save and `from_files` keep them in files"
     )
-    save = Instead("np.savez of its elements, and `wl.data.from_files(paths, read)` to read them")
-    load = Instead("`wl.data.from_files(paths, read)`, where `read` gives the elements of a file")
+    save = Instead("np.savez of its elements, and `rw.data.from_files(paths, read)` to read them")
+    load = Instead("`rw.data.from_files(paths, read)`, where `read` gives the elements of a file")
     fingerprint = Instead("hash what the dataset is made of")
 
     # -- where it begins ---------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Embedding tables of several features, looked up and trained together. ``wl.embedding``."""
+"""Embedding tables of several features, looked up and trained together. ``rw.embedding``."""

@@ -103,7 +103,7 @@ class TableConfig:
             self._check(name, value is None or _is_whole(value, 1), "an int, at least 1, or None")
         self._check("combiner", self.combiner in COMBINERS, f"one of {', '.join(COMBINERS)}")
         is_known = isinstance(self.initializer, Initializer | str | None)
-        self._check("initializer", is_known, "a wl.Initializer, the name of one, or None")
+        self._check("initializer", is_known, "a rw.Initializer, the name of one, or None")
         is_known = isinstance(self.admission, Admission | None)
         self._check("admission", is_known, "Sightings, SketchedSightings, Chance or None")
         self._check("unknown", self.unknown in ("initial", "zeros"), '"initial" or "zeros"')
@@ -186,7 +186,7 @@ class TableConfig:
         if own is None:
             raise self._error("has no optimizer; give it one, or one to Embeddings")
         if not isinstance(own, Optimizer):
-            raise self._error(f"has the optimizer {own!r}; write one of wl.optimizers")
+            raise self._error(f"has the optimizer {own!r}; write one of rw.optimizers")
         rule = own.rule
         if self.vocabulary_size is not None:
             if isinstance(rule, ROW_RULES):

@@ -37,7 +37,7 @@ class FeatureBags:
 
     Args:
         features: All features there are, by name.
-        ids: By name of the feature; see :func:`~windlass.distribute.embedding.inputs.bag_of`.
+        ids: By name of the feature; see :func:`~ropewalk.distribute.embedding.inputs.bag_of`.
         weights: The same; None: 1.
 
     Attributes:

@@ -37,7 +37,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class RowSource(Protocol):
-    """Where rows come from: a :class:`~windlass.client.ps.reader_session.ReaderSession`."""
+    """Where rows come from: a :class:`~ropewalk.client.ps.reader_session.ReaderSession`."""
 
     def shards(self, name: str) -> list[tuple[int, ShardDefinition]]:
         """(index of the ps, shard) of a table, in order."""

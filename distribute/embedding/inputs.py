@@ -146,7 +146,7 @@ def _keys(feature: str, values: Array) -> Array:
         return np.ascontiguousarray(values).astype(np.int64, copy=False)
     if not values.size:
         return np.zeros(0, np.int64)
-    advice = "; hash strings with wl.embedding.hash_strings" if values.dtype.kind in "USO" else ""
+    advice = "; hash strings with rw.embedding.hash_strings" if values.dtype.kind in "USO" else ""
     raise TypeError(f"ids of feature {feature!r} are {values.dtype}, not integers{advice}")
 
 

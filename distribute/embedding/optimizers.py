@@ -7,7 +7,7 @@ from ..optimizer import Optimizer, Rate
 class RowwiseAdagrad(Optimizer):
     """Adagrad with one accumulator per row, as TorchRec's ``EXACT_ROWWISE_ADAGRAD``.
 
-    See :class:`~windlass.core.rules.row_rules.RowwiseAdagrad`.
+    See :class:`~ropewalk.core.rules.row_rules.RowwiseAdagrad`.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class RowwiseAdagrad(Optimizer):
 class GroupFtrl(Optimizer):
     """FTRL with a group lasso over each row, which makes whole rows zero.
 
-    See :class:`~windlass.core.rules.row_rules.GroupFtrl`.
+    See :class:`~ropewalk.core.rules.row_rules.GroupFtrl`.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from ...client.ps.reader_session import ReaderSession
 from ...core.arrays.dtypes import Array
-from ...core.errors import ConfigurationError, PeerLostError, StaleRowsError, WindlassError
+from ...core.errors import ConfigurationError, PeerLostError, RopewalkError, StaleRowsError
 from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread
 from ...core.settings import load_settings, quiet_grpc
@@ -64,9 +64,9 @@ class Reader:
 
     ::
 
-        users = wl.embedding.TableConfig("users", dim=16)
-        features = [wl.embedding.FeatureConfig("user", users)]
-        with wl.embedding.Reader("chief.example:2222", features, cert="reader.pem", ...) as reader:
+        users = rw.embedding.TableConfig("users", dim=16)
+        features = [rw.embedding.FeatureConfig("user", users)]
+        with rw.embedding.Reader("chief.example:2222", features, cert="reader.pem", ...) as reader:
             rows = reader.lookup({"user": ids})["user"]  # (examples, 16)
 
     Without ``keys`` every lookup reads the rows as they are on the servers, as a worker's does.
@@ -91,8 +91,8 @@ class Reader:
         cert: File with this reader's certificate, of the role reader.
         key: File with its key.
         metrics_port: Port where Prometheus reads this reader's metrics; 0: none. It has a port of
-            its own in each process, so ``WINDLASS_METRICS_PORT``, which tasks read, is not for it.
-        settings: Further settings by name, as in ``WINDLASS_NAME`` variables.
+            its own in each process, so ``ROPEWALK_METRICS_PORT``, which tasks read, is not for it.
+        settings: Further settings by name, as in ``ROPEWALK_NAME`` variables.
 
     Raises:
         AddressInUseError: ``metrics_port`` is taken.
@@ -134,7 +134,7 @@ class Reader:
         self._max_lag_s, self._on_lag = max_lag_s, on_lag
         self._rare_log = RareLog(log)
         self._closing = threading.Event()
-        self._failure: WindlassError | None = None
+        self._failure: RopewalkError | None = None
         files = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
         given = {name: file for name, file in files.items() if file} | dict(settings or {})
         own = with_own_job(load_settings(given | {"metrics_port": metrics_port}))
@@ -308,11 +308,11 @@ class Reader:
             try:
                 self._follow_all()
                 self._failure = None
-            except WindlassError as error:
+            except RopewalkError as error:
                 if self._closing.is_set():
                     return
                 self._failure = error
                 self._rare_log.warning("changed rows could not be read: %s", error)
 
     def _end(self, error: BaseException) -> None:
-        self._failure = WindlassError(f"following rows has failed: {error!r}")
+        self._failure = RopewalkError(f"following rows has failed: {error!r}")

@@ -37,10 +37,10 @@ class Embeddings:
 
     ::
 
-        users = wl.embedding.TableConfig("users", dim=16)
+        users = rw.embedding.TableConfig("users", dim=16)
         with strategy.scope():
-            embeddings = wl.embedding.Embeddings(
-                [wl.embedding.FeatureConfig("user", users)], wl.optimizers.Adagrad(0.1)
+            embeddings = rw.embedding.Embeddings(
+                [rw.embedding.FeatureConfig("user", users)], rw.optimizers.Adagrad(0.1)
             )
 
         def step(batch):

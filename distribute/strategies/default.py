@@ -45,7 +45,7 @@ class _DefaultExtended(StrategyExtended):
         raise RuntimeError("parameter_devices() method unsupported by default strategy.")
 
     def create_variable(self, spec: VariableSpec) -> Variable:
-        """A variable on the device of the innermost ``wl.device``; the CPU if it is not here."""
+        """A variable on the device of the innermost ``rw.device``; the CPU if it is not here."""
         device = current_device()
         here = device if device in list_logical_devices() else HOST
         return LocalVariable(spec, self._strategy, here, spec.name)

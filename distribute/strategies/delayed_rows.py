@@ -8,7 +8,7 @@ import numpy as np
 
 from ...client.ps.push_plans import Write
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 
 
 @dataclass(slots=True)
@@ -98,6 +98,6 @@ class DelayedRows:
         }
         try:
             yield
-        except WindlassError:
+        except RopewalkError:
             self._tables = before
             raise

@@ -71,7 +71,7 @@ class FiniteUpdates:
             raise NonFiniteGradientError(
                 f"{task}: {self._what} of {variable!r} was NaN or infinite {limit} steps in a row "
                 f"(global step {global_step}): the model has diverged. Lower the learning rate, "
-                "clip gradients, or allow it with WINDLASS_NONFINITE_GRADIENTS=allow",
+                "clip gradients, or allow it with ROPEWALK_NONFINITE_GRADIENTS=allow",
                 task=task,
                 variable=variable,
                 in_a_row=limit,

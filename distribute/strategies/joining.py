@@ -23,7 +23,7 @@ def runtime_with_servers(
         resolver: As the user gave it; must name the cluster the program runs in, and its task.
 
     Raises:
-        WindlassError: The process belongs to a cluster and cannot join it.
+        RopewalkError: The process belongs to a cluster and cannot join it.
         ValueError: ``resolver`` names another cluster or task.
     """
     runtime = given or program_cluster()

@@ -28,7 +28,7 @@ class MirroredStrategy(Strategy):
         cross_device_ops: How gradients are reduced; None: NCCL between GPUs, else on one device.
 
     Raises:
-        AssertionError: A device is given twice. (``wl.config.set_logical_gpu_devices`` makes
+        AssertionError: A device is given twice. (``rw.config.set_logical_gpu_devices`` makes
             several of one.)
         ValueError: A device is not here.
     """

@@ -56,7 +56,7 @@ class ParameterServerStrategy(Strategy):
     """As ``tf.distribute.ParameterServerStrategy``, with a program per worker as in its first form.
 
     Every worker runs the program; variables are created by the chief and found by the others;
-    gradients are applied on the servers as they arrive. Started by ``windlass run`` or ``windlass
+    gradients are applied on the servers as they arrive. Started by ``ropewalk run`` or ``ropewalk
     local`` it uses their cluster. Started by plain ``python`` the process joins the cluster of
     ``TF_CONFIG`` here; a ps serves until the job is over, and ends. Without a cluster the process
     is all of it.

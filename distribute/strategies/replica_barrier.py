@@ -237,4 +237,4 @@ def _stack_of(frame: FrameType | None) -> str:
         for entry in traceback.extract_stack(frame)
         if not entry.filename.startswith(_OURS) and entry.filename != threading.__file__
     ]
-    return "".join(traceback.format_list(stack[-_SHOWN_FRAMES:])).rstrip() or "    (in Windlass)"
+    return "".join(traceback.format_list(stack[-_SHOWN_FRAMES:])).rstrip() or "    (in Ropewalk)"

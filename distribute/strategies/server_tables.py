@@ -10,7 +10,7 @@ from ...client.ps.push_plans import Write
 from ...cluster.roles import EVALUATOR
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.rules.definitions import VariableDefinition
 from ...core.wire.steps import Operation
 from ...telemetry.catalogue import Sample
@@ -186,7 +186,7 @@ class ServerTables(TableRows):
     def _push_delayed_at_end(self) -> None:
         try:
             self.push_delayed()
-        except WindlassError as error:
+        except RopewalkError as error:
             log.warning(
                 "%s ends, and gradients of rows that waited (staleness_writes) are lost: %s",
                 self._runtime.task.task,

@@ -111,7 +111,7 @@ class Strategy(Shown):
             if strategy.should_save:
                 np.save("weights.npy", weights)
 
-        ``wl.training.save`` asks this, and writes a file whole. TensorFlow has none in its API.
+        ``rw.training.save`` asks this, and writes a file whole. TensorFlow has none in its API.
         """
         return bool(self._extended.should_checkpoint)
 
@@ -266,7 +266,7 @@ class Strategy(Shown):
         """Split every global batch of a dataset over the replicas.
 
         Args:
-            dataset: Batches: see :func:`windlass.data.as_dataset` for what is taken.
+            dataset: Batches: see :func:`ropewalk.data.as_dataset` for what is taken.
             options: How it is sharded between workers and prefetched.
         """
         return distribute_dataset(self._extended, dataset, options)

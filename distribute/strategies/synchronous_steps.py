@@ -27,8 +27,8 @@ from ...core.errors import (
     IncompatibleError,
     JobStoppedError,
     PeerLostError,
+    RopewalkError,
     StorageError,
-    WindlassError,
 )
 from ...core.process import optimizer_steps
 from ...core.task import TaskId
@@ -367,7 +367,7 @@ def _require_same_changes(workers: Workers, changes: Sequence[int], step: int) -
 
 def _stop_error(
     members: Sequence[TaskId], rank: int, asked: Sequence[TaskId], step: int
-) -> WindlassError:
+) -> RopewalkError:
     """The error of a worker that ends because others were asked to stop."""
     task, names = members[rank], " and ".join(str(member) for member in asked)
     if members[0] in asked:

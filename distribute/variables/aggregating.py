@@ -102,7 +102,7 @@ class AggregatedVariable(Variable):
         elif self.aggregation is _NONE:
             raise ValueError(
                 f"You must specify an aggregation method to update variable {self.name!r} from "
-                f"{replicas} replicas: create it with aggregation=wl.VariableAggregation.SUM, MEAN "
+                f"{replicas} replicas: create it with aggregation=rw.VariableAggregation.SUM, MEAN "
                 "or ONLY_FIRST_REPLICA (for counters)"
             )
         else:

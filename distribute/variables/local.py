@@ -39,7 +39,7 @@ class _Restored:
 
 
 class LocalVariable(Variable):
-    """See :class:`~windlass.distribute.variables.variable.Variable`. Thread-safe.
+    """See :class:`~ropewalk.distribute.variables.variable.Variable`. Thread-safe.
 
     Args:
         spec: What was asked for; its value, if it has one, is copied.

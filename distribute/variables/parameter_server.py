@@ -64,7 +64,7 @@ class ServerVariables(Protocol):
 
 
 class PsVariable(AggregatedVariable):
-    """See :class:`~windlass.distribute.variables.variable.Variable`.
+    """See :class:`~ropewalk.distribute.variables.variable.Variable`.
 
     In ``run``, reads give the value of the step's pull, and do not change until the next step but
     by what the step itself assigns. Assignments travel together, with the step's push, and in the

@@ -95,7 +95,7 @@ def _member(kind: type[_Kind], given: Any, argument: str) -> _Kind:
     if not isinstance(given, kind):
         names = ", ".join(member.name for member in kind)
         raise ValueError(
-            f"Invalid variable {argument}: {given!r}; give a wl.{kind.__name__}, one of {names}"
+            f"Invalid variable {argument}: {given!r}; give a rw.{kind.__name__}, one of {names}"
         )
     return given
 
@@ -139,7 +139,7 @@ def make_spec(
         initializer = Initializer(initializer)
     elif not isinstance(initializer, Initializer | None):
         raise TypeError(
-            f"initializer={initializer!r} of {name or 'Variable'!r}: give a wl.Initializer or the "
+            f"initializer={initializer!r} of {name or 'Variable'!r}: give a rw.Initializer or the "
             "name of one; a function or an array is an initial_value"
         )
     if initializer is None:

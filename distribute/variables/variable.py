@@ -48,8 +48,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
     ::
 
         with strategy.scope():
-            w = wl.Variable(np.zeros((64, 10), np.float32), name="w")
-            table = wl.Variable(
+            w = rw.Variable(np.zeros((64, 10), np.float32), name="w")
+            table = rw.Variable(
                 initializer=Initializer("random_normal"), shape=(10**8, 64), name="table"
             )
 
@@ -284,7 +284,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         # of it.
         raise TypeError(
             f"variable {self.name!r} belongs to its strategy and cannot be copied or pickled; copy "
-            "its value (`Variable(v.numpy())`), or save it with wl.Checkpoint"
+            "its value (`Variable(v.numpy())`), or save it with rw.Checkpoint"
         )
 
     def _shown_value(self) -> str:
@@ -315,7 +315,7 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[Non
     ::
 
         def on_first_replica(next_creator, **kwargs):
-            kwargs["aggregation"] = wl.VariableAggregation.ONLY_FIRST_REPLICA
+            kwargs["aggregation"] = rw.VariableAggregation.ONLY_FIRST_REPLICA
             return next_creator(**kwargs)
     """
     token = _creators.set((*_creators.get(), variable_creator))
@@ -396,7 +396,7 @@ def _create(**kwargs: Any) -> Variable:
 def _line_of_program() -> str:
     """File and line of the innermost call that is not our own."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("windlass."):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("ropewalk."):
         frame = frame.f_back
     return (
         f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown line"

@@ -11,7 +11,7 @@ import socket
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 
 def free_ports(count):
@@ -30,25 +30,25 @@ def create_in_process_cluster(num_workers, num_ps):
         "worker": [f"127.0.0.1:{port}" for port in ports[:num_workers]],
         "ps": [f"127.0.0.1:{port}" for port in ports[num_workers:]],
     }
-    spec = wl.train.ClusterSpec(cluster)
+    spec = rw.train.ClusterSpec(cluster)
     for job, addresses in cluster.items():
         for index in range(len(addresses)):
-            wl.distribute.Server(spec, job_name=job, task_index=index, protocol="grpc")
-    return wl.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
+            rw.distribute.Server(spec, job_name=job, task_index=index, protocol="grpc")
+    return rw.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
 
 
-strategy = wl.distribute.ParameterServerStrategy(create_in_process_cluster(2, 2))
+strategy = rw.distribute.ParameterServerStrategy(create_in_process_cluster(2, 2))
 with strategy.scope():
-    weights = wl.Variable(np.zeros((3, 1), np.float32), name="weights")
-optimizer = wl.optimizers.SGD(0.1)
-coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+    weights = rw.Variable(np.zeros((3, 1), np.float32), name="weights")
+optimizer = rw.optimizers.SGD(0.1)
+coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
 
 
 def dataset_fn():
-    worker = wl.distribute.coordinator.experimental_get_current_worker_index()
+    worker = rw.distribute.coordinator.experimental_get_current_worker_index()
     x = np.random.default_rng(worker).normal(size=(512, 3)).astype(np.float32)
     y = x @ np.array([[1.0], [2.0], [3.0]], np.float32)
-    return wl.data.from_arrays((x, y), batch_size=32, epochs=None)
+    return rw.data.from_arrays((x, y), batch_size=32, epochs=None)
 
 
 def step_fn(iterator):

@@ -1,6 +1,6 @@
 """Parameter-server training with a coordinator: one program for every role.
 
-    windlass local --coordinator --workers 2 --ps 2 examples/coordinator/train.py
+    ropewalk local --coordinator --workers 2 --ps 2 examples/coordinator/train.py
 
 or, with TF_CONFIG in each process, `python train.py` in all of them. The shape is that of
 TensorFlow's tutorial on parameter-server training: workers and parameter servers make a Server and
@@ -10,7 +10,7 @@ three ingredients are known? Ingredients have an embedding each, a logistic regr
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 INGREDIENTS, WIDTH, PER_DISH = 40, 8, 3
 EPOCHS, STEPS_PER_EPOCH, BATCH = 5, 60, 64
@@ -24,13 +24,13 @@ def dishes(seed):
 
 
 def dataset_fn():
-    worker = wl.distribute.coordinator.experimental_get_current_worker_index()
-    return wl.data.from_arrays(dishes(seed=worker), batch_size=BATCH, epochs=None)
+    worker = rw.distribute.coordinator.experimental_get_current_worker_index()
+    return rw.data.from_arrays(dishes(seed=worker), batch_size=BATCH, epochs=None)
 
 
 def serve(resolver):
     """A worker or parameter server: serves until the chief's program is over."""
-    server = wl.distribute.Server(
+    server = rw.distribute.Server(
         resolver.cluster_spec(),
         job_name=resolver.task_type,
         task_index=resolver.task_id,
@@ -42,24 +42,24 @@ def serve(resolver):
 
 def train():
     """The chief."""
-    strategy = wl.distribute.ParameterServerStrategy(
-        variable_partitioner=wl.distribute.partitioners.MinSizePartitioner(
+    strategy = rw.distribute.ParameterServerStrategy(
+        variable_partitioner=rw.distribute.partitioners.MinSizePartitioner(
             min_shard_bytes=256, max_shards=2
         )
     )
     with strategy.scope():
-        table = wl.Variable(
-            initializer=wl.Initializer("random_normal", stddev=0.1, seed=1),
+        table = rw.Variable(
+            initializer=rw.Initializer("random_normal", stddev=0.1, seed=1),
             shape=(INGREDIENTS, WIDTH),
             name="ingredients",
         )
-        weights = wl.Variable(np.full((WIDTH,), 0.1, np.float32), name="weights")
-        bias = wl.Variable(np.zeros(1, np.float32), name="bias")
-    optimizer = wl.optimizers.Adam(0.02)
-    coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+        weights = rw.Variable(np.full((WIDTH,), 0.1, np.float32), name="weights")
+        bias = rw.Variable(np.zeros(1, np.float32), name="bias")
+    optimizer = rw.optimizers.Adam(0.02)
+    coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
 
     def predict(ingredients):
-        rows = wl.nn.embedding_lookup(table, ingredients)
+        rows = rw.nn.embedding_lookup(table, ingredients)
         features = rows.mean(axis=1)
         chance = 1 / (1 + np.exp(-(features @ weights.read_value() + bias.read_value())))
         return features, chance
@@ -70,7 +70,7 @@ def train():
             features, chance = predict(ingredients)
             error = (chance - liked) / len(liked)
             per_row = error[:, None] * weights.read_value() / PER_DISH
-            sparse = wl.IndexedSlices(np.repeat(per_row, PER_DISH, axis=0), ingredients.reshape(-1))
+            sparse = rw.IndexedSlices(np.repeat(per_row, PER_DISH, axis=0), ingredients.reshape(-1))
             optimizer.apply_gradients(
                 [(sparse, table), (features.T @ error, weights), (error.sum(keepdims=True), bias)]
             )
@@ -91,7 +91,7 @@ def train():
 
 
 if __name__ == "__main__":
-    resolver = wl.distribute.cluster_resolver.TFConfigClusterResolver()
+    resolver = rw.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
         serve(resolver)
     else:

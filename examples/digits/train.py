@@ -3,7 +3,7 @@
 A small network in NumPy with its own gradient, on scikit-learn's 1,797 scanned digits. Run it on a
 cluster of this machine, or alone:
 
-    windlass local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py
+    ropewalk local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py
     python examples/digits/train.py
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 from sklearn.datasets import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 STEPS = 3000  # of all workers together
 BATCH = 64
@@ -51,27 +51,27 @@ def loss_and_grads(x, y, w1, b1, w2, b2):
 
 def train(steps: int = STEPS, pause_s: float = 0.0) -> None:
     (images, labels), _ = load()
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         rng = np.random.default_rng(0)
-        w1 = wl.Variable(rng.normal(0, 0.15, (64, 64)).astype(np.float32), name="w1")
-        b1 = wl.Variable(np.zeros(64, np.float32), name="b1")
-        w2 = wl.Variable(rng.normal(0, 0.15, (64, 10)).astype(np.float32), name="w2")
-        b2 = wl.Variable(np.zeros(10, np.float32), name="b2")
+        w1 = rw.Variable(rng.normal(0, 0.15, (64, 64)).astype(np.float32), name="w1")
+        b1 = rw.Variable(np.zeros(64, np.float32), name="b1")
+        w2 = rw.Variable(rng.normal(0, 0.15, (64, 10)).astype(np.float32), name="w2")
+        b2 = rw.Variable(np.zeros(10, np.float32), name="b2")
     variables = [w1, b1, w2, b2]
-    optimizer = wl.optimizers.Adam(1e-3)
+    optimizer = rw.optimizers.Adam(1e-3)
 
     def step(batch):
         loss, grads = loss_and_grads(*batch, *(v.read_value() for v in variables))
         optimizer.apply_gradients(zip(grads, variables, strict=True))
         return loss
 
-    data = wl.data.from_arrays((images, labels), BATCH, epochs=None)
+    data = rw.data.from_arrays((images, labels), BATCH, epochs=None)
     for batch in strategy.experimental_distribute_dataset(data):
         if strategy.global_step >= steps:
             break
         loss = strategy.reduce("mean", strategy.run(step, args=(batch,)))
-        wl.training.report(loss=loss, total_steps=steps)
+        rw.training.report(loss=loss, total_steps=steps)
         time.sleep(pause_s)
 
     if strategy.is_chief:
@@ -93,7 +93,7 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=STEPS, help="of all workers together")
     parser.add_argument("--pause-s", type=float, default=0.0, help="after each step of a worker")
     given = parser.parse_args()
-    if wl.training.is_evaluator():
-        wl.training.SidecarEvaluator(evaluate).start()
+    if rw.training.is_evaluator():
+        rw.training.SidecarEvaluator(evaluate).start()
     else:
         train(given.steps, given.pause_s)

@@ -5,7 +5,7 @@ the variables takes the same step, so that the result is the one of a single dev
 rounding.
 
     python examples/digits_in_sync/train.py --devices 4
-    windlass local --ps 0 --no-chief --workers 3 examples/digits_in_sync/train.py
+    ropewalk local --ps 0 --no-chief --workers 3 examples/digits_in_sync/train.py
 """
 
 import argparse
@@ -13,7 +13,7 @@ import argparse
 import numpy as np
 from sklearn.datasets import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 GLOBAL_BATCH = 96  # of all replicas together
 EPOCHS = 12
@@ -39,12 +39,12 @@ def forward(x, w1, b1, w2, b2):
 
 def make_strategy(devices: int):
     """Workers in sync if this process is one of several, else the devices of this machine."""
-    resolver = wl.distribute.cluster_resolver.TFConfigClusterResolver()
+    resolver = rw.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.cluster_spec().jobs:
-        return wl.distribute.MultiWorkerMirroredStrategy(
-            communication_options=wl.distribute.CommunicationOptions(timeout_seconds=60)
+        return rw.distribute.MultiWorkerMirroredStrategy(
+            communication_options=rw.distribute.CommunicationOptions(timeout_seconds=60)
         )
-    return wl.distribute.MirroredStrategy([f"CPU:{i}" for i in range(devices)])
+    return rw.distribute.MirroredStrategy([f"CPU:{i}" for i in range(devices)])
 
 
 def main() -> None:
@@ -54,18 +54,18 @@ def main() -> None:
     )
     parser.add_argument("--save", default="", help="write the trained weights to this .npz file")
     arguments = parser.parse_args()
-    wl.config.set_logical_cpu_devices(arguments.devices)
+    rw.config.set_logical_cpu_devices(arguments.devices)
     strategy = make_strategy(arguments.devices)
 
     with strategy.scope():
         rng = np.random.default_rng(0)
         variables = [
-            wl.Variable(rng.normal(0, 0.15, (64, 64)).astype(np.float32), name="w1"),
-            wl.Variable(np.zeros(64, np.float32), name="b1"),
-            wl.Variable(rng.normal(0, 0.15, (64, 10)).astype(np.float32), name="w2"),
-            wl.Variable(np.zeros(10, np.float32), name="b2"),
+            rw.Variable(rng.normal(0, 0.15, (64, 64)).astype(np.float32), name="w1"),
+            rw.Variable(np.zeros(64, np.float32), name="b1"),
+            rw.Variable(rng.normal(0, 0.15, (64, 10)).astype(np.float32), name="w2"),
+            rw.Variable(np.zeros(10, np.float32), name="b2"),
         ]
-    optimizer = wl.optimizers.Adam(3e-3)
+    optimizer = rw.optimizers.Adam(3e-3)
 
     def step(batch):
         x, y = batch
@@ -81,7 +81,7 @@ def main() -> None:
         return losses
 
     train, (images, labels) = load()
-    batches = wl.data.from_arrays(train, GLOBAL_BATCH, epochs=EPOCHS, seed=3)
+    batches = rw.data.from_arrays(train, GLOBAL_BATCH, epochs=EPOCHS, seed=3)
     first_worker = strategy.extended.should_checkpoint
     for number, batch in enumerate(strategy.experimental_distribute_dataset(batches), start=1):
         losses = strategy.run(step, args=(batch,))

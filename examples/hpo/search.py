@@ -1,7 +1,7 @@
 """Optuna chooses hyperparameters, and a standalone cluster trains: each trial is a job of its own.
 
-    windlass local --standalone --ps 1 --workers 2 --port 2222
-    export WINDLASS_CLUSTER=127.0.0.1:2222
+    ropewalk local --standalone --ps 1 --workers 2 --port 2222
+    export ROPEWALK_CLUSTER=127.0.0.1:2222
     python search.py --trials 20 --at-once 2
 
 Needs `pip install optuna`, here alone: the cluster knows nothing of it.
@@ -28,7 +28,7 @@ def objective(trial):
     flags = [part for name, value in values.items() for part in (f"--{name}", str(value))]
     submit = ["submit", "train.py", "--name", f"trial-{trial.number}", "--workers", "1", "--plain"]
     job = subprocess.Popen(
-        [sys.executable, "-m", "windlass", *submit, "--", *flags],
+        [sys.executable, "-m", "ropewalk", *submit, "--", *flags],
         cwd=Path(__file__).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

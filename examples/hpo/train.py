@@ -4,7 +4,7 @@ import argparse
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 STEPS = 150  # of all workers together
 EVERY = 25
@@ -14,7 +14,7 @@ parser.add_argument("--rate", type=float, default=0.01)
 parser.add_argument("--momentum", type=float, default=0.0)
 options = parser.parse_args()
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 rng = np.random.default_rng(strategy.task_index)
 
 
@@ -27,8 +27,8 @@ def examples(rng, count):
 held_out = examples(np.random.default_rng(99), 256)
 
 with strategy.scope():
-    w = wl.Variable(np.zeros(3, np.float32), name="w")
-optimizer = wl.optimizers.SGD(options.rate, momentum=options.momentum)
+    w = rw.Variable(np.zeros(3, np.float32), name="w")
+optimizer = rw.optimizers.SGD(options.rate, momentum=options.momentum)
 
 
 def step():

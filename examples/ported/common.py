@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from sklearn.datasets import load_digits as _load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 
 def load_digits():
@@ -41,8 +41,8 @@ class Dense:
         for number, (inputs, outputs) in enumerate(pairwise(sizes)):
             kernel = rng.normal(0, np.sqrt(2 / inputs), (inputs, outputs)).astype(np.float32)
             bias = np.zeros(outputs, np.float32)
-            self.variables.append(wl.Variable(kernel, name=f"{name}/{number}/kernel"))
-            self.variables.append(wl.Variable(bias, name=f"{name}/{number}/bias"))
+            self.variables.append(rw.Variable(kernel, name=f"{name}/{number}/kernel"))
+            self.variables.append(rw.Variable(bias, name=f"{name}/{number}/bias"))
 
     def __call__(self, x, values: Mapping[str, np.ndarray] | None = None):
         """Outputs of the last layer, (n, sizes[-1]); of ``values`` by name instead of its own."""
@@ -89,5 +89,5 @@ def classify(network: Dense, x, y, global_batch: int):
 
     logits, gradients, _ = network.gradients(x, d_logits)
     losses = -np.log(softmax(logits)[np.arange(len(y)), y] + 1e-9)
-    loss = wl.nn.compute_average_loss(losses, global_batch_size=global_batch)
+    loss = rw.nn.compute_average_loss(losses, global_batch_size=global_batch)
     return loss, logits, gradients

@@ -12,27 +12,27 @@ import tempfile
 
 from common import Dense, classify, load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 EPOCHS = 10
 
-wl.config.set_logical_cpu_devices(2)  # on a machine with GPUs: one replica on each of them
-strategy = wl.distribute.MirroredStrategy()
+rw.config.set_logical_cpu_devices(2)  # on a machine with GPUs: one replica on each of them
+strategy = rw.distribute.MirroredStrategy()
 print("number of devices:", strategy.num_replicas_in_sync)
 global_batch = 32 * strategy.num_replicas_in_sync
 
 train, test = load_digits()
-train_batches = strategy.experimental_distribute_dataset(wl.data.from_arrays(train, global_batch))
+train_batches = strategy.experimental_distribute_dataset(rw.data.from_arrays(train, global_batch))
 test_batches = strategy.experimental_distribute_dataset(
-    wl.data.from_arrays(test, global_batch, shuffle=False)
+    rw.data.from_arrays(test, global_batch, shuffle=False)
 )
 
 with strategy.scope():
     model = Dense([64, 64, 10])
-    optimizer = wl.optimizers.Adam(3e-3)
-    train_accuracy = wl.metrics.SparseCategoricalAccuracy(name="train_accuracy")
-    test_accuracy = wl.metrics.SparseCategoricalAccuracy(name="test_accuracy")
-checkpoint = wl.train.Checkpoint(model=model, optimizer=optimizer)
+    optimizer = rw.optimizers.Adam(3e-3)
+    train_accuracy = rw.metrics.SparseCategoricalAccuracy(name="train_accuracy")
+    test_accuracy = rw.metrics.SparseCategoricalAccuracy(name="test_accuracy")
+checkpoint = rw.train.Checkpoint(model=model, optimizer=optimizer)
 
 
 def train_step(batch):
@@ -67,7 +67,7 @@ for epoch in range(EPOCHS):
 
 # What one strategy saved another restores, and so does a program without any.
 restored = Dense([64, 64, 10], seed=1)
-wl.train.Checkpoint(model=restored).restore(wl.train.latest_checkpoint(directory))
+rw.train.Checkpoint(model=restored).restore(rw.train.latest_checkpoint(directory))
 images, labels = test
-accuracy = wl.metrics.SparseCategoricalAccuracy()
+accuracy = rw.metrics.SparseCategoricalAccuracy()
 print(f"restored, with accuracy {accuracy(labels, restored(images)):.4f}")

@@ -4,7 +4,7 @@ After Kubeflow's "dist-mnist" for TFJob, whose code has 191 lines:
 https://github.com/kubeflow/training-operator/blob/v1.7.0/examples/tensorflow/dist-mnist/dist_mnist.py
 
     python examples/ported/dist_mnist.py
-    windlass local --no-chief --workers 2 --ps 2 examples/ported/dist_mnist.py
+    ropewalk local --no-chief --workers 2 --ps 2 examples/ported/dist_mnist.py
 
 It ends with a cross-entropy of at most 0.25 per image that was held out.
 """
@@ -15,7 +15,7 @@ import time
 import numpy as np
 from common import Dense, classify, load_digits, softmax
 
-import windlass as wl
+import ropewalk as rw
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--hidden-units", type=int, default=100)
@@ -25,12 +25,12 @@ parser.add_argument("--learning-rate", type=float, default=0.003)
 arguments = parser.parse_args()
 
 train, (images, labels) = load_digits()
-strategy = wl.distribute.ParameterServerStrategy(placement=wl.distribute.placement.round_robin)
+strategy = rw.distribute.ParameterServerStrategy(placement=rw.distribute.placement.round_robin)
 worker = f"worker {strategy.task_index}"
 
 with strategy.scope():
     model = Dense([64, arguments.hidden_units, 10])
-    optimizer = wl.optimizers.Adam(arguments.learning_rate)
+    optimizer = rw.optimizers.Adam(arguments.learning_rate)
 
 
 def step(batch):
@@ -39,13 +39,13 @@ def step(batch):
     return loss
 
 
-batches = wl.data.from_arrays(train, arguments.batch_size, epochs=None)
+batches = rw.data.from_arrays(train, arguments.batch_size, epochs=None)
 began = time.perf_counter()
 for local_step, batch in enumerate(strategy.experimental_distribute_dataset(batches)):
     if strategy.global_step >= arguments.train_steps:
         break
     loss = strategy.reduce("MEAN", strategy.run(step, args=(batch,)))
-    wl.training.report(loss=loss, total_steps=arguments.train_steps)
+    rw.training.report(loss=loss, total_steps=arguments.train_steps)
     if (local_step + 1) % 100 == 0:
         print(f"{worker}: {local_step + 1} steps done (global step {strategy.global_step})")
 print(f"{worker}: trained for {time.perf_counter() - began:.2f} s")

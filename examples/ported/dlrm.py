@@ -5,7 +5,7 @@ Naumov et al., "Deep Learning Recommendation Model for Personalization and Recom
 (2019): https://github.com/giallo41/tensorflow_dlrm
 
     python examples/ported/dlrm.py
-    windlass local --workers 2 --ps 2 examples/ported/dlrm.py
+    ropewalk local --workers 2 --ps 2 examples/ported/dlrm.py
 
 The largest table has 200,000 rows; a step moves only those of its batch. It ends with an area under
 the curve (AUC) of 0.8 or more on new examples.
@@ -15,7 +15,7 @@ import numpy as np
 from common import Dense
 from sklearn.metrics import roc_auc_score
 
-import windlass as wl
+import ropewalk as rw
 
 ROWS = [200_000, 5_000, 300]  # of each table
 FEATURES, DIM = 4, 8  # numerical features, numbers per row
@@ -35,21 +35,21 @@ def load_clicks(seed: int, count: int = BATCH):
     return numbers, ids, (rng.random(count) < 1 / (1 + np.exp(-logits))).astype(np.float32)
 
 
-strategy = wl.distribute.ParameterServerStrategy(
-    variable_partitioner=wl.distribute.partitioners.MinSizePartitioner(1 << 20, max_shards=4)
+strategy = rw.distribute.ParameterServerStrategy(
+    variable_partitioner=rw.distribute.partitioners.MinSizePartitioner(1 << 20, max_shards=4)
 )
 with strategy.scope():
     bottom = Dense([FEATURES, 16, DIM], name="bottom", seed=1)
     top = Dense([DIM + 6, 32, 1], name="top", seed=2)
     tables = [
-        wl.Variable(
-            initializer=wl.Initializer("random_normal", seed=i, stddev=0.2),
+        rw.Variable(
+            initializer=rw.Initializer("random_normal", seed=i, stddev=0.2),
             shape=(rows, DIM),
             name=f"table/{i}",
         )
         for i, rows in enumerate(ROWS)
     ]
-optimizer = wl.optimizers.Adagrad(0.3)
+optimizer = rw.optimizers.Adagrad(0.3)
 PAIRS = np.triu_indices(1 + len(ROWS), 1)  # of the numerical part and the rows of the tables
 
 
@@ -75,7 +75,7 @@ def step(batch):
     d_products[:, *PAIRS] = d_x[:, DIM:]
     d_vectors = (d_products + d_products.transpose(0, 2, 1)) @ vectors
     _, of_bottom, _ = bottom.gradients(numbers, lambda _: d_vectors[:, 0] + d_x[:, :DIM])
-    of_tables = [wl.IndexedSlices(d_vectors[:, 1 + i], ids[:, i]) for i in range(len(ROWS))]
+    of_tables = [rw.IndexedSlices(d_vectors[:, 1 + i], ids[:, i]) for i in range(len(ROWS))]
     variables = [*top.variables, *bottom.variables, *tables]
     optimizer.apply_gradients(zip([*of_top, *of_bottom, *of_tables], variables, strict=True))
 

@@ -5,7 +5,7 @@ its data:
 https://github.com/tensorflow/ecosystem/blob/master/distribution_strategy/keras_model_to_estimator.py
 
     python examples/ported/estimator.py
-    windlass local --workers 1 --ps 2 --evaluator examples/ported/estimator.py
+    ropewalk local --workers 1 --ps 2 --evaluator examples/ported/estimator.py
 
 It ends with 90 % of the new examples right.
 """
@@ -13,7 +13,7 @@ It ends with 90 % of the new examples right.
 import numpy as np
 from common import Dense
 
-import windlass as wl
+import ropewalk as rw
 
 
 def load_examples(seed: int, count: int = 1024):
@@ -23,29 +23,29 @@ def load_examples(seed: int, count: int = 1024):
 
 
 def model_fn(features, labels, mode, params):
-    model = wl.estimator.once(Dense, [10, 16, 1])
+    model = rw.estimator.once(Dense, [10, 16, 1])
     logits = model(features)[:, 0]
-    if mode == wl.estimator.ModeKeys.PREDICT:
-        return wl.estimator.EstimatorSpec(mode, predictions={"side": logits > 0})
+    if mode == rw.estimator.ModeKeys.PREDICT:
+        return rw.estimator.EstimatorSpec(mode, predictions={"side": logits > 0})
     loss = np.mean(np.logaddexp(0, logits) - labels * logits)
-    if mode == wl.estimator.ModeKeys.EVAL:
-        metrics = {"accuracy": wl.estimator.metrics.accuracy(labels, logits > 0)}
-        return wl.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+    if mode == rw.estimator.ModeKeys.EVAL:
+        metrics = {"accuracy": rw.estimator.metrics.accuracy(labels, logits > 0)}
+        return rw.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
     _, gradients, _ = model.gradients(
         features, lambda logits: (1 / (1 + np.exp(-logits)) - labels[:, None]) / len(labels)
     )
-    optimizer = wl.optimizers.SGD(params["learning_rate"])
+    optimizer = rw.optimizers.SGD(params["learning_rate"])
     optimizer.apply_gradients(zip(gradients, model.variables, strict=True))
-    return wl.estimator.EstimatorSpec(mode, loss=loss, train_op=True)
+    return rw.estimator.EstimatorSpec(mode, loss=loss, train_op=True)
 
 
-config = wl.estimator.RunConfig(train_distribute=wl.distribute.ParameterServerStrategy)
-estimator = wl.estimator.Estimator(model_fn, config=config, params={"learning_rate": 0.2})
-train_on = wl.estimator.numpy_input_fn(*load_examples(seed=0), 32, num_epochs=None, shuffle=True)
-evaluate_on = wl.estimator.numpy_input_fn(*load_examples(seed=1), shuffle=False)
-train_spec = wl.estimator.TrainSpec(train_on, max_steps=800)
-eval_spec = wl.estimator.EvalSpec(evaluate_on, start_delay_secs=0, throttle_secs=1)
-wl.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+config = rw.estimator.RunConfig(train_distribute=rw.distribute.ParameterServerStrategy)
+estimator = rw.estimator.Estimator(model_fn, config=config, params={"learning_rate": 0.2})
+train_on = rw.estimator.numpy_input_fn(*load_examples(seed=0), 32, num_epochs=None, shuffle=True)
+evaluate_on = rw.estimator.numpy_input_fn(*load_examples(seed=1), shuffle=False)
+train_spec = rw.estimator.TrainSpec(train_on, max_steps=800)
+eval_spec = rw.estimator.EvalSpec(evaluate_on, start_delay_secs=0, throttle_secs=1)
+rw.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
 
-if wl.training.task_type() != "worker":
+if rw.training.task_type() != "worker":
     print(f"accuracy {estimator.evaluate(evaluate_on)['accuracy']:.4f}")

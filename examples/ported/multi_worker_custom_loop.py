@@ -5,7 +5,7 @@ main.py and model have 102 lines:
 https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl
 
     python examples/ported/multi_worker_custom_loop.py
-    windlass local --ps 0 --no-chief --workers 2 examples/ported/multi_worker_custom_loop.py
+    ropewalk local --ps 0 --no-chief --workers 2 examples/ported/multi_worker_custom_loop.py
 
 It ends with 95 % of the training digits or more. Run it again with more epochs, on any number of
 workers, and it goes on from the checkpoint it left.
@@ -15,7 +15,7 @@ import argparse
 
 from common import Dense, classify, load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 PER_REPLICA_BATCH = 32
 
@@ -24,28 +24,28 @@ parser.add_argument("--epochs", type=int, default=15)
 parser.add_argument("--checkpoints", default="checkpoints", help="directory for all workers")
 arguments = parser.parse_args()
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 global_batch = PER_REPLICA_BATCH * strategy.num_replicas_in_sync
 
 
-def dataset_fn(context: wl.distribute.InputContext):
+def dataset_fn(context: rw.distribute.InputContext):
     """This worker's part of the data, in batches for one replica."""
     part = slice(context.input_pipeline_id, None, context.num_input_pipelines)
     images, labels = load_digits()[0]
     batch = context.get_per_replica_batch_size(global_batch)
-    return wl.data.from_arrays((images[part], labels[part]), batch, epochs=None)
+    return rw.data.from_arrays((images[part], labels[part]), batch, epochs=None)
 
 
 with strategy.scope():
     model = Dense([64, 64, 10])
-    optimizer = wl.optimizers.RMSprop(4e-3)
-    accuracy = wl.metrics.SparseCategoricalAccuracy()
-    epoch = wl.Variable(0, name="epoch", trainable=False)
+    optimizer = rw.optimizers.RMSprop(4e-3)
+    accuracy = rw.metrics.SparseCategoricalAccuracy()
+    epoch = rw.Variable(0, name="epoch", trainable=False)
 
 dataset = strategy.distribute_datasets_from_function(dataset_fn)
 steps_per_epoch = len(load_digits()[0][1]) // global_batch
-checkpoint = wl.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
-manager = wl.train.CheckpointManager(checkpoint, arguments.checkpoints, max_to_keep=1)
+checkpoint = rw.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
+manager = rw.train.CheckpointManager(checkpoint, arguments.checkpoints, max_to_keep=1)
 
 
 def train_step(batch):

@@ -4,7 +4,7 @@ After TensorFlow's tutorial "Multi-worker training with Keras", whose code has 3
 data: https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras
 
     python examples/ported/multi_worker_training.py
-    windlass local --ps 0 --no-chief --workers 2 examples/ported/multi_worker_training.py
+    ropewalk local --ps 0 --no-chief --workers 2 examples/ported/multi_worker_training.py
 
 It ends with 93 % of the test digits or more, on any number of workers.
 """
@@ -12,18 +12,18 @@ It ends with 93 % of the test digits or more, on any number of workers.
 import numpy as np
 from common import Dense, classify, load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 EPOCHS = 15
 GLOBAL_BATCH = 120  # of all workers together; each batch is divided between them
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()  # the workers of TF_CONFIG
+strategy = rw.distribute.MultiWorkerMirroredStrategy()  # the workers of TF_CONFIG
 with strategy.scope():
     model = Dense([64, 32, 10])
-    optimizer = wl.optimizers.SGD(0.1, momentum=0.9)
+    optimizer = rw.optimizers.SGD(0.1, momentum=0.9)
 
 train, (test_images, test_labels) = load_digits()
-batches = strategy.experimental_distribute_dataset(wl.data.from_arrays(train, GLOBAL_BATCH))
+batches = strategy.experimental_distribute_dataset(rw.data.from_arrays(train, GLOBAL_BATCH))
 
 
 def step(batch):

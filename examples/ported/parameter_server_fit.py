@@ -6,7 +6,7 @@ There the chief's ``fit`` sends steps to the workers; here every worker runs thi
 
     python examples/ported/parameter_server_fit.py
     KERAS_BACKEND=tensorflow python examples/ported/parameter_server_fit.py
-    windlass local --workers 2 --ps 2 examples/ported/parameter_server_fit.py
+    ropewalk local --workers 2 --ps 2 examples/ported/parameter_server_fit.py
 
 It ends with 93 % of the test digits or more.
 """
@@ -18,18 +18,18 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 from common import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 EPOCHS, STEPS_PER_EPOCH = 5, 60  # of each worker
 BATCH = 64
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 keras.utils.set_random_seed(strategy.task_index)
 train, test = load_digits()
 
 
 def dataset_fn(context):  # called on each worker: an order of its own, without an end
-    return wl.data.from_arrays(train, BATCH, epochs=None, seed=context.input_pipeline_id)
+    return rw.data.from_arrays(train, BATCH, epochs=None, seed=context.input_pipeline_id)
 
 
 with strategy.scope():
@@ -42,7 +42,7 @@ with strategy.scope():
         metrics=["accuracy"],
     )
 model.fit(
-    wl.training.keras.DatasetCreator(dataset_fn),
+    rw.training.keras.DatasetCreator(dataset_fn),
     epochs=EPOCHS,
     steps_per_epoch=STEPS_PER_EPOCH,
     verbose=0,

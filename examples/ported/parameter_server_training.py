@@ -6,16 +6,16 @@ https://www.tensorflow.org/tutorials/distribute/parameter_server_training
 There one coordinator sends the step to the workers; here every worker runs this program.
 
     python examples/ported/parameter_server_training.py
-    windlass local --workers 2 --ps 2 examples/ported/parameter_server_training.py
+    ropewalk local --workers 2 --ps 2 examples/ported/parameter_server_training.py
 
 It ends with 95 % of the examples of its last epoch right, or more.
 """
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
-WORDS = ["anchor", "barge", "capstan", "davit", "fender", "galley", "windlass"]
+WORDS = ["anchor", "barge", "capstan", "davit", "fender", "galley", "ropewalk"]
 EPOCHS, STEPS_PER_EPOCH = 4, 50  # of all workers together
 BATCH = 32
 
@@ -27,21 +27,21 @@ def load_examples(count: int = 200):
     return words, (words == WORDS.index("anchor")).any(axis=1).astype(np.float32)
 
 
-strategy = wl.distribute.ParameterServerStrategy(
-    variable_partitioner=wl.distribute.partitioners.FixedShardsPartitioner(num_shards=2)
+strategy = rw.distribute.ParameterServerStrategy(
+    variable_partitioner=rw.distribute.partitioners.FixedShardsPartitioner(num_shards=2)
 )
 with strategy.scope():
-    embedding = wl.Variable(
-        initializer=wl.Initializer("random_uniform", seed=1),
+    embedding = rw.Variable(
+        initializer=rw.Initializer("random_uniform", seed=1),
         shape=(len(WORDS), 1024),
         name="embedding",
     )
-    kernel = wl.Variable(
-        initializer=wl.Initializer("glorot_uniform", seed=2), shape=(1024, 1), name="kernel"
+    kernel = rw.Variable(
+        initializer=rw.Initializer("glorot_uniform", seed=2), shape=(1024, 1), name="kernel"
     )
-    bias = wl.Variable(np.zeros(1, np.float32), name="bias")
-    optimizer = wl.optimizers.RMSprop(0.01)
-    accuracies = [wl.metrics.BinaryAccuracy() for _ in range(EPOCHS)]
+    bias = rw.Variable(np.zeros(1, np.float32), name="bias")
+    optimizer = rw.optimizers.RMSprop(0.01)
+    accuracies = [rw.metrics.BinaryAccuracy() for _ in range(EPOCHS)]
 
 
 def step(batch, accuracy):
@@ -52,7 +52,7 @@ def step(batch, accuracy):
     d_rows = np.repeat(d_logit @ kernel.read_value().T / 3, 3, axis=0)
     optimizer.apply_gradients(
         [
-            (wl.IndexedSlices(d_rows, words.ravel()), embedding),
+            (rw.IndexedSlices(d_rows, words.ravel()), embedding),
             (mean.T @ d_logit, kernel),
             (d_logit.sum(axis=0), bias),
         ]
@@ -62,7 +62,7 @@ def step(batch, accuracy):
 
 batches = iter(
     strategy.experimental_distribute_dataset(
-        wl.data.from_arrays(load_examples(), BATCH, epochs=None)
+        rw.data.from_arrays(load_examples(), BATCH, epochs=None)
     )
 )
 for epoch, accuracy in enumerate(accuracies):

@@ -4,9 +4,9 @@ After the ResNet example of TensorFlow's ecosystem repository, whose code has 19
 data:
 https://github.com/tensorflow/ecosystem/blob/master/distribution_strategy/parameter_server_training/resnet_cifar_ps_strategy.py
 
-    pip install 'windlass[jax]'
+    pip install 'ropewalk[jax]'
     python examples/ported/resnet.py
-    windlass local --workers 2 --ps 2 --evaluator examples/ported/resnet.py
+    ropewalk local --workers 2 --ps 2 --evaluator examples/ported/resnet.py
 
 It ends with 90 % of the test digits or more.
 """
@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from common import load_digits
 
-import windlass as wl
+import ropewalk as rw
 
 STEPS, BATCH, CHANNELS, BLOCKS = 600, 64, 12, 2
-RATE = wl.optimizers.PiecewiseConstantDecay(boundaries=[450, 550], values=[0.01, 0.003, 0.001])
+RATE = rw.optimizers.PiecewiseConstantDecay(boundaries=[450, 550], values=[0.01, 0.003, 0.001])
 DECAY = 1e-4  # of the weights
 
 
@@ -31,8 +31,8 @@ def make_variables():
     variables = {}
     for seed, (name, shape) in enumerate(shapes.items()):
         kind = "zeros" if name.endswith("/1") else "he_normal"  # a block begins as the identity
-        initial = wl.Initializer(kind, seed=seed)
-        variables[name] = wl.Variable(initializer=initial, shape=shape, name=name)
+        initial = rw.Initializer(kind, seed=seed)
+        variables[name] = rw.Variable(initializer=initial, shape=shape, name=name)
     return variables
 
 
@@ -58,7 +58,7 @@ def loss_and_gradients(values, images, labels):
     chosen = jnp.take_along_axis(network(values, images), labels[:, None], axis=1)[:, 0]
     losses = jax.nn.logsumexp(network(values, images), axis=1) - chosen
     decay = sum((kernel**2).sum() for kernel in values.values())
-    return losses.mean() + wl.nn.scale_regularization_loss(DECAY * decay)
+    return losses.mean() + rw.nn.scale_regularization_loss(DECAY * decay)
 
 
 def evaluate(values):
@@ -68,10 +68,10 @@ def evaluate(values):
 
 
 def train():
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         variables = make_variables()
-        optimizer = wl.optimizers.Adam(RATE, global_clipnorm=5.0)
+        optimizer = rw.optimizers.Adam(RATE, global_clipnorm=5.0)
 
     def step(batch):
         values = {name: variable.read_value() for name, variable in variables.items()}
@@ -79,19 +79,19 @@ def train():
         optimizer.apply_gradients((gradients[name], variables[name]) for name in variables)
         return loss
 
-    data = wl.data.from_arrays(load_digits()[0], BATCH, epochs=None, drop_remainder=True)
+    data = rw.data.from_arrays(load_digits()[0], BATCH, epochs=None, drop_remainder=True)
     # Compile first: a step that took seconds would push gradients of values long gone.
     loss_and_gradients({name: v.numpy() for name, v in variables.items()}, *next(iter(data)))
     for batch in strategy.experimental_distribute_dataset(data):
         if strategy.global_step >= STEPS:
             break
         loss = strategy.reduce("MEAN", strategy.run(step, args=(batch,)))
-        wl.training.report(loss=loss, total_steps=STEPS)
+        rw.training.report(loss=loss, total_steps=STEPS)
     return evaluate({name: variable.numpy() for name, variable in variables.items()})
 
 
-if wl.training.is_evaluator():
-    metrics = wl.training.SidecarEvaluator(evaluate).start()[-1].metrics
+if rw.training.is_evaluator():
+    metrics = rw.training.SidecarEvaluator(evaluate).start()[-1].metrics
 else:
     metrics = train()
 print(f"accuracy {metrics['accuracy']:.4f}")

@@ -5,7 +5,7 @@ the data:
 https://github.com/shenweichen/DeepCTR/blob/master/examples/estimator/run_classification_criteo_pandas.py
 
     python examples/ported/wide_and_deep.py
-    windlass local --workers 2 --ps 2 examples/ported/wide_and_deep.py
+    ropewalk local --workers 2 --ps 2 examples/ported/wide_and_deep.py
 
 It ends with an area under the curve (AUC) of 0.8 or more.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from common import Dense
 from sklearn.metrics import log_loss, roc_auc_score
 
-import windlass as wl
+import ropewalk as rw
 
 FIELDS, VALUES, DENSE = 6, 100, 4  # categorical fields, values of each, numerical features
 EMBEDDING, STEPS = 4, 1500
@@ -31,17 +31,17 @@ def load_clicks(count: int = 12_000):
 
 
 train, test = zip(*(np.split(column, [10_000]) for column in load_clicks()), strict=True)
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    weights = wl.Variable(np.zeros((FIELDS * VALUES, 1), np.float32), name="wide/weights")
-    table = wl.Variable(
-        initializer=wl.Initializer("random_normal", seed=1),
+    weights = rw.Variable(np.zeros((FIELDS * VALUES, 1), np.float32), name="wide/weights")
+    table = rw.Variable(
+        initializer=rw.Initializer("random_normal", seed=1),
         shape=(FIELDS * VALUES, EMBEDDING),
         name="deep/table",
     )
     deep = Dense([FIELDS * EMBEDDING + DENSE, 32, 16, 1], name="deep")
-wide_optimizer = wl.optimizers.Ftrl(0.1)
-deep_optimizer = wl.optimizers.Adagrad(0.05)
+wide_optimizer = rw.optimizers.Ftrl(0.1)
+deep_optimizer = rw.optimizers.Adagrad(0.05)
 
 
 def probability(logits):
@@ -64,16 +64,16 @@ def step(batch):
     logits, gradients, d_x = deep.gradients(x, error)
     d_weights = np.repeat(error(logits), FIELDS, axis=0)
     d_rows = d_x[:, : FIELDS * EMBEDDING].reshape(-1, EMBEDDING)
-    wide_optimizer.apply_gradients([(wl.IndexedSlices(d_weights, ids.ravel()), weights)])
+    wide_optimizer.apply_gradients([(rw.IndexedSlices(d_weights, ids.ravel()), weights)])
     deep_optimizer.apply_gradients(
         [
-            (wl.IndexedSlices(d_rows, ids.ravel()), table),
+            (rw.IndexedSlices(d_rows, ids.ravel()), table),
             *zip(gradients, deep.variables, strict=True),
         ]
     )
 
 
-batches = wl.data.from_arrays(train, 128, epochs=None)
+batches = rw.data.from_arrays(train, 128, epochs=None)
 for batch in strategy.experimental_distribute_dataset(batches):
     if strategy.global_step >= STEPS:
         break

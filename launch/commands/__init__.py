@@ -1,1 +1,1 @@
-"""The subcommands of windlass that belong to no launcher."""
+"""The subcommands of ropewalk that belong to no launcher."""

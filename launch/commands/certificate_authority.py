@@ -61,12 +61,12 @@ def require_cryptography() -> None:
     except ImportError as error:
         raise ConfigurationError(
             "certificates are made with the package cryptography, which is not installed: "
-            "pip install 'windlass[security]'"
+            "pip install 'ropewalk[security]'"
         ) from error
 
 
 def make_authority(
-    days: float, *, name: str = "windlass CA", now: datetime | None = None
+    days: float, *, name: str = "ropewalk CA", now: datetime | None = None
 ) -> Authority:
     """A new CA.
 
@@ -143,7 +143,7 @@ def load_authority(folder: Path) -> Authority:
         key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(
-            f"{folder} holds no CA ({error}); `windlass certs init {folder}` makes one"
+            f"{folder} holds no CA ({error}); `ropewalk certs init {folder}` makes one"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigurationError(f"{folder / CA_KEY} is no ECDSA key, as `certs init` writes it")

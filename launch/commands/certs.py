@@ -1,4 +1,4 @@
-"""``windlass certs``: a CA for a small team, certificates of tasks, and what a certificate says."""
+"""``ropewalk certs``: a CA for a small team, certificates of tasks, and what a certificate says."""
 
 from datetime import UTC, datetime
 from pathlib import Path

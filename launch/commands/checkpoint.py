@@ -1,4 +1,4 @@
-"""``windlass checkpoint verify``: whether a checkpoint is whole, and of one moment."""
+"""``ropewalk checkpoint verify``: whether a checkpoint is whole, and of one moment."""
 
 import click
 

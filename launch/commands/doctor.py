@@ -1,4 +1,4 @@
-"""``windlass doctor``: why a task cannot be reached."""
+"""``ropewalk doctor``: why a task cannot be reached."""
 
 import sys
 from typing import TYPE_CHECKING, Any

@@ -16,7 +16,7 @@ from ...core.errors import (
     ConfigurationError,
     PeerLostError,
     ProtocolMismatchError,
-    WindlassError,
+    RopewalkError,
 )
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
@@ -46,7 +46,7 @@ class Step:
     name: str
     passed: bool | None
     said: str = ""
-    error: WindlassError | None = None
+    error: RopewalkError | None = None
 
 
 NAMES = ("address", "DNS", "port", "encryption", "certificate", "identity", "protocol", "task")
@@ -75,7 +75,7 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[Step]:
             continue
         try:
             steps.append(Step(name, True, look()))
-        except WindlassError as error:
+        except RopewalkError as error:
             steps.append(Step(name, False, error.message, error))
     return steps
 
@@ -87,7 +87,7 @@ class _Doctor:
         self._timeout_s = timeout_s
         self._mode = SecurityMode.INSECURE
         self._facts: CertificateFacts | None = None
-        self._greeting: session_pb2.Welcome | WindlassError | None = None
+        self._greeting: session_pb2.Welcome | RopewalkError | None = None
 
     def address_(self) -> str:
         """HOST:PORT, and how tasks there show who they are."""
@@ -129,7 +129,7 @@ class _Doctor:
         if isinstance(self._greeting, AccessError):
             if "speak" in self._greeting.message:
                 raise self._greeting
-        elif self._mode.encrypts and isinstance(self._greeting, WindlassError) and not self._facts:
+        elif self._mode.encrypts and isinstance(self._greeting, RopewalkError) and not self._facts:
             raise self._greeting  # files of this side, or nobody there who shakes hands
         return "TLS 1.3" if self._mode.encrypts else "none: as it is set here"
 
@@ -175,9 +175,9 @@ class _Doctor:
                 if isinstance(connection.stream, TlsStream):
                     self._facts = read_facts(connection.stream.certificate_bytes())
                 self._greeting = dialer.greet(connection, self._timeout_s)
-        except WindlassError as error:
+        except RopewalkError as error:
             self._greeting = error
         except OSError as error:
             self._greeting = PeerLostError(
-                f"it closed the connection, or did not greet ({error}): is it a task of Windlass?"
+                f"it closed the connection, or did not greet ({error}): is it a task of Ropewalk?"
             )

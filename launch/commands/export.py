@@ -1,4 +1,4 @@
-"""``windlass export``: a checkpoint as a file of another framework."""
+"""``ropewalk export``: a checkpoint as a file of another framework."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ...core.errors import ConfigurationError, WindlassError
+from ...core.errors import ConfigurationError, RopewalkError
 from ..screen.echo import echo
 
 _FORMATS = ("safetensors", "torch", "orbax", "keras", "npy", "parquet")
@@ -53,7 +53,7 @@ def export_command(
     table: str | None,
     overwrite: bool,
 ) -> None:
-    """Write the variables of CHECKPOINT to one file that needs no Windlass.
+    """Write the variables of CHECKPOINT to one file that needs no Ropewalk.
 
     CHECKPOINT is one, or a model directory: then it is the newest. Optimizers' slots are left out,
     and so are tables that grow: --table NAME writes the rows of one.
@@ -104,7 +104,7 @@ def _as_configuration(output: str) -> Iterator[None]:
             f"{output} is there already; give --overwrite to replace it, or another --output"
         ) from error
     except ValueError as error:
-        if isinstance(error, WindlassError):
+        if isinstance(error, RopewalkError):
             raise
         raise ConfigurationError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""``windlass warm-kernels``."""
+"""``ropewalk warm-kernels``."""
 
 import click
 
@@ -9,7 +9,7 @@ from ..screen.echo import echo
 @click.command("warm-kernels")
 @click.option(
     "--kernel-cache",
-    help="Folder of the cache. Default: WINDLASS_KERNEL_CACHE, or the folder a ps chooses.",
+    help="Folder of the cache. Default: ROPEWALK_KERNEL_CACHE, or the folder a ps chooses.",
 )
 def warm_kernels_command(kernel_cache: str | None) -> None:
     """Compile all kernels into the cache ahead of time, e.g. while an image is built.

@@ -1,4 +1,4 @@
-"""``windlass local``."""
+"""``ropewalk local``."""
 
 import shlex
 import sys
@@ -57,7 +57,7 @@ def _count_option(name: str, default: int, about: str) -> Callable[[_Command], _
 @click.option(
     "--standalone",
     is_flag=True,
-    help="Run no SCRIPT, but a standalone cluster that waits for `windlass submit`, until Ctrl-C.",
+    help="Run no SCRIPT, but a standalone cluster that waits for `ropewalk submit`, until Ctrl-C.",
 )
 @click.option(
     "--port",
@@ -114,7 +114,7 @@ def local_command(
         if script is not None or job_file is not None:
             raise ConfigurationError(
                 f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
-                "program with `windlass submit`"
+                "program with `ropewalk submit`"
             )
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
     from ..local.cluster import LocalRoles
@@ -165,7 +165,7 @@ def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int
     handle_signals(cluster.stop)
     cluster.start()
     echo(f"the cluster is at {cluster.address}; send it a program from this machine with\n")
-    echo(f"    windlass submit SCRIPT --cluster {cluster.address}\n")
+    echo(f"    ropewalk submit SCRIPT --cluster {cluster.address}\n")
     echo("Ctrl-C ends it, and its jobs")
     return cluster.wait()
 
@@ -242,4 +242,4 @@ def _command_to_resume(arguments: Sequence[str], model_dir: str) -> str:
     rest = list(arguments[1:])
     named = any(word.partition("=")[0] == "--model-dir" for word in rest)
     where = [] if named else ["--model-dir", model_dir]
-    return shlex.join(["windlass", "local", *where, *rest])
+    return shlex.join(["ropewalk", "local", *where, *rest])

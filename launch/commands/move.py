@@ -1,4 +1,4 @@
-"""``windlass move``: has another ps lead a share of a running job, and waits until it does."""
+"""``ropewalk move``: has another ps lead a share of a running job, and waits until it does."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ def _wait(client: "ChiefClient", begun: "Move") -> "Move":
         if now is None or (now.number, now.share, now.to) != (begun.number, begun.share, begun.to):
             raise PeerLostError(
                 f"the chief knows nothing of {begun} any more: it was started again, or another "
-                "move has begun since; `windlass status` says who leads"
+                "move has begun since; `ropewalk status` says who leads"
             )
         if now.phase.is_over:
             return now

@@ -12,7 +12,7 @@ from .tasks import print_tf_config_option, run_as_task
 _TEXTS = {
     "ps": "Serve variables until the job is over.",
     "chief": "Run SCRIPT as the chief: lead the job, train, save checkpoints. Without one, be the "
-    "door of a standalone cluster, to which `windlass submit` sends jobs.",
+    "door of a standalone cluster, to which `ropewalk submit` sends jobs.",
     "worker": "Run SCRIPT as a worker; without one, run what the coordinator schedules.",
     "evaluator": "Run SCRIPT as the evaluator: evaluate each new checkpoint.",
 }

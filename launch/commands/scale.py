@@ -1,4 +1,4 @@
-"""``windlass scale``: has a running job have more or fewer ps, and waits until it does."""
+"""``ropewalk scale``: has a running job have more or fewer ps, and waits until it does."""
 
 import time
 from contextlib import ExitStack
@@ -44,8 +44,8 @@ def scale_command(
 ) -> None:
     """Have a job with ps_shares have more or fewer ps: that whose chief is at HOST:PORT, or JOB.
 
-    Training goes on. `windlass local` and a standalone cluster, whose JOB is named, start and stop
-    them; on Kubernetes `windlass k8s scale` does. A ps that is started is given its part of the
+    Training goes on. `ropewalk local` and a standalone cluster, whose JOB is named, start and stop
+    them; on Kubernetes `ropewalk k8s scale` does. A ps that is started is given its part of the
     shares, and one that leaves hands over.
     """
     settings = take_settings(flags)
@@ -78,9 +78,9 @@ def _wait(client: "ChiefClient", count: int, deadline: float, timeout_s: float) 
             raise PeerLostError(f"the job is {status.phase}, before it had {count} ps: {why}")
         if time.monotonic() >= deadline:
             raise PeerLostError(
-                f"after {timeout_s:g} s (--timeout-s) {why}. `windlass local` starts and stops ps "
+                f"after {timeout_s:g} s (--timeout-s) {why}. `ropewalk local` starts and stops ps "
                 "by itself, a standalone cluster those of a JOB that is named, on Kubernetes "
-                "`windlass k8s scale`; elsewhere start them, or end them with SIGTERM"
+                "`ropewalk k8s scale`; elsewhere start them, or end them with SIGTERM"
             )
         if why != told:
             echo(why)

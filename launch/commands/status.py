@@ -1,4 +1,4 @@
-"""``windlass status``: jobs by address, by model directory, or all of this user on this machine."""
+"""``ropewalk status``: jobs by address, by model directory, or all of this user on this machine."""
 
 import sys
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ...core.errors import (
     ConfigurationError,
     PeerLostError,
     ProtocolMismatchError,
-    WindlassError,
+    RopewalkError,
 )
 from ...core.settings import CLUSTER_VARIABLE, Settings, read_environment
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
@@ -85,7 +85,7 @@ def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
 def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
     """The status of a job of a standalone cluster, through its gateway."""
     if job is None:
-        raise ConfigurationError("name the JOB; `windlass jobs` lists those of a cluster")
+        raise ConfigurationError("name the JOB; `ropewalk jobs` lists those of a cluster")
     from ..standalone.chief_of_job import chief_of_job
 
     with chief_of_job(job, cluster, caller.settings) as (_, address):
@@ -115,7 +115,7 @@ def _in_folder(folder: str, caller: _Caller) -> "JobStatus":
 def _try(address: str, caller: _Caller) -> "JobStatus | None":
     try:
         return _ask(address, caller)
-    except WindlassError:
+    except RopewalkError:
         return None  # gone, or of a version that this one cannot talk to: others are shown
 
 
@@ -134,7 +134,7 @@ def _ask(address: str, caller: _Caller) -> "JobStatus":
         ) from error
     except ProtocolMismatchError as error:
         raise ProtocolMismatchError(
-            f"{error.message}. If that is the chief of a standalone cluster, `windlass jobs "
+            f"{error.message}. If that is the chief of a standalone cluster, `ropewalk jobs "
             f"--cluster {address}` shows its jobs"
         ) from error
     finally:

@@ -1,4 +1,4 @@
-"""``windlass tensorboard``: TensorBoard on a job's event files."""
+"""``ropewalk tensorboard``: TensorBoard on a job's event files."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from ...core.errors import ConfigurationError, MissingExtraError
 from ...core.settings import read_environment
 from ..screen.echo import echo
 
-_RUNS = Path("runs")  # where `windlass local` makes model directories
+_RUNS = Path("runs")  # where `ropewalk local` makes model directories
 _EVENT_FILES = "**/*tfevents*"
 
 
@@ -33,20 +33,20 @@ def tensorboard_command(
 ) -> None:
     """Show the event files in MODEL_DIR with TensorBoard: the job's own and the program's.
 
-    Without MODEL_DIR: of WINDLASS_MODEL_DIR, or of the newest job in runs/. Other options are
+    Without MODEL_DIR: of ROPEWALK_MODEL_DIR, or of the newest job in runs/. Other options are
     TensorBoard's, such as --reload_interval=5.
     """
     folder = _folder(model_dir)
     if find_spec("tensorboard") is None:
         raise MissingExtraError(
-            "TensorBoard is not installed: pip install 'windlass[tensorboard]'",
+            "TensorBoard is not installed: pip install 'ropewalk[tensorboard]'",
             module="tensorboard",
             extra="tensorboard",
         )
     if "://" not in folder and next(Path(folder).glob(_EVENT_FILES), None) is None:
         echo(
             f"there are no event files in {folder} yet: a job writes its own with --tensorboard, a "
-            "program with wl.summary",
+            "program with rw.summary",
             err=True,
         )
     arguments = ["--logdir", folder, "--host", host, "--port", str(port), *context.args]
@@ -61,7 +61,7 @@ def _folder(model_dir: str | None) -> str:
     Raises:
         ConfigurationError: None was named, and there is none; or what was named is none.
     """
-    named = model_dir or read_environment("WINDLASS_MODEL_DIR")
+    named = model_dir or read_environment("ROPEWALK_MODEL_DIR")
     if named:
         if "://" not in named and not Path(named).is_dir():
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""``windlass token``: tokens that say who a task is."""
+"""``ropewalk token``: tokens that say who a task is."""
 
 import os
 import secrets

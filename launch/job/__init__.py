@@ -1,1 +1,1 @@
-"""The job file ``windlass.yaml``: what a job is, for every launcher."""
+"""The job file ``ropewalk.yaml``: what a job is, for every launcher."""

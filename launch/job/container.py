@@ -4,9 +4,9 @@ PORT = 2222
 HEALTH_PORT = 2223
 METRICS_PORT = 2224
 CHECKPOINTS = "/checkpoints"
-TLS_FOLDER = "/run/windlass/tls"
-TOKEN_FOLDER = "/run/windlass/token"  # noqa: S105 - a folder
-CODE_FOLDER = "/run/windlass/code"
-PARTS_FOLDER = "/run/windlass/packed"
+TLS_FOLDER = "/run/ropewalk/tls"
+TOKEN_FOLDER = "/run/ropewalk/token"  # noqa: S105 - a folder
+CODE_FOLDER = "/run/ropewalk/code"
+PARTS_FOLDER = "/run/ropewalk/packed"
 IMAGE_USER = 10001
 """Number of the user, and of its group; deploy/docker/Dockerfile makes them."""

@@ -1,6 +1,6 @@
 """A job: its program, its tasks and what they need, for every launcher.
 
-Pure data, validated by pydantic. ``reading.py`` reads it from ``windlass.yaml`` and says where a
+Pure data, validated by pydantic. ``reading.py`` reads it from ``ropewalk.yaml`` and says where a
 mistake is; the launchers render it.
 """
 
@@ -31,10 +31,10 @@ SAID_ELSEWHERE = {
 }
 """Settings that a job file does not have: where it says them instead; empty: the launcher does."""
 
-# What Windlass's own variables begin with, and those by which a launcher tells a task who it is;
+# What Ropewalk's own variables begin with, and those by which a launcher tells a task who it is;
 # where a job file says what they are for.
 _OWN_VARIABLES = {
-    "WINDLASS_": "under `settings`",
+    "ROPEWALK_": "under `settings`",
     "TF_CONFIG": "by `roles`",
     "JOB_COMPLETION_INDEX": "by `roles`",
     "POD_NAMESPACE": "by `kubernetes.namespace`",
@@ -73,7 +73,7 @@ class Roles(Part):
 
 
 class JobFile(Part):
-    """A job, as ``windlass.yaml`` says it."""
+    """A job, as ``ropewalk.yaml`` says it."""
 
     name: Annotated[str, StringConstraints(pattern=DNS_LABEL, max_length=40)] = Field(
         description="Of the job and of everything made for it: small letters, digits and dashes, "
@@ -83,7 +83,7 @@ class JobFile(Part):
         default="",
         max_length=512,
         pattern=r"^\S*$",
-        description="Container image with Windlass and the program. Kubernetes and compose need "
+        description="Container image with Ropewalk and the program. Kubernetes and compose need "
         "it; name it by digest where you can.",
     )
     program: str = Field(
@@ -112,7 +112,7 @@ class JobFile(Part):
         default=Security(), description="How tasks show who they are, and where their files are."
     )
     settings: JobSettings = Field(
-        default=JobSettings(), description="Settings of every task, as `windlass run --help`."
+        default=JobSettings(), description="Settings of every task, as `ropewalk run --help`."
     )
     metrics: bool = Field(
         default=False,
@@ -154,7 +154,7 @@ class JobFile(Part):
 
         Args:
             starter: What starts containers of it.
-            program: What it has to hold beside Windlass.
+            program: What it has to hold beside Ropewalk.
 
         Raises:
             ConfigurationError: There is none.
@@ -162,7 +162,7 @@ class JobFile(Part):
         if not self.image:
             raise ConfigurationError(
                 f"the job file has no `image`: {starter} starts containers; name the image that "
-                f"holds Windlass and {program}",
+                f"holds Ropewalk and {program}",
                 field="image",
             )
 
@@ -206,16 +206,16 @@ class JobFile(Part):
         return ",".join(f"{role}={count}" for role, count in counted if count)
 
     def command(self, role: str) -> list[str]:
-        """What a task of a role runs: ``windlass run`` and the program.
+        """What a task of a role runs: ``ropewalk run`` and the program.
 
         The same in every role, since a ps that is given a program does not start it; but workers
         that serve a coordinator are given none.
         """
         if self.coordinator and role == WORKER:
-            return ["windlass", "run"]
+            return ["ropewalk", "run"]
         program = ["-m", self.module] if self.module else [self.program]
         arguments = [*self.arguments, *self.role(role).arguments]
-        return ["windlass", "run", *program, *(["--", *arguments] if arguments else [])]
+        return ["ropewalk", "run", *program, *(["--", *arguments] if arguments else [])]
 
     def environment_of(self, role: str) -> dict[str, str]:
         """The user's variables and those of the settings for a task of a role."""

@@ -125,7 +125,7 @@ class Security(Part):
     mode: Literal["mtls", "token", "insecure"] = Field(
         default="mtls",
         description="`mtls`: certificates on both sides; `token`: signed tokens over TLS; "
-        "`insecure`: not at all, for a network of one's own. On this machine (`windlass local`) "
+        "`insecure`: not at all, for a network of one's own. On this machine (`ropewalk local`) "
         "tasks always prove a key that only this user can read.",
     )
     secret: ObjectName = Field(

@@ -58,7 +58,7 @@ class TaskPlan:
     """What a task gets.
 
     Attributes:
-        command: ``windlass run`` and what it runs.
+        command: ``ropewalk run`` and what it runs.
         environment: Its variables, in the order in which they are written.
         credentials: Kinds of files by which it shows who it is: ``tls``, ``token``.
         resources: What it needs.
@@ -114,50 +114,50 @@ def address(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa:
 
 def ports(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """Ports beside that of the task's address."""
-    metrics = {"WINDLASS_METRICS_PORT": str(place.metrics_port)} if job.metrics else {}
-    return {"WINDLASS_HEALTH_PORT": str(place.health_port), **metrics}
+    metrics = {"ROPEWALK_METRICS_PORT": str(place.metrics_port)} if job.metrics else {}
+    return {"ROPEWALK_HEALTH_PORT": str(place.health_port), **metrics}
 
 
 def join_timeout(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """How long tasks wait for each other."""
-    return {"WINDLASS_JOIN_TIMEOUT_S": str(place.join_timeout_s)}
+    return {"ROPEWALK_JOIN_TIMEOUT_S": str(place.join_timeout_s)}
 
 
 def leave_grace(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """A ps that is asked to end waits so long for the checkpoint; below the grace period."""
-    return {"WINDLASS_LEAVE_GRACE_S": str(place.grace_s * 3 // 4)}
+    return {"ROPEWALK_LEAVE_GRACE_S": str(place.grace_s * 3 // 4)}
 
 
 def wait_for_workers(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The chief's program begins when all have joined: a short job is not over before that."""
     waits = job.count(CHIEF) and job.count(WORKER) and role in (CHIEF, ANY_ROLE)
-    return {"WINDLASS_WAIT_FOR_WORKERS": str(job.count(WORKER))} if waits else {}
+    return {"ROPEWALK_WAIT_FOR_WORKERS": str(job.count(WORKER))} if waits else {}
 
 
 def stay_without_chief(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """A ps that is started again when the job is over waits until it is deleted."""
-    return {"WINDLASS_STAY_WITHOUT_CHIEF": "true"} if role == PS else {}
+    return {"ROPEWALK_STAY_WITHOUT_CHIEF": "true"} if role == PS else {}
 
 
 def supervise(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The container's process starts its task again when only a peer was lost."""
-    return {"WINDLASS_SUPERVISE": "true"}
+    return {"ROPEWALK_SUPERVISE": "true"}
 
 
 def holds(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """What would start a container again whose part is over has it stay until it is deleted."""
-    return {"WINDLASS_HOLDS": "true"} if job.kubernetes.at_once and role in (CHIEF, WORKER) else {}
+    return {"ROPEWALK_HOLDS": "true"} if job.kubernetes.at_once and role in (CHIEF, WORKER) else {}
 
 
 def chief_returns(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The chief's pod is replaced; the others go on meanwhile."""
-    returns = {"WINDLASS_CHIEF_RETURNS": "true", "WINDLASS_ORPHAN_TIMEOUT_S": str(place.orphan_s)}
+    returns = {"ROPEWALK_CHIEF_RETURNS": "true", "ROPEWALK_ORPHAN_TIMEOUT_S": str(place.orphan_s)}
     return returns if job.count(PS) else {}
 
 
 def model_dir(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """Where checkpoints go."""
-    return {"WINDLASS_MODEL_DIR": job.storage.model_dir or f"{place.checkpoints}/{job.name}"}
+    return {"ROPEWALK_MODEL_DIR": job.storage.model_dir or f"{place.checkpoints}/{job.name}"}
 
 
 def model_dir_of_savers(job: "JobFile", role: str, place: Place) -> dict[str, str]:
@@ -172,17 +172,17 @@ def home(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: AR
 
 def job_id(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The job's id is its name."""
-    return {"WINDLASS_JOB_ID": job.name}
+    return {"ROPEWALK_JOB_ID": job.name}
 
 
 def credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
     """The files that show who a task is; they imply the mode."""
     if job.security.mode == "insecure":
-        return {"WINDLASS_INSECURE": "true"}
-    values = {f"WINDLASS_TLS_{name}": f"{place.tls}/{file}" for name, file in _TLS_FILES.items()}
+        return {"ROPEWALK_INSECURE": "true"}
+    values = {f"ROPEWALK_TLS_{name}": f"{place.tls}/{file}" for name, file in _TLS_FILES.items()}
     if job.security.mode == "token":
-        values["WINDLASS_TOKEN_FILE"] = f"{place.token}/{_TOKEN}"
-        values["WINDLASS_TOKEN_KEYS"] = f"{place.token}/{_TOKEN_KEYS}"
+        values["ROPEWALK_TOKEN_FILE"] = f"{place.token}/{_TOKEN}"
+        values["ROPEWALK_TOKEN_KEYS"] = f"{place.token}/{_TOKEN_KEYS}"
     return values
 
 

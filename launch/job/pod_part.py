@@ -1,7 +1,7 @@
 """What a job file says of pods on Kubernetes: under ``kubernetes`` of all, under a role of its own.
 
 Names are Kubernetes' own, as a job file writes them (``node_selector``). What is not here is a
-matter for kustomize, which patches what ``windlass k8s render`` prints.
+matter for kustomize, which patches what ``ropewalk k8s render`` prints.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,7 +26,7 @@ LabelValue = Annotated[
 AnyPart = TypeVar("AnyPart", bound=Part)
 
 OWN_VOLUMES = (
-    "tmp", "checkpoints", "shm", "tls", "token", "windlass-code", "windlass-packed",
+    "tmp", "checkpoints", "shm", "tls", "token", "ropewalk-code", "ropewalk-packed",
 )  # fmt: skip
 _OWN_FOLDERS = (TLS_FOLDER, TOKEN_FOLDER, CODE_FOLDER, PARTS_FOLDER)
 OWN_PATHS = ("/tmp", CHECKPOINTS, "/dev/shm", *_OWN_FOLDERS)  # noqa: S108

@@ -1,4 +1,4 @@
-"""Reading ``windlass.yaml``: every mistake at once, each with its place and what to do."""
+"""Reading ``ropewalk.yaml``: every mistake at once, each with its place and what to do."""
 
 import difflib
 import json
@@ -13,7 +13,7 @@ from .fields import MisfitError
 from .model import SAID_ELSEWHERE, JobFile, JobSettings
 from .yaml_text import Document, Path, read_yaml
 
-DEFAULT_NAME = "windlass.yaml"
+DEFAULT_NAME = "ropewalk.yaml"
 _SHOWN = 8
 _OF_TEXTS = (
     "arguments", "environment", "node_selector", "labels", "annotations", "values", "setup",
@@ -33,7 +33,7 @@ def read_job(path: str | FilePath) -> JobFile:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigurationError(
-            f"{path} does not exist (looked in {FilePath.cwd()}); `windlass job example` prints a "
+            f"{path} does not exist (looked in {FilePath.cwd()}); `ropewalk job example` prints a "
             "job file to begin with",
             file=path,
         ) from error
@@ -52,7 +52,7 @@ def parse_job(text: str, name: str = DEFAULT_NAME) -> JobFile:
     if not isinstance(document.data, dict):
         what = "is empty" if document.data is None else "is no mapping of fields to values"
         raise ConfigurationError(
-            f"{name}:1:1: a job file {what}; it begins with `name: my-job`, and `windlass job "
+            f"{name}:1:1: a job file {what}; it begins with `name: my-job`, and `ropewalk job "
             "example` prints a whole one"
         )
     try:

@@ -22,7 +22,7 @@ def job_schema() -> dict[str, Any]:
                 _also_numbers(field)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "windlass.yaml",
+        "title": "ropewalk.yaml",
         **{key: value for key, value in schema.items() if key != "title"},
     }
 

@@ -1,1 +1,1 @@
-"""``windlass k8s``: a job as objects of Kubernetes, and how it is followed there."""
+"""``ropewalk k8s``: a job as objects of Kubernetes, and how it is followed there."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cluster.roles import PS, WORKER
-from ...core.errors import ConfigurationError, PeerLostError, WindlassError
+from ...core.errors import ConfigurationError, PeerLostError, RopewalkError
 from ..job.model import JobFile
 from .client import KubernetesApi
 from .code import ShippedCode
@@ -225,7 +225,7 @@ def _under_another_name(document: Json) -> Json:
     return {**document, "metadata": {**document["metadata"], "name": f"{name[:-5]}check"}}
 
 
-def refused_apply(problems: Sequence[Problem], where: Where, again: str) -> WindlassError:
+def refused_apply(problems: Sequence[Problem], where: Where, again: str) -> RopewalkError:
     """One sentence for objects that were refused in a dry run; ``again``: what replaces them."""
     others = [each for each in problems if not each.refusal.is_about_fixed_fields]
     if others:
@@ -261,7 +261,7 @@ def _apply_all(api: KubernetesApi, documents: Sequence[Json], *, force: bool) ->
     for document in documents:
         try:
             api.apply(document, force=force)
-        except WindlassError as error:
+        except RopewalkError as error:
             if not done:
                 raise
             names = ", ".join(f"{each.kind} {each.name}" for each in done)

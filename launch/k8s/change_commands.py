@@ -1,4 +1,4 @@
-"""The commands of ``windlass k8s`` that render, make, change and delete jobs."""
+"""The commands of ``ropewalk k8s`` that render, make, change and delete jobs."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def _code_options(command: Any) -> Any:
         "--code",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         help="The folder with the program, which is sent in ConfigMaps instead of being in the "
-        "image; without what .gitignore and .windlassignore leave out.",
+        "image; without what .gitignore and .ropewalkignore leave out.",
     )(command)
 
 

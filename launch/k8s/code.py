@@ -1,6 +1,6 @@
 """Code without an image: a packed project in ConfigMaps, and the pods that find it there.
 
-The package is what ``windlass submit`` sends, cut into parts that objects of Kubernetes can hold.
+The package is what ``ropewalk submit`` sends, cut into parts that objects of Kubernetes can hold.
 Its digest is part of the ConfigMaps' names and stands in every pod template, so a pod can run no
 other code than the one it was made for; the container checks it (``launch/shipped_code.py``).
 """
@@ -31,7 +31,7 @@ MOST_PARTS = 8
 
 _KEY_FILES = (".key", ".pem")
 _KEY = b" PRIVATE KEY-----"
-_CODE, _PARTS = "windlass-code", "windlass-packed"
+_CODE, _PARTS = "ropewalk-code", "ropewalk-packed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = Fals
         raise ProjectError(
             f"{job.program} is not in the project {folder.resolve()}, so pods would not find it: "
             "with --code `program` of the job file is relative to that folder (and .gitignore and "
-            ".windlassignore leave files out)",
+            ".ropewalkignore leave files out)",
             path=folder,
         )
     _refuse_keys(folder, package)
@@ -90,7 +90,7 @@ def _refuse_keys(folder: Path, package: Package) -> None:
         if name.endswith(_KEY_FILES) and _KEY in (folder / name).read_bytes():
             raise ProjectError(
                 f"{name} of {folder.resolve()} is a private key, and who may look at ConfigMaps "
-                "could read it: leave it out by a line in .windlassignore (pods have theirs from "
+                "could read it: leave it out by a line in .ropewalkignore (pods have theirs from "
                 "Secrets)",
                 path=folder / name,
             )
@@ -106,7 +106,7 @@ def _check_size(folder: Path, package: Package) -> None:
     raise ProjectTooLargeError(
         f"{folder.resolve()} has {len(package.data)} bytes when it is compressed, over the limit "
         f"of {limit} for {MOST_PARTS} ConfigMaps; most are in: {shares}. Leave out what the "
-        "program does not need by lines in .windlassignore, have it read data from a volume or a "
+        "program does not need by lines in .ropewalkignore, have it read data from a volume or a "
         "URL, or build an image with it",
         value=len(package.data),
         limit=limit,
@@ -120,7 +120,7 @@ def _refuse_requirements(folder: Path, package: Package) -> None:
         if name in package.names
     }
     declared = declared_requirements(texts)
-    wanted = {name: file for name, file in declared.items() if name not in _of_windlass()}
+    wanted = {name: file for name, file in declared.items() if name not in _of_ropewalk()}
     if not wanted:
         return
     names = ", ".join(wanted)
@@ -133,14 +133,14 @@ def _refuse_requirements(folder: Path, package: Package) -> None:
     )
 
 
-def _of_windlass() -> set[str]:
-    """What every image with Windlass has: Windlass, and what it needs itself."""
+def _of_ropewalk() -> set[str]:
+    """What every image with Ropewalk has: Ropewalk, and what it needs itself."""
     try:
-        needed = metadata.requires("windlass") or []
+        needed = metadata.requires("ropewalk") or []
     except metadata.PackageNotFoundError:  # a source tree that was not installed
         needed = []
     text = "\n".join(each for each in needed if ";" not in each)
-    return {normalized("windlass"), *declared_requirements({"requirements.txt": text})}
+    return {normalized("ropewalk"), *declared_requirements({"requirements.txt": text})}
 
 
 def config_maps(job: JobFile, code: ShippedCode) -> list[Json]:
@@ -189,7 +189,7 @@ def _container(container: Mapping[str, Any], code: ShippedCode) -> Json:
     ]
     return {
         **container,
-        # A Windlass that is too old to unpack finds no program here, and none of the image's.
+        # A Ropewalk that is too old to unpack finds no program here, and none of the image's.
         "workingDir": CODE_FOLDER,
         "env": [*container["env"], *env],
         "volumeMounts": [*container["volumeMounts"], *mounts],

@@ -1,4 +1,4 @@
-"""``windlass k8s``: render, apply, status, list, logs, scale and delete a job on Kubernetes."""
+"""``ropewalk k8s``: render, apply, status, list, logs, scale and delete a job on Kubernetes."""
 
 import click
 
@@ -20,5 +20,5 @@ _COMMANDS = {
 def k8s_command() -> None:
     """Run a job file on Kubernetes: no operator, no definitions, plain objects.
 
-    Needs `pip install 'windlass[k8s]'`; `render` works without.
+    Needs `pip install 'ropewalk[k8s]'`; `render` works without.
     """

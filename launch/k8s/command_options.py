@@ -1,4 +1,4 @@
-"""Options that several commands of ``windlass k8s`` have, and what they mean."""
+"""Options that several commands of ``ropewalk k8s`` have, and what they mean."""
 
 from typing import TYPE_CHECKING, Any
 

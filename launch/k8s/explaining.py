@@ -7,7 +7,7 @@ from ...core.errors import (
     IncompatibleError,
     NotFoundError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
 from .refusals import Refusal
 from .where import Where
@@ -18,7 +18,7 @@ _UNKNOWN_FIELD = "field not declared in schema"
 _GRANTS = "attempting to grant RBAC permissions not currently held"
 
 
-def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
+def error_of(refusal: Refusal, what: str, where: Where) -> RopewalkError:
     """The error of a refusal that is final.
 
     Args:
@@ -59,7 +59,7 @@ def error_of(refusal: Refusal, what: str, where: Where) -> WindlassError:
         case 403 if _GRANTS in refusal.message:
             return AccessError(
                 f"{said}. With status, end_job or gang: {{by: chief}} the chief's account gets "
-                "rights that you do not have yourself; ask for the newest windlass-operator of "
+                "rights that you do not have yourself; ask for the newest ropewalk-operator of "
                 "deploy/k8s/rbac, or leave these out"
             )
         case 403:
@@ -92,5 +92,5 @@ def missing_namespace(where: Where) -> NotFoundError:
 def _binding(refusal: Refusal, where: Where) -> str:
     """A command that binds the account of the refusal to the role that has the right."""
     reads = any(f" cannot {verb} " in refusal.message for verb in ("get", "list", "watch"))
-    role = "windlass-viewer" if reads else "windlass-operator"
+    role = "ropewalk-viewer" if reads else "ropewalk-operator"
     return grant(account_of(refusal.message), role, where.namespace)

@@ -43,4 +43,4 @@ class Form(StrEnum):
     def host(self) -> str:
         """Name and port of a task, with its role and its index to be filled in."""
         pod = "{role}-0-{index}" if self.is_one_object else "{role}-{index}"
-        return f"$(WINDLASS_JOB_ID)-{pod}.$(WINDLASS_JOB_ID)-tasks.$(POD_NAMESPACE).svc:{PORT}"
+        return f"$(ROPEWALK_JOB_ID)-{pod}.$(ROPEWALK_JOB_ID)-tasks.$(POD_NAMESPACE).svc:{PORT}"

@@ -20,7 +20,7 @@ from .status_view import PHASE_STYLES
 
 Json = dict[str, Any]
 
-_OURS = f"{NAME}=windlass"
+_OURS = f"{NAME}=ropewalk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class JobRow:
 
     Attributes:
         name: Name of the job.
-        phase: As :class:`~windlass.launch.k8s.job_status.ClusterStatus` has it.
+        phase: As :class:`~ropewalk.launch.k8s.job_status.ClusterStatus` has it.
         running: Tasks whose pods run.
         tasks: Tasks that it should have.
         age_s: Age of its oldest Job. Unit: seconds.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...core.errors import WindlassError, said_of
+from ...core.errors import RopewalkError, said_of
 from ...core.process.threads import new_thread
 from .answers import RefusedRequestError
 from .client import KubernetesApi
@@ -82,7 +82,7 @@ class LogFollower:
         self._wanted = wanted
         self._tail = tail
         self._pods = ObjectFollower(api, "Pod", selector_text(name), watch_s)
-        self._out: queue.Queue[Said | WindlassError | None] = queue.Queue(_MOST_LINES)
+        self._out: queue.Queue[Said | RopewalkError | None] = queue.Queue(_MOST_LINES)
         self._readers: dict[str, PodLogReader] = {}
         self._over = threading.Event()
         self._stopped = threading.Event()
@@ -91,14 +91,14 @@ class LogFollower:
         """Lines as they come, until the job is over and every log has been read to its end.
 
         Raises:
-            WindlassError: The API refuses, or has not answered for minutes.
+            RopewalkError: The API refuses, or has not answered for minutes.
         """
         watcher = new_thread("pods", self._watch, failed=self._failed)
         watcher.start()
         try:
             while True:
                 said = self._out.get()
-                if isinstance(said, WindlassError):
+                if isinstance(said, RopewalkError):
                     raise said
                 if said is None:
                     return
@@ -118,7 +118,7 @@ class LogFollower:
 
     def _watch(self) -> None:
         """In its own thread: begin readers for new pods, and find out when the job is over."""
-        end: WindlassError | None = None
+        end: RopewalkError | None = None
         try:
             for changes in self._pods.rounds():
                 for change in changes:
@@ -134,12 +134,12 @@ class LogFollower:
             for reader in self._readers.values():
                 while reader.thread.is_alive() and not self._stopped.is_set():
                     reader.thread.join(0.2)
-        except WindlassError as error:
+        except RopewalkError as error:
             end = error
         self._put(end)
 
     def _failed(self, error: BaseException) -> None:
-        self._put(WindlassError(f"the pods are not watched any more: {said_of(error)}"))
+        self._put(RopewalkError(f"the pods are not watched any more: {said_of(error)}"))
 
     def _begin(self, pod: Json) -> None:
         task = task_of(pod)
@@ -151,7 +151,7 @@ class LogFollower:
         self._readers[uid_of(pod)] = reader
         reader.thread.start()
 
-    def _put(self, said: "Said | WindlassError | None") -> None:
+    def _put(self, said: "Said | RopewalkError | None") -> None:
         while not self._stopped.is_set():
             with contextlib.suppress(queue.Full):
                 self._out.put(said, timeout=0.2)

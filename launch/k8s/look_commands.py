@@ -1,4 +1,4 @@
-"""The commands of ``windlass k8s`` that look at jobs: status, list and logs."""
+"""The commands of ``ropewalk k8s`` that look at jobs: status, list and logs."""
 
 import contextlib
 import sys

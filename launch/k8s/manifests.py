@@ -37,7 +37,7 @@ def manifests(
         ConfigurationError: The job has no image, or cannot have this form.
     """
     job.require_image(
-        "Kubernetes", "the program (or, with --code, Windlass and what the program imports)"
+        "Kubernetes", "the program (or, with --code, Ropewalk and what the program imports)"
     )
     if job.kubernetes.at_once and form.is_one_object:
         raise ConfigurationError(

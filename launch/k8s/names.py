@@ -11,10 +11,10 @@ from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 if TYPE_CHECKING:
     from ..job.model import JobFile
 
-FIELD_MANAGER = "windlass"
+FIELD_MANAGER = "ropewalk"
 """One name for everything that this command writes: what others own is then a conflict."""
 
-CONTAINER = "windlass"
+CONTAINER = "ropewalk"
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
@@ -27,10 +27,10 @@ CODE = "code"
 REPLICATED = "replicated"
 """Health service of a ps by which the kubelet asks for more than that it serves (net/health.py)."""
 
-COUNT_IN_FILE = "windlass/count"
+COUNT_IN_FILE = "ropewalk/count"
 """Annotation of what can be scaled: the count that the job file said when it was last applied."""
 
-RUNTIME_DIGEST = "windlass/runtime"
+RUNTIME_DIGEST = "ropewalk/runtime"
 """Annotation of a TrainJob: which runtime it was made with, since it keeps to that one."""
 
 ROLES = (CHIEF, PS, WORKER, EVALUATOR)
@@ -38,7 +38,7 @@ ROLES = (CHIEF, PS, WORKER, EVALUATOR)
 
 def labels(job: str, component: str) -> dict[str, str]:
     """Of an object of a job, or of its pods."""
-    return {NAME: "windlass", INSTANCE: job, COMPONENT: component, MANAGED_BY: FIELD_MANAGER}
+    return {NAME: "ropewalk", INSTANCE: job, COMPONENT: component, MANAGED_BY: FIELD_MANAGER}
 
 
 def matched(job: str, component: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def matched(job: str, component: str) -> dict[str, str]:
 
 def selector(job: str) -> dict[str, str]:
     """Labels by which everything of a job is found."""
-    return {NAME: "windlass", INSTANCE: job}
+    return {NAME: "ropewalk", INSTANCE: job}
 
 
 def selector_text(job: str) -> str:

@@ -60,7 +60,7 @@ def train_job(job: JobFile, templates: Mapping[str, Json]) -> list[Json]:
     annotations = {"annotations": {RUNTIME_DIGEST: digest[:16]}}
     reference = {"apiGroup": _TRAINER, "kind": "TrainingRuntime", "name": job.name}
     version = f"{_TRAINER}/v1alpha1"
-    framework = {f"{_TRAINER}/framework": "windlass"}
+    framework = {f"{_TRAINER}/framework": "ropewalk"}
     return [
         {
             "apiVersion": version,

@@ -141,7 +141,7 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
         join_timeout_s=gang.patience_s if gang and waits else _JOIN_TIMEOUT_S,
         orphan_s=_ORPHAN_S,
         address={
-            "WINDLASS_REPLICAS": job.replicas((CHIEF, PS, WORKER)),
+            "ROPEWALK_REPLICAS": job.replicas((CHIEF, PS, WORKER)),
             HOST_TEMPLATE: form.host,
         },
     )
@@ -158,8 +158,8 @@ def _environment(plan: TaskPlan, pod: PodPart) -> list[Json]:
 
     label = "metadata.labels['app.kubernetes.io/{}']"
     return [
-        {"name": "WINDLASS_JOB_ID", **field(label.format("instance"))},
-        {"name": "WINDLASS_ROLE", **field(label.format("component"))},
+        {"name": "ROPEWALK_JOB_ID", **field(label.format("instance"))},
+        {"name": "ROPEWALK_ROLE", **field(label.format("component"))},
         {"name": "POD_NAMESPACE", **field("metadata.namespace")},
         *(
             {"name": name, "value": text if name == HOST_TEMPLATE else _literal(text)}

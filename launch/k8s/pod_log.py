@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cluster.resolvers.pods import read_pod
-from ...core.errors import WindlassError, said_of
+from ...core.errors import RopewalkError, said_of
 from ...core.process.threads import new_thread
 from .answers import ByteChunks, RefusedRequestError
 from .client import KubernetesApi
@@ -129,7 +129,7 @@ class PodLogReader:
         except RefusedRequestError as error:
             if not error.refusal.is_missing:  # else its stream was read until the pod was gone
                 self._note(f"the end of its log is not known: {error.refusal.words}")
-        except WindlassError as error:
+        except RopewalkError as error:
             self._note(error.message)
 
     def _has_more(self) -> bool:

@@ -204,7 +204,7 @@ _REMEDIES = [
     ),
     (
         re.compile(r'configmap "[^"]*" not found|in ConfigMap |config key'),
-        "make the ConfigMap that it names; one with code comes with `windlass k8s apply --code`",
+        "make the ConfigMap that it names; one with code comes with `ropewalk k8s apply --code`",
     ),
     (
         re.compile(

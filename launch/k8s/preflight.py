@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...cluster.resolvers.pod_access import account_of
-from ...core.errors import AccessError, WindlassError
+from ...core.errors import AccessError, RopewalkError
 from .client import KubernetesApi
 from .gang import VOLCANO_GROUP
 from .kinds import kind_of
@@ -178,7 +178,7 @@ def _refused_pods(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         try:
             refusal = api.try_apply(pod)
-        except WindlassError:  # a webhook that fails, for instance
+        except RopewalkError:  # a webhook that fails, for instance
             return
         if refusal is None or refusal.status != 403 or account_of(refusal.message):
             continue

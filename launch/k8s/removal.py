@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...core.errors import AccessError, ConfigurationError, PeerLostError, WindlassError
+from ...core.errors import AccessError, ConfigurationError, PeerLostError, RopewalkError
 from .client import KubernetesApi
 from .kinds import CUSTOM_KINDS, Done
 from .names import CODE, COMPONENT, INSTANCE, selector_text, service, workload
@@ -85,7 +85,7 @@ def wait_until_gone(api: KubernetesApi, name: str, timeout_s: float) -> None:
     deadline = api.clock.now() + timeout_s
     while pods := api.list_all("Pod", selector_text(name)).items:
         for pod in filter(_is_left_over, pods):
-            with contextlib.suppress(WindlassError):  # it is gone, or its controller has to
+            with contextlib.suppress(RopewalkError):  # it is gone, or its controller has to
                 api.patch("Pod", pod["metadata"]["name"], {"metadata": {"finalizers": None}})
         if api.clock.now() > deadline:
             raise PeerLostError(

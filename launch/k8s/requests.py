@@ -38,7 +38,7 @@ def official_client(context: str) -> tuple[Any, str]:
         from kubernetes import client, config
     except ImportError as error:
         raise ConfigurationError(
-            "`windlass k8s` needs the Kubernetes client: pip install 'windlass[k8s]'. `windlass "
+            "`ropewalk k8s` needs the Kubernetes client: pip install 'ropewalk[k8s]'. `ropewalk "
             "k8s render | kubectl apply --server-side -f -` works without"
         ) from error
     settings = client.Configuration()

@@ -57,7 +57,7 @@ class ScalePlan:
 
 
 def plan_scale(
-    job: Json | None, then: int, *, has_ps: bool, delete: str = "windlass k8s delete"
+    job: Json | None, then: int, *, has_ps: bool, delete: str = "ropewalk k8s delete"
 ) -> ScalePlan:
     """Plan a change of the workers' Job, or of the StatefulSet in its place.
 
@@ -121,7 +121,7 @@ def plan_ps_scale(live: Json | None, then: int) -> ScalePlan:
         raise ConfigurationError("this job has no ps to scale: apply it first")
     settings = _variables(live)
     shares = int(settings.get(PS_SHARES) or 0)
-    replicas = int(settings.get("WINDLASS_PS_REPLICAS") or 1)
+    replicas = int(settings.get("ROPEWALK_PS_REPLICAS") or 1)
     if not shares:
         raise ConfigurationError(
             "the ps of this job cannot become more or fewer: give it settings.ps_shares in the job "

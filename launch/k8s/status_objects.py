@@ -67,7 +67,7 @@ def check_rendered(job: JobFile, form: Form = Form.OBJECTS) -> None:
         wanted = "status: true" if job.kubernetes.status else gang
         raise ConfigurationError(
             f"with `kubernetes: {{{wanted}}}` the file must say the namespace, too "
-            "(kubernetes.namespace): a RoleBinding names it; `windlass k8s apply -n` fills it in",
+            "(kubernetes.namespace): a RoleBinding names it; `ropewalk k8s apply -n` fills it in",
             field="kubernetes.namespace",
         )
 
@@ -164,7 +164,7 @@ _FAILURES: Json = {
 }
 
 _STATUS: list[Json] = [
-    {"name": "WINDLASS_STATUS_OBJECT", "value": "$(WINDLASS_JOB_ID)-status"},
-    {"name": "WINDLASS_STATUS_JOB", **_label("batch.kubernetes.io/job-name")},
-    {"name": "WINDLASS_STATUS_JOB_UID", **_label("batch.kubernetes.io/controller-uid")},
+    {"name": "ROPEWALK_STATUS_OBJECT", "value": "$(ROPEWALK_JOB_ID)-status"},
+    {"name": "ROPEWALK_STATUS_JOB", **_label("batch.kubernetes.io/job-name")},
+    {"name": "ROPEWALK_STATUS_JOB_UID", **_label("batch.kubernetes.io/controller-uid")},
 ]

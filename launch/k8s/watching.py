@@ -48,7 +48,7 @@ class ObjectFollower:
 
         Raises:
             PeerLostError: The API has not answered for minutes.
-            WindlassError: It refuses.
+            RopewalkError: It refuses.
         """
         while not self._stop.is_set():
             try:

@@ -21,14 +21,14 @@ class Where:
     job_file: str = ""
 
     def command(self, verb: str, name: str = "", *flags: str) -> str:
-        """A command that finds the same job again: ``windlass k8s status --name digits -n train``.
+        """A command that finds the same job again: ``ropewalk k8s status --name digits -n train``.
 
         Args:
-            verb: The command below ``windlass k8s``.
+            verb: The command below ``ropewalk k8s``.
             name: Name of the job; empty: the command reads the job file.
             flags: More words, e.g. ``"--watch"``.
         """
-        words = ["windlass", "k8s", verb, *flags]
+        words = ["ropewalk", "k8s", verb, *flags]
         file = ["--job", self.job_file] if self.job_file else []
         words += ["--name", name] if name else file
         return shlex.join([*words, *self.flags])

@@ -1,4 +1,4 @@
-"""``windlass job``, ``windlass compose`` and ``windlass slurm``."""
+"""``ropewalk job``, ``ropewalk compose`` and ``ropewalk slurm``."""
 
 import json
 import sys
@@ -10,10 +10,10 @@ from ..options.job_file import job_option
 from ..screen.echo import echo
 
 EXAMPLE = """\
-# `windlass job schema > windlass.schema.json` makes the file that the next line names.
-# yaml-language-server: $schema=windlass.schema.json
+# `ropewalk job schema > ropewalk.schema.json` makes the file that the next line names.
+# yaml-language-server: $schema=ropewalk.schema.json
 name: my-job
-image: registry.example/my-job:1   # Kubernetes and compose; with Windlass and train.py in /app
+image: registry.example/my-job:1   # Kubernetes and compose; with Ropewalk and train.py in /app
 program: train.py
 arguments: [--epochs, 3]
 roles:
@@ -23,7 +23,7 @@ roles:
   evaluator: {count: 0}
 storage: {size: 10Gi}              # or model_dir: s3://bucket/my-job
 security: {mode: mtls}             # or token, insecure
-settings: {save_every_s: 300}      # `windlass run --help` lists them
+settings: {save_every_s: 300}      # `ropewalk run --help` lists them
 """
 
 

@@ -88,7 +88,7 @@ def _service(job: JobFile, task: TaskId) -> Json:
         volumes.append(f"{_literal(folder)}/{task.type}:{_CREDENTIALS}:ro")
     if volumes:
         service["volumes"] = volumes
-    # For this machine alone: `windlass status`, and a Prometheus that runs here.
+    # For this machine alone: `ropewalk status`, and a Prometheus that runs here.
     ports = [f"127.0.0.1:{PORT}:{PORT}"] if task == job.leader else []
     if job.metrics:
         ports.append(f"127.0.0.1:{_FIRST_METRICS_PORT + job.tasks.index(task)}:{METRICS_PORT}")
@@ -151,5 +151,5 @@ class ComposeLauncher:
         except FileNotFoundError as error:
             raise ConfigurationError(
                 f"{command[0]} is not in the path; install Docker with its compose plugin, or give "
-                "what `windlass compose render` prints to another tool"
+                "what `ropewalk compose render` prints to another tool"
             ) from error

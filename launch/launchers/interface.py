@@ -24,7 +24,7 @@ class Launcher(Protocol):
         """Start a job; an exit code. Local and compose wait for its end, the others hand it over.
 
         Raises:
-            WindlassError: It could not be started.
+            RopewalkError: It could not be started.
         """
         ...
 

@@ -29,7 +29,7 @@ def local_cluster(job: JobFile) -> LocalRoles:
 
 
 def local_settings(job: JobFile, flags: Mapping[str, Any]) -> Settings:
-    """Settings of a job here: flags, then the job file, then ``WINDLASS_…``, then the defaults.
+    """Settings of a job here: flags, then the job file, then ``ROPEWALK_…``, then the defaults.
 
     Raises:
         ConfigurationError: A value is not valid.
@@ -89,7 +89,7 @@ class LocalLauncher:
             variables = [
                 f"{name}={shlex.quote(value)}"
                 for name, value in {**own, **shared}.items()
-                if name != "WINDLASS_MODEL_DIR"
+                if name != "ROPEWALK_MODEL_DIR"
             ]
             words = [*variables, shlex.join(self._command(job, task))]
             lines.append(f"{task.short}: {' '.join(words)}")

@@ -1,6 +1,6 @@
 """A job as a batch script for Slurm: one step, whose tasks find each other by its variables.
 
-Slurm starts equal processes; ``windlass run --replicas`` divides them among roles by rank, in the
+Slurm starts equal processes; ``ropewalk run --replicas`` divides them among roles by rank, in the
 order of the roles' names (``cluster/resolvers/slurm_resolver.py``). Where roles differ in what they
 run, the script's tasks choose by their rank.
 """
@@ -85,8 +85,8 @@ def _variables(job: JobFile, folder: str) -> dict[str, str]:
     place = Place(
         checkpoints=f"{folder}/runs",
         address={
-            "WINDLASS_REPLICAS": job.replicas(_roles(job)),
-            "WINDLASS_PORT": str(job.slurm.port),
+            "ROPEWALK_REPLICAS": job.replicas(_roles(job)),
+            "ROPEWALK_PORT": str(job.slurm.port),
         },
     )
     return variables(job, ANY_ROLE, place, SLURM_SHARED)
@@ -156,7 +156,7 @@ class SlurmLauncher:
         except FileNotFoundError as error:
             raise ConfigurationError(
                 f"{self._command[0]} is not in the path; run this where Slurm's commands are, or "
-                "take what `windlass slurm render` prints there"
+                "take what `ropewalk slurm render` prints there"
             ) from error
         except subprocess.TimeoutExpired as error:
             raise ConfigurationError(

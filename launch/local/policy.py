@@ -1,4 +1,4 @@
-"""How ``windlass local`` supervises its tasks: a job that is stopped ends within five seconds."""
+"""How ``ropewalk local`` supervises its tasks: a job that is stopped ends within five seconds."""
 
 from dataclasses import replace
 

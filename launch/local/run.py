@@ -1,4 +1,4 @@
-"""``windlass local``: a whole cluster as processes of this machine.
+"""``ropewalk local``: a whole cluster as processes of this machine.
 
 Starts every task, shows their output and the job's progress, and prints every task's result. When
 tasks are ended, and whether the job has failed, is asked of ``cluster/supervision/decisions.py``;
@@ -104,7 +104,7 @@ class LocalJob:
         self._processes: dict[TaskId, TaskProcess] = {}
         self._requests: deque[StopRequested] = deque()
         self._death_pipe = ParentDeathPipe()
-        self._reports = tempfile.TemporaryDirectory(prefix="windlass-errors-")
+        self._reports = tempfile.TemporaryDirectory(prefix="ropewalk-errors-")
         self._watch: StatusWatch | None = None
         self._speed = Speed()
         self._looks_next = 0.0
@@ -171,7 +171,7 @@ class LocalJob:
         except OSError as error:
             from ...core.checkpoint.storage import storage_error  # loads NumPy
 
-            raise storage_error(error, model_dir, "windlass local") from error
+            raise storage_error(error, model_dir, "ropewalk local") from error
         self.addresses = self._cluster.choose_addresses()
         changes: dict[str, object] = {"job_id": self._settings.job_id or new_job_id()}
         if "wait_for_workers" not in self._settings.model_fields_set:
@@ -323,7 +323,7 @@ class LocalJob:
                     self._left.append((time.monotonic(), verdict.message))
 
     def _is_consequence(self, text: str) -> bool:
-        """Whether a line of Windlass tells only what the launcher itself has made happen."""
+        """Whether a line of Ropewalk tells only what the launcher itself has made happen."""
         if not self._supervision.is_stopping:
             return False
         return "SIGTERM" in text or self._supervision.failure is not None
@@ -392,7 +392,7 @@ class LocalJob:
         if Path(result.model_dir).is_dir():
             say(f"model directory: {result.model_dir}")
             if self._settings.tensorboard:
-                say(f"its numbers: windlass tensorboard {result.model_dir}")
+                say(f"its numbers: ropewalk tensorboard {result.model_dir}")
         saved = result.status is not None and result.status.last_checkpoint
         if saved and self._resume and is_retryable(result.exit_code):
             say(f"to resume: {self._resume}")

@@ -5,7 +5,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ...core.errors import PeerLostError, WindlassError
+from ...core.errors import PeerLostError, RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
 from ...core.states import Outcome
@@ -65,7 +65,7 @@ class StatusWatch:
         try:
             who = Incarnation(task, item.generation)
             client.finish(who, TaskEnd(Outcome.LEFT, why), item.report, timeout_s=1.0)
-        except WindlassError as error:
+        except RopewalkError as error:
             log.debug("could not report the exit of %s to the chief: %s", task, error)
         finally:
             client.close()
@@ -87,7 +87,7 @@ class StatusWatch:
                     self.last = client.status(timeout_s=1.0)
                 except PeerLostError:
                     continue
-                except WindlassError as error:
+                except RopewalkError as error:
                     log.debug("the chief answers, but not with a status: %s", error)
                 self._answered = time.monotonic()
         finally:

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-JOB_FILE = "windlass.yaml"
+JOB_FILE = "ropewalk.yaml"
 
 
 def job_option(command: Any) -> Any:
-    """Add ``--job``, by default ``windlass.yaml`` here."""
+    """Add ``--job``, by default ``ropewalk.yaml`` here."""
     return click.option(
         "--job", "job_file", default=JOB_FILE, show_default=True, metavar="FILE",
         help="The job file.",

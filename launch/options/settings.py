@@ -171,7 +171,7 @@ def _identity(flags: TaskFlags) -> tuple[str, int, str]:
     role = flags.role or from_config.task_type
     if role is None:
         raise ConfigurationError(
-            "which task is this? Give --role (or use windlass ps, worker, chief …)"
+            "which task is this? Give --role (or use ropewalk ps, worker, chief …)"
         )
     named = {name: read_environment(name) for name in INDEX_VARIABLES}
     found = find_index(flags.index, named, socket.gethostname())
@@ -205,7 +205,7 @@ def _from_launcher(flags: TaskFlags) -> ResolvedTask | None:
         if given is not None and found is not None and given != found:
             raise ConfigurationError(
                 f"{flag} is {given}, but {resolver.source} says that this process is "
-                f"{resolver.task_type}:{resolver.task_id}. Use `windlass run` without --role and "
+                f"{resolver.task_type}:{resolver.task_id}. Use `ropewalk run` without --role and "
                 "--index there, or say what the cluster is by TF_CONFIG or --cluster"
             )
     overrides = _overrides(flags)

@@ -1,6 +1,6 @@
 """Tasks as processes of this machine, each carried through to its end by a thread.
 
-``windlass local`` and the nodes of a standalone cluster carry out their orders here. What to start,
+``ropewalk local`` and the nodes of a standalone cluster carry out their orders here. What to start,
 to stop or to start again is not decided here: see ``cluster/supervision/decisions.py``.
 """
 

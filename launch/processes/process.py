@@ -31,7 +31,7 @@ class Line:
     task: TaskId
     text: str
     is_error: bool
-    is_ours: bool = False  # a log line of Windlass, not of the program
+    is_ours: bool = False  # a log line of Ropewalk, not of the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def start_task(
     death_pipe: ParentDeathPipe,
     put_line: Callable[[Line], None],
 ) -> TaskProcess:
-    """Start ``python -m windlass.launch.cli ARGUMENTS`` in a process group of its own.
+    """Start ``python -m ropewalk.launch.cli ARGUMENTS`` in a process group of its own.
 
     Args:
         task: Which one it is.
@@ -99,14 +99,14 @@ def start_task(
         death_pipe: Tells it of the end of this process.
         put_line: Called with every line it prints, from a thread; may wait.
     """
-    module = ["windlass.launch.cli", *arguments]
+    module = ["ropewalk.launch.cli", *arguments]
     inherited = task_environment(environment, death_pipe)
     return read_output(task, start_python(module, inherited, death_pipe), put_line)
 
 
 def task_environment(environment: Mapping[str, str], death_pipe: ParentDeathPipe) -> dict[str, str]:
     """The environment of a task's process."""
-    return child_environment(**environment, WINDLASS_PARENT_DEATH_FD=str(death_pipe.child_fd))
+    return child_environment(**environment, ROPEWALK_PARENT_DEATH_FD=str(death_pipe.child_fd))
 
 
 def start_python(

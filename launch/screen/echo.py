@@ -1,6 +1,6 @@
 """Where the commands print: text of others goes to the terminal through here, and cannot steer it.
 
-Tables and progress go through :mod:`~windlass.launch.screen.terminal`, which loads rich.
+Tables and progress go through :mod:`~ropewalk.launch.screen.terminal`, which loads rich.
 """
 
 import click

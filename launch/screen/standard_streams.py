@@ -59,7 +59,7 @@ def say_error(text: str) -> None:
     """Tell the user, if standard error can be written."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
-            echo(f"windlass: {text}", err=True)
+            echo(f"ropewalk: {text}", err=True)
             sys.stderr.flush()
 
 

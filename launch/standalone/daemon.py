@@ -44,7 +44,7 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
         ConfigurationError: The cluster has no chief, this task is an evaluator, or this process may
             have too few open files or too little address space.
         AddressInUseError: The gateway's port is taken.
-        WindlassError: The gateway refuses this node.
+        RopewalkError: The gateway refuses this node.
     """
     check_limits(tasks=settings.max_node_tasks)
     settings = with_own_job(with_absolute_paths(settings))
@@ -59,7 +59,7 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
     if task.task.type == CHIEF:
         with serving_gateway(task.task, task.address, settings) as gateway:
             address = f"{host}:{gateway.port}"
-            log.info("the cluster is at %s: windlass submit SCRIPT --cluster %s", address, address)
+            log.info("the cluster is at %s: ropewalk submit SCRIPT --cluster %s", address, address)
             node = NodeAgent(task.task, address, host, settings)
             return _run_node(node, task, settings, gateway.samples)
     chief = task.spec.task_address(CHIEF, 0)
@@ -170,7 +170,7 @@ class LocalStandaloneCluster:
         """Serve until :meth:`stop`, and end all tasks; returns the exit code.
 
         Raises:
-            WindlassError: A node could not go on.
+            RopewalkError: A node could not go on.
         """
         while not self._stopping.wait(_LOOK_S):
             pass

@@ -95,7 +95,7 @@ class Following:
                     raise PeerLostError(
                         f"the gateway at {self._client.address} has not answered for "
                         f"{now - silent_since:.0f} s: {error.message}. What the job does now is "
-                        f"not known; `windlass attach {self._job}` goes on from here",
+                        f"not known; `ropewalk attach {self._job}` goes on from here",
                         peer=self._client.address,
                     ) from error
                 if not said and now - silent_since > _SAY_S:

@@ -1,4 +1,4 @@
-"""``windlass jobs``, ``attach``, ``logs`` and ``stop``: the jobs of a standalone cluster."""
+"""``ropewalk jobs``, ``attach``, ``logs`` and ``stop``: the jobs of a standalone cluster."""
 
 import sys
 from typing import Any

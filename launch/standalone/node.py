@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...client.gateway.calls import GatewayClient
 from ...cluster.access.principal import principal_of_task
-from ...core.errors import AccessError, AddressInUseError, PeerLostError, WindlassError, said_of
+from ...core.errors import AccessError, AddressInUseError, PeerLostError, RopewalkError, said_of
 from ...core.exit_codes import ExitCode
 from ...core.files.temporary import TemporaryFolder
 from ...core.process.rare_log import RareLog
@@ -70,8 +70,8 @@ class NodeAgent:
         self._lacks = RareLog(log)
         self._unpacking = threading.Lock()
         self._stopping = False
-        self._failure: WindlassError | None = None
-        self._temporary = TemporaryFolder("windlass-node")
+        self._failure: RopewalkError | None = None
+        self._temporary = TemporaryFolder("ropewalk-node")
         self._death_pipe = ParentDeathPipe()
         self._spares = Spares(task, self._death_pipe)
         self._ports: list[int] = []
@@ -91,7 +91,7 @@ class NodeAgent:
         """Serve until :meth:`stop`; returns the exit code. No process is left.
 
         Raises:
-            WindlassError: The gateway refuses this node, or cannot be told any more what happens
+            RopewalkError: The gateway refuses this node, or cannot be told any more what happens
                 here; or another process is this node, or has become it.
         """
         sender = new_thread("events", self._send_events, failed=self._failed)
@@ -144,7 +144,7 @@ class NodeAgent:
 
     def _failed(self, error: BaseException) -> None:
         """The gateway would wait for news that never come: end."""
-        self._failure = self._failure or WindlassError(
+        self._failure = self._failure or RopewalkError(
             f"{self._task.short}: the gateway cannot be told any more what happens here: "
             f"{said_of(error)}"
         )
@@ -206,7 +206,7 @@ class NodeAgent:
                 request = self._request(0.0, self._events.batch())
             try:
                 answer = self._events_to.poll(request)
-            except (WindlassError, OSError) as error:
+            except (RopewalkError, OSError) as error:
                 log.debug("events are told later: %s", error)
                 with self._changed:
                     if self._changed.wait_for(lambda: self._stopping, _RETRY_S):
@@ -297,7 +297,7 @@ class NodeAgent:
 
     def _tell_why(self, key: _Key, error: Exception) -> int:
         """Tell why a task could not be run; its exit code."""
-        if not isinstance(error, WindlassError | OSError):
+        if not isinstance(error, RopewalkError | OSError):
             log.error("job %s: %s could not be run", *_named(key), exc_info=error)
         why = f"it could not be started: {said_of(error)}"
         self._tell_line(key, Line(key[1], why, is_error=True))
@@ -340,7 +340,7 @@ class NodeAgent:
 def _environment_of(start: gateway_pb2.StartTask, settings: Settings) -> dict[str, str]:
     """Variables of a task: the settings of the daemon, with what its job has instead."""
     of_daemon = process_settings(settings, model_dir="", standalone=False)
-    of_job = {f"WINDLASS_{name.upper()}": value for name, value in start.settings.items()}
+    of_job = {f"ROPEWALK_{name.upper()}": value for name, value in start.settings.items()}
     return process_environment(of_daemon, start.tf_config, own=of_job, user={})
 
 

@@ -2,7 +2,7 @@
 
 Loading takes longer than all else between a submission and a program's first line. The process
 reads one line from its standard input, a JSON object with ``arguments``, ``environment`` and
-``folder``, and is from then on what ``windlass ARGUMENTS`` started there would be. At the end of
+``folder``, and is from then on what ``ropewalk ARGUMENTS`` started there would be. At the end of
 its input it ends.
 """
 
@@ -20,11 +20,11 @@ def _load(role: str) -> None:
 
     from ...worker import daemon, job_task  # noqa: F401
     from ...worker.data_plane import servers  # noqa: F401
-    from ..cli import windlass
+    from ..cli import ropewalk
 
-    windlass.get_command(click.Context(windlass), "run")
-    load_public_names("windlass.distribute")
-    load_public_names("windlass.training")
+    ropewalk.get_command(click.Context(ropewalk), "run")
+    load_public_names("ropewalk.distribute")
+    load_public_names("ropewalk.training")
     if role == "chief":
         from ...server.chief import server  # noqa: F401
         from ...worker.lead import outside_program  # noqa: F401
@@ -48,7 +48,7 @@ def main() -> None:
     replace_environment(given["environment"])
     os.chdir(given["folder"])
     sys.path[0] = given["folder"]
-    sys.argv = ["windlass", *given["arguments"]]
+    sys.argv = ["ropewalk", *given["arguments"]]
     from ..cli import main as run
 
     run(given["arguments"])

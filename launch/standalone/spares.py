@@ -79,7 +79,7 @@ class Spares:
 
     def _start(self) -> subprocess.Popen[bytes]:
         return start_python(
-            ["windlass.launch.standalone.spare", self._role],
+            ["ropewalk.launch.standalone.spare", self._role],
             child_environment(**ONE_THREAD),
             self._death_pipe,
             stdin=subprocess.PIPE,
@@ -92,7 +92,7 @@ def become(
     environment: Mapping[str, str],
     folder: Path,
 ) -> None:
-    """Make a process of :meth:`Spares.take` ``windlass ARGUMENTS``.
+    """Make a process of :meth:`Spares.take` ``ropewalk ARGUMENTS``.
 
     Waits until it reads this: not longer than the process lives.
     """

@@ -1,4 +1,4 @@
-"""``windlass submit``: run a program on a standalone cluster, from anywhere."""
+"""``ropewalk submit``: run a program on a standalone cluster, from anywhere."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -109,10 +109,10 @@ def submit_command(
             err=True,
         )
         for warning in job.warnings:
-            echo(f"windlass: {warning}", err=True)
+            echo(f"ropewalk: {warning}", err=True)
         if detach:
             echo(job.id)
-            echo(f"windlass attach {job.id} --cluster {cluster} shows it", err=True)
+            echo(f"ropewalk attach {job.id} --cluster {cluster} shows it", err=True)
             return
         sys.exit(follow_to_end(client, job.id, settings, plain=plain))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...cluster.access.principal import Principal
-from ...core.errors import JobDoneError, JobStoppedError, UnauthenticatedError, WindlassError
+from ...core.errors import JobDoneError, JobStoppedError, RopewalkError, UnauthenticatedError
 from ...core.settings import Settings
 from . import proof, token
 from .key_file import load_key
@@ -25,7 +25,7 @@ class Credentials(Protocol):
         """The authorization to send with a call or greeting; empty: none.
 
         Args:
-            operation: A key of :data:`~windlass.cluster.access.rights.RULES`.
+            operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
         """
         ...
 
@@ -42,7 +42,7 @@ class Credentials(Protocol):
         """
         ...
 
-    def check_refusal(self, error: WindlassError) -> None:
+    def check_refusal(self, error: RopewalkError) -> None:
         """Check an error from a server that has not shown who it is.
 
         Raises:
@@ -62,7 +62,7 @@ class NoCredentials:
     def check_answer(self, operation: str, authorization: str, answer: str) -> None:
         """Nothing to check."""
 
-    def check_refusal(self, error: WindlassError) -> None:
+    def check_refusal(self, error: RopewalkError) -> None:
         """Nothing to check."""
 
 
@@ -108,7 +108,7 @@ class KeyCredentials:
         if asked is None or not proof.check_answer(self.key, purpose, asked.nonce, answer):
             raise self._not_ours()
 
-    def check_refusal(self, error: WindlassError) -> None:
+    def check_refusal(self, error: RopewalkError) -> None:
         """Refuse errors that only a task of this job could send."""
         if isinstance(error, (JobDoneError, JobStoppedError)):
             raise self._not_ours()

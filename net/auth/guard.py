@@ -13,8 +13,8 @@ from ...core.errors import (
     AccessError,
     ConfigurationError,
     OtherJobError,
+    RopewalkError,
     UnauthenticatedError,
-    WindlassError,
 )
 from ...core.process.rare_log import RareLog
 from ...core.settings import Settings
@@ -24,7 +24,7 @@ from .credentials import key_of, since_boot_s
 from .mode import SecurityMode, security_mode
 
 log = logging.getLogger(__name__)
-audit_log = logging.getLogger("windlass.audit")
+audit_log = logging.getLogger("ropewalk.audit")
 
 _STRANGERS_S = 1.0  # between log lines about unknown callers: they could fill the disk
 
@@ -84,7 +84,7 @@ class Guard:
             if not self._settings.token_keys:
                 raise ConfigurationError(
                     f"{self._task} checks tokens, so it needs the public keys they are signed with:"
-                    " --token-keys (WINDLASS_TOKEN_KEYS)"
+                    " --token-keys (ROPEWALK_TOKEN_KEYS)"
                 )
             self._tokens = token.TokenChecker(self._settings.token_keys)
         elif self.mode is SecurityMode.INSECURE:
@@ -103,7 +103,7 @@ class Guard:
         """Authenticate and authorize a caller.
 
         Args:
-            operation: A key of :data:`~windlass.cluster.access.rights.RULES`.
+            operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
             authorization: What came with the call; empty: nothing.
             shown: Who calls, if the connection itself shows that.
             address: Where the caller is, for messages.
@@ -152,12 +152,12 @@ class Guard:
             if scheme != token.SCHEME or not said:
                 raise UnauthenticatedError(
                     "the caller showed no token; give it one with --token-file "
-                    "(`windlass token new` makes one)"
+                    "(`ropewalk token new` makes one)"
                 )
             return self._tokens.check(said)
         raise UnauthenticatedError(
             "the caller showed no certificate; give it one with --tls-cert and --tls-key "
-            "(`windlass certs issue` makes one)"
+            "(`ropewalk certs issue` makes one)"
         )
 
     def check(self, who: Principal | None, operation: str, address: str) -> None:
@@ -190,7 +190,7 @@ class Guard:
             raise
 
     def audit(
-        self, operation: str, who: Principal | None, address: str, refused: WindlassError | None
+        self, operation: str, who: Principal | None, address: str, refused: RopewalkError | None
     ) -> None:
         """Log a privileged act, or a refused one.
 

@@ -32,7 +32,7 @@ def load_key(settings: Settings) -> bytes:
             failures.append(f"{folder}: {error.strerror or error}")
     raise ConfigurationError(
         "there is no folder for the key that tasks on loopback share "
-        f"({'; '.join(failures)}); name a file with --key-file (WINDLASS_KEY_FILE)"
+        f"({'; '.join(failures)}); name a file with --key-file (ROPEWALK_KEY_FILE)"
     )
 
 
@@ -40,10 +40,10 @@ def _folders() -> list[Path]:
     folders = []
     state = read_environment("XDG_STATE_HOME")
     if state:
-        folders.append(Path(state) / "windlass")
+        folders.append(Path(state) / "ropewalk")
     with contextlib.suppress(RuntimeError):  # this user has no home
-        folders.append(Path.home() / ".local" / "state" / "windlass")
-    folders.append(Path(f"/tmp/windlass-{os.getuid()}"))  # noqa: S108 - checked to be ours
+        folders.append(Path.home() / ".local" / "state" / "ropewalk")
+    folders.append(Path(f"/tmp/ropewalk-{os.getuid()}"))  # noqa: S108 - checked to be ours
     return folders
 
 

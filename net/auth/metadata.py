@@ -1,4 +1,4 @@
 """Metadata keys of gRPC calls with which callers and servers authenticate themselves."""
 
 AUTHORIZATION = "authorization"
-ANSWER = "windlass-answer"
+ANSWER = "ropewalk-answer"

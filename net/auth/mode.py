@@ -60,8 +60,8 @@ def security_mode(settings: Settings, address: str, host: str = "") -> SecurityM
         return SecurityMode.LOCAL
     raise ConfigurationError(
         f"{address} is on a network, and nothing says how tasks show there who they are. Give each "
-        "task a certificate (--tls-cert, --tls-key, --tls-ca; `windlass certs` makes them), or "
-        "tokens (--token-file, --token-keys), or say --insecure (WINDLASS_INSECURE=1) inside a "
+        "task a certificate (--tls-cert, --tls-key, --tls-ca; `ropewalk certs` makes them), or "
+        "tokens (--token-file, --token-keys), or say --insecure (ROPEWALK_INSECURE=1) inside a "
         "network you trust: whoever reaches the port can then read and change the model. Or bind "
         "loopback with --host 127.0.0.1",
         address=address,

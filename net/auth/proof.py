@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...cluster.access.principal import Principal, principal_of_path
 from ...core.errors import ConfigurationError, PeerLostError, UnauthenticatedError
 
-SCHEME = "Windlass-Key"
+SCHEME = "Ropewalk-Key"
 VALID_S = 30.0
 NONCE_BYTES = 16
 _MAX_NONCES = 100_000  # from callers that have the key
@@ -33,7 +33,7 @@ class Purpose:
     """What a proof is for.
 
     Attributes:
-        operation: A key of :data:`~windlass.cluster.access.rights.RULES`.
+        operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
         address: The server's, host:port, as it was dialled.
     """
 
@@ -152,5 +152,5 @@ class ProofChecker:
 
 
 def _mac(key: bytes, kind: str, purpose: Purpose, *parts: object) -> str:
-    said = "\n".join(map(str, ("windlass 1", kind, purpose.operation, purpose.address, *parts)))
+    said = "\n".join(map(str, ("ropewalk 1", kind, purpose.operation, purpose.address, *parts)))
     return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()

@@ -15,7 +15,7 @@ from .key_file import check_not_open, read_secret
 log = logging.getLogger(__name__)
 
 SCHEME = "Bearer"
-ISSUER = "windlass"
+ISSUER = "ropewalk"
 _ALGORITHM = "EdDSA"
 _LEEWAY_S = 30  # clocks of machines differ
 _MAX_BYTES = 4096
@@ -114,7 +114,7 @@ class TokenChecker:
             except jwt.InvalidSignatureError:
                 continue
             except jwt.ExpiredSignatureError:
-                why = f"it expired{_when(jwt, token, 'exp')}; get a new one (windlass token new)"
+                why = f"it expired{_when(jwt, token, 'exp')}; get a new one (ropewalk token new)"
             except jwt.ImmatureSignatureError:
                 why = f"it is not valid yet{_when(jwt, token, 'nbf')}; compare the clocks"
             except jwt.PyJWTError as error:
@@ -154,7 +154,7 @@ def _version(path: Path) -> _Version:
 def _whole(text: str, path: Path) -> str:
     token = text.strip()
     if token.count(".") != 2 or not token.isascii():
-        raise ConfigurationError(f"{path} (token_file) is no token; `windlass token new` makes one")
+        raise ConfigurationError(f"{path} (token_file) is no token; `ropewalk token new` makes one")
     return token
 
 
@@ -264,7 +264,7 @@ def _public_key(pem: bytes) -> Any:
     except UnsupportedAlgorithm as error:
         raise ValueError(str(error)) from error
     if not isinstance(key, Ed25519PublicKey):
-        raise ValueError("a key is not of Ed25519, which `windlass token` makes")
+        raise ValueError("a key is not of Ed25519, which `ropewalk token` makes")
     return key
 
 
@@ -287,6 +287,6 @@ def _library() -> Any:
         import jwt
     except ImportError as error:
         raise ConfigurationError(
-            "tokens need two packages that are not installed here; pip install 'windlass[security]'"
+            "tokens need two packages that are not installed here; pip install 'ropewalk[security]'"
         ) from error
     return jwt

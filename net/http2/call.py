@@ -52,7 +52,7 @@ def request_fields(path: str, scheme: str, authority: str, authorization: str) -
         (":authority", authority),
         ("te", "trailers"),
         ("content-type", CONTENT_TYPE),
-        ("user-agent", "windlass"),
+        ("user-agent", "ropewalk"),
     ]
     if authorization:
         fields.append(("authorization", authorization))

@@ -1,6 +1,6 @@
 """One HTTP/2 connection over a byte stream, for clients and servers.
 
-Any thread may send, and any thread may wait for something: see :mod:`~windlass.net.http2.reading`.
+Any thread may send, and any thread may wait for something: see :mod:`~ropewalk.net.http2.reading`.
 """
 
 import contextlib

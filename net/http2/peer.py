@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread
 from ...core.wire import error_table
 from ..stream import SocketStream
@@ -44,7 +44,7 @@ class Accepted:
     """A call that was admitted, with one of ``answer`` and ``serve``.
 
     Attributes:
-        answer: Called with the request, in a thread of the pool; raises WindlassError or OSError.
+        answer: Called with the request, in a thread of the pool; raises RopewalkError or OSError.
         serve: Serves a call of many messages, in a thread of its own, which reads the connection
             from then on, until it calls its argument.
         metadata: The answer's.
@@ -59,7 +59,7 @@ class Accepted:
 
 Method = Callable[[ServedCall], Accepted]
 """Lets a call in; called as soon as its fields are there, by the thread that reads. Raises
-WindlassError to refuse.
+RopewalkError to refuse.
 """
 
 
@@ -83,7 +83,7 @@ class ConnectionServer(Protocol):
 
 
 class Peer:
-    """A connection, and the calls on it. See :class:`~windlass.net.http2.protocol.Handler`.
+    """A connection, and the calls on it. See :class:`~ropewalk.net.http2.protocol.Handler`.
 
     Args:
         server: Serves it.
@@ -108,7 +108,7 @@ class Peer:
         server: ConnectionServer,
         stream: SocketStream | TlsStream,
         first: bytes,
-        refusal: WindlassError | None,
+        refusal: RopewalkError | None,
     ) -> None:
         self.link = Http2Link(stream, Limits(streams=_CALLS_PER_CONNECTION), self)
         self.link.state.is_trusted = False
@@ -201,7 +201,7 @@ class Peer:
                 call.fail_soon(Status(12, f"there is no method {call.path[:200]}"))
                 return
             accepted = method(call)
-        except WindlassError as error:
+        except RopewalkError as error:
             self._count_refusal()
             call.fail_soon(Status(*error_table.status_of(error)))
             return
@@ -221,7 +221,7 @@ class Peer:
         call = waiting.call
         try:
             request = call.request()
-        except WindlassError as error:
+        except RopewalkError as error:
             call.fail_soon(Status(*error_table.status_of(error)))
             return
         if request is None:
@@ -258,7 +258,7 @@ class Peer:
                 return
             try:
                 message = waiting.answer(request)
-            except (WindlassError, OSError) as error:
+            except (RopewalkError, OSError) as error:
                 call.fail(Status(*error_table.status_of(error)), waiting.metadata)
             except Exception as error:
                 log.exception("%s failed", call.path)

@@ -165,7 +165,7 @@ class Http2Protocol:
     # -- frames ------------------------------------------------------------------------------
 
     def on_data_begin(self, head: FrameHead) -> None:
-        """See :class:`~windlass.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
         with self.changed:
             stream = self.streams.get(head.stream)
             if stream is None and (head.stream == 0 or head.stream > max(self.last, 0)):
@@ -186,7 +186,7 @@ class Http2Protocol:
                 self._spend_frame()
 
     def on_data(self, piece: memoryview) -> None:
-        """See :class:`~windlass.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
         stream = self.data_of
         self._credit += len(piece)
         if stream is None or stream.broken or stream.has_ended:
@@ -196,7 +196,7 @@ class Http2Protocol:
         self.tell(stream)
 
     def on_data_end(self) -> None:
-        """See :class:`~windlass.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
         stream, self.data_of = self.data_of, None
         if stream is not None and self._ends_stream:
             self._ended(stream)
@@ -209,7 +209,7 @@ class Http2Protocol:
             self._answer(frames.window_update(0, credit))
 
     def on_control(self, head: FrameHead, payload: bytes) -> None:
-        """See :class:`~windlass.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
         if head.kind != Kind.WINDOW_UPDATE or not self.is_trusted:
             self._spend_frame()
         if self._block is not None and head.kind != Kind.CONTINUATION:

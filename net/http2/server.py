@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ..stream import READ_BYTES, SocketStream
 from ..tls.stream import TlsStream
@@ -99,7 +99,7 @@ class Http2Server:
         self,
         stream: SocketStream | TlsStream,
         first: bytes,
-        refusal: WindlassError | None = None,
+        refusal: RopewalkError | None = None,
     ) -> None:
         """Serve a connection, which is owned from now on.
 

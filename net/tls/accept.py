@@ -7,7 +7,7 @@ come.
 import logging
 import ssl
 
-from ...core.errors import ConfigurationError, UnauthenticatedError, WindlassError
+from ...core.errors import ConfigurationError, RopewalkError, UnauthenticatedError
 from ...core.process.rare_log import RareLog
 from ..stream import SocketStream
 from .certificate import principal_of_certificate
@@ -47,7 +47,7 @@ class TlsServer:
         if self._files.current().server is None:
             raise ConfigurationError(
                 "a task that listens needs a certificate: set tls_cert and tls_key "
-                "(WINDLASS_TLS_CERT, WINDLASS_TLS_KEY) beside tls_ca; `windlass certs` makes them"
+                "(ROPEWALK_TLS_CERT, ROPEWALK_TLS_KEY) beside tls_ca; `ropewalk certs` makes them"
             )
 
     def begin(self, stream: SocketStream, first: bytes) -> "Handshake":
@@ -85,7 +85,7 @@ class TlsServer:
 
     def log_refusal(self, peer: str, error: Exception) -> None:
         """Log a refusal, at most one a second: strangers could fill the log otherwise."""
-        said = error.message if isinstance(error, WindlassError) else str(error)
+        said = error.message if isinstance(error, RopewalkError) else str(error)
         if peer not in said:
             said = f"{peer}: {said}"
         self._refused.warning("a connection was refused: %s", said)

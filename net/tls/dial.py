@@ -52,7 +52,7 @@ class TlsClient:
         """Begin TLS; the stream is closed if that fails.
 
         Args:
-            stream: Connected, and :data:`~windlass.net.listener.MAGIC` was sent.
+            stream: Connected, and :data:`~ropewalk.net.listener.MAGIC` was sent.
             deadline: On the clock of ``time.monotonic``.
 
         Raises:
@@ -64,7 +64,7 @@ class TlsClient:
         try:
             context = self._files.current().client
             if context is None:
-                raise ConfigurationError("to dial over TLS, tls_ca (WINDLASS_TLS_CA) is needed")
+                raise ConfigurationError("to dial over TLS, tls_ca (ROPEWALK_TLS_CA) is needed")
             host, _ = split_address(self._address)
             try:
                 secured = shake_hands(

@@ -42,7 +42,7 @@ WRONG_PURPOSE = 26
 _WRONG_HOST, _WRONG_ADDRESS = 62, 64
 
 _DISTRUST = {
-    _SELF_SIGNED: "is self-signed; have the CA in tls_ca sign one, as `windlass certs issue` does",
+    _SELF_SIGNED: "is self-signed; have the CA in tls_ca sign one, as `ropewalk certs issue` does",
     _SELF_SIGNED_IN_CHAIN: "comes from another CA than those in tls_ca; give all tasks of the job "
     "certificates and a tls_ca of one CA, or put both CAs into tls_ca",
     WRONG_PURPOSE: "is not for this side of a connection; a task's certificate needs the extended "
@@ -54,7 +54,7 @@ _DISTRUST[_NO_ISSUER] = _DISTRUST[_NO_LEAF_SIGNATURE] = _DISTRUST[_SELF_SIGNED_I
 # certificate that this side showed.
 _ALERTS = {
     "CERTIFICATE_REQUIRED": "it wants a certificate, and this process has none to show; set "
-    "tls_cert and tls_key (WINDLASS_TLS_CERT, WINDLASS_TLS_KEY)",
+    "tls_cert and tls_key (ROPEWALK_TLS_CERT, ROPEWALK_TLS_KEY)",
     "CERTIFICATE_EXPIRED": "our certificate has expired by its clock; renew tls_cert, or set the "
     "clock of that machine",
     "UNKNOWN_CA": "it does not know the CA of our certificate; give both sides certificates of one "
@@ -75,7 +75,7 @@ _ALERTS = {
 _OLD_TLS = ("UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "WRONG_SSL_VERSION", "TLSV1_ALERT_PROTOCOL")
 
 PLAINTEXT_CLIENT = (
-    "this port speaks TLS, and the client does not: set tls_ca (WINDLASS_TLS_CA) there to the "
+    "this port speaks TLS, and the client does not: set tls_ca (ROPEWALK_TLS_CA) there to the "
     "job's CA, and tls_cert and tls_key where tasks show certificates"
 )
 PLAINTEXT_SERVER = (
@@ -120,7 +120,7 @@ def explain(
     elif "PEER_DID_NOT_RETURN_A_CERTIFICATE" in reason:
         said = (
             "it showed no certificate, which security=mtls asks for; set tls_cert and tls_key "
-            "(WINDLASS_TLS_CERT, WINDLASS_TLS_KEY) there"
+            "(ROPEWALK_TLS_CERT, ROPEWALK_TLS_KEY) there"
         )
     elif any(name in reason for name in _OLD_TLS) and "ALERT" not in reason:
         said = "it offers an older version than TLS 1.3, which is the only one used here"
@@ -181,5 +181,5 @@ def no_principal(certificate: Mapping[str, object], peer: str, why: str = "") ->
     return (
         f"{peer}: its certificate names {has[:400]}, and no principal"
         f"{f' ({why})' if why else ''}; it needs a URI among its alternative names, "
-        "spiffe://TRUST_DOMAIN/windlass/JOB/ROLE/INDEX, as `windlass certs issue` writes it"
+        "spiffe://TRUST_DOMAIN/ropewalk/JOB/ROLE/INDEX, as `ropewalk certs issue` writes it"
     )

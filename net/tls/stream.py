@@ -27,7 +27,7 @@ _LINGER_BYTES = 1024 * 1024
 
 
 class TlsStream:
-    """A byte stream through TLS. See :class:`~windlass.net.stream.ByteStream`.
+    """A byte stream through TLS. See :class:`~ropewalk.net.stream.ByteStream`.
 
     Made by :func:`shake_hands`.
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from . import chief_pb2 as windlass_dot_proto_dot_v1_dot_chief__pb2
+from . import chief_pb2 as ropewalk_dot_proto_dot_v1_dot_chief__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in windlass/proto/v1/chief_pb2_grpc.py depends on'
+        + f' but the generated code in ropewalk/proto/v1/chief_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -35,69 +35,69 @@ class ChiefStub(object):
             channel: A grpc.Channel.
         """
         self.Register = channel.unary_unary(
-                '/windlass.proto.v1.Chief/Register',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.RegisterRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.RegisterResponse.FromString,
+                '/ropewalk.proto.v1.Chief/Register',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.RegisterRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.RegisterResponse.FromString,
                 _registered_method=True)
         self.Heartbeat = channel.unary_unary(
-                '/windlass.proto.v1.Chief/Heartbeat',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.HeartbeatRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.HeartbeatResponse.FromString,
+                '/ropewalk.proto.v1.Chief/Heartbeat',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
         self.Finish = channel.unary_unary(
-                '/windlass.proto.v1.Chief/Finish',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.FromString,
+                '/ropewalk.proto.v1.Chief/Finish',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.FromString,
                 _registered_method=True)
         self.Arrive = channel.unary_unary(
-                '/windlass.proto.v1.Chief/Arrive',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.FromString,
+                '/ropewalk.proto.v1.Chief/Arrive',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.FromString,
                 _registered_method=True)
         self.StopJob = channel.unary_unary(
-                '/windlass.proto.v1.Chief/StopJob',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.FromString,
+                '/ropewalk.proto.v1.Chief/StopJob',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.FromString,
                 _registered_method=True)
         self.MoveShare = channel.unary_unary(
-                '/windlass.proto.v1.Chief/MoveShare',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
+                '/ropewalk.proto.v1.Chief/MoveShare',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
                 _registered_method=True)
         self.JoinPs = channel.unary_unary(
-                '/windlass.proto.v1.Chief/JoinPs',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.FromString,
+                '/ropewalk.proto.v1.Chief/JoinPs',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.FromString,
                 _registered_method=True)
         self.ScalePs = channel.unary_unary(
-                '/windlass.proto.v1.Chief/ScalePs',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.FromString,
+                '/ropewalk.proto.v1.Chief/ScalePs',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.FromString,
                 _registered_method=True)
         self.GetStatus = channel.unary_unary(
-                '/windlass.proto.v1.Chief/GetStatus',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
+                '/ropewalk.proto.v1.Chief/GetStatus',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
         self.WatchLeaders = channel.unary_unary(
-                '/windlass.proto.v1.Chief/WatchLeaders',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
+                '/ropewalk.proto.v1.Chief/WatchLeaders',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
                 _registered_method=True)
         self.JoinCut = channel.unary_unary(
-                '/windlass.proto.v1.Chief/JoinCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.FromString,
+                '/ropewalk.proto.v1.Chief/JoinCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.FromString,
                 _registered_method=True)
         self.TakeCut = channel.unary_unary(
-                '/windlass.proto.v1.Chief/TakeCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.FromString,
+                '/ropewalk.proto.v1.Chief/TakeCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.FromString,
                 _registered_method=True)
         self.ReleaseCut = channel.unary_unary(
-                '/windlass.proto.v1.Chief/ReleaseCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
+                '/ropewalk.proto.v1.Chief/ReleaseCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
                 _registered_method=True)
 
 
@@ -165,7 +165,7 @@ class ChiefServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """The single source of truth for `windlass status`. Open to anybody who may connect.
+        """The single source of truth for `ropewalk status`. Open to anybody who may connect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,74 +205,74 @@ def add_ChiefServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.RegisterRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.RegisterResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.RegisterRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.RegisterResponse.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.HeartbeatRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.HeartbeatResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.HeartbeatRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.HeartbeatResponse.SerializeToString,
             ),
             'Finish': grpc.unary_unary_rpc_method_handler(
                     servicer.Finish,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.SerializeToString,
             ),
             'Arrive': grpc.unary_unary_rpc_method_handler(
                     servicer.Arrive,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.SerializeToString,
             ),
             'StopJob': grpc.unary_unary_rpc_method_handler(
                     servicer.StopJob,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.SerializeToString,
             ),
             'MoveShare': grpc.unary_unary_rpc_method_handler(
                     servicer.MoveShare,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.SerializeToString,
             ),
             'JoinPs': grpc.unary_unary_rpc_method_handler(
                     servicer.JoinPs,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.SerializeToString,
             ),
             'ScalePs': grpc.unary_unary_rpc_method_handler(
                     servicer.ScalePs,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.SerializeToString,
             ),
             'WatchLeaders': grpc.unary_unary_rpc_method_handler(
                     servicer.WatchLeaders,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.SerializeToString,
             ),
             'JoinCut': grpc.unary_unary_rpc_method_handler(
                     servicer.JoinCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.SerializeToString,
             ),
             'TakeCut': grpc.unary_unary_rpc_method_handler(
                     servicer.TakeCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.SerializeToString,
             ),
             'ReleaseCut': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'windlass.proto.v1.Chief', rpc_method_handlers)
+            'ropewalk.proto.v1.Chief', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('windlass.proto.v1.Chief', rpc_method_handlers)
+    server.add_registered_method_handlers('ropewalk.proto.v1.Chief', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -293,9 +293,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/Register',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.RegisterRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.RegisterResponse.FromString,
+            '/ropewalk.proto.v1.Chief/Register',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.RegisterRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.RegisterResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -320,9 +320,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/Heartbeat',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.HeartbeatRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.HeartbeatResponse.FromString,
+            '/ropewalk.proto.v1.Chief/Heartbeat',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.HeartbeatRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.HeartbeatResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -347,9 +347,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/Finish',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.FromString,
+            '/ropewalk.proto.v1.Chief/Finish',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -374,9 +374,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/Arrive',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.FromString,
+            '/ropewalk.proto.v1.Chief/Arrive',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -401,9 +401,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/StopJob',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.FromString,
+            '/ropewalk.proto.v1.Chief/StopJob',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.StopJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -428,9 +428,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/MoveShare',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
+            '/ropewalk.proto.v1.Chief/MoveShare',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.MoveShareRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.MoveShareResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -455,9 +455,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/JoinPs',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.FromString,
+            '/ropewalk.proto.v1.Chief/JoinPs',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinPsRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinPsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -482,9 +482,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/ScalePs',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.FromString,
+            '/ropewalk.proto.v1.Chief/ScalePs',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.ScalePsRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.ScalePsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -509,9 +509,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/GetStatus',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
+            '/ropewalk.proto.v1.Chief/GetStatus',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -536,9 +536,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/WatchLeaders',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
+            '/ropewalk.proto.v1.Chief/WatchLeaders',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -563,9 +563,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/JoinCut',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.FromString,
+            '/ropewalk.proto.v1.Chief/JoinCut',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.JoinCutResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -590,9 +590,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/TakeCut',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.FromString,
+            '/ropewalk.proto.v1.Chief/TakeCut',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.TakeCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.TakeCutResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -617,9 +617,9 @@ class Chief(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Chief/ReleaseCut',
-            windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
+            '/ropewalk.proto.v1.Chief/ReleaseCut',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,8 +7,8 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
-import typing
 from . import chief_pb2
+import typing
 
 _T = typing.TypeVar("_T")
 
@@ -79,7 +79,7 @@ class ChiefStub:
         chief_pb2.GetStatusRequest,
         chief_pb2.GetStatusResponse,
     ]
-    """The single source of truth for `windlass status`. Open to anybody who may connect."""
+    """The single source of truth for `ropewalk status`. Open to anybody who may connect."""
 
     WatchLeaders: grpc.UnaryUnaryMultiCallable[
         chief_pb2.WatchLeadersRequest,
@@ -168,7 +168,7 @@ class ChiefAsyncStub:
         chief_pb2.GetStatusRequest,
         chief_pb2.GetStatusResponse,
     ]
-    """The single source of truth for `windlass status`. Open to anybody who may connect."""
+    """The single source of truth for `ropewalk status`. Open to anybody who may connect."""
 
     WatchLeaders: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.WatchLeadersRequest,
@@ -275,7 +275,7 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         request: chief_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.GetStatusResponse, collections.abc.Awaitable[chief_pb2.GetStatusResponse]]:
-        """The single source of truth for `windlass status`. Open to anybody who may connect."""
+        """The single source of truth for `ropewalk status`. Open to anybody who may connect."""
 
     @abc.abstractmethod
     def WatchLeaders(

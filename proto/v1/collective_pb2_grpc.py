@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from . import collective_pb2 as windlass_dot_proto_dot_v1_dot_collective__pb2
+from . import collective_pb2 as ropewalk_dot_proto_dot_v1_dot_collective__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in windlass/proto/v1/collective_pb2_grpc.py depends on'
+        + f' but the generated code in ropewalk/proto/v1/collective_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -35,9 +35,9 @@ class CollectiveStub(object):
             channel: A grpc.Channel.
         """
         self.Probe = channel.unary_unary(
-                '/windlass.proto.v1.Collective/Probe',
-                request_serializer=windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeResponse.FromString,
+                '/ropewalk.proto.v1.Collective/Probe',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_collective__pb2.ProbeResponse.FromString,
                 _registered_method=True)
 
 
@@ -56,14 +56,14 @@ def add_CollectiveServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Probe': grpc.unary_unary_rpc_method_handler(
                     servicer.Probe,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_collective__pb2.ProbeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'windlass.proto.v1.Collective', rpc_method_handlers)
+            'ropewalk.proto.v1.Collective', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('windlass.proto.v1.Collective', rpc_method_handlers)
+    server.add_registered_method_handlers('ropewalk.proto.v1.Collective', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -84,9 +84,9 @@ class Collective(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Collective/Probe',
-            windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeResponse.FromString,
+            '/ropewalk.proto.v1.Collective/Probe',
+            ropewalk_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_collective__pb2.ProbeResponse.FromString,
             options,
             channel_credentials,
             insecure,

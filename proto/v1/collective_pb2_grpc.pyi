@@ -9,8 +9,8 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
-import typing
 from . import collective_pb2
+import typing
 
 _T = typing.TypeVar("_T")
 

@@ -70,13 +70,13 @@ class Incarnation(_message.Message):
     def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., generation: _Optional[int] = ..., job: _Optional[str] = ...) -> None: ...
 
 class Versions(_message.Message):
-    __slots__ = ("protocol", "windlass", "python", "numpy")
+    __slots__ = ("protocol", "ropewalk", "python", "numpy")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    WINDLASS_FIELD_NUMBER: _ClassVar[int]
+    ROPEWALK_FIELD_NUMBER: _ClassVar[int]
     PYTHON_FIELD_NUMBER: _ClassVar[int]
     NUMPY_FIELD_NUMBER: _ClassVar[int]
     protocol: int
-    windlass: str
+    ropewalk: str
     python: str
     numpy: str
-    def __init__(self, protocol: _Optional[int] = ..., windlass: _Optional[str] = ..., python: _Optional[str] = ..., numpy: _Optional[str] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., ropewalk: _Optional[str] = ..., python: _Optional[str] = ..., numpy: _Optional[str] = ...) -> None: ...

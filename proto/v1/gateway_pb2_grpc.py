@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from . import gateway_pb2 as windlass_dot_proto_dot_v1_dot_gateway__pb2
+from . import gateway_pb2 as ropewalk_dot_proto_dot_v1_dot_gateway__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in windlass/proto/v1/gateway_pb2_grpc.py depends on'
+        + f' but the generated code in ropewalk/proto/v1/gateway_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -35,49 +35,49 @@ class GatewayStub(object):
             channel: A grpc.Channel.
         """
         self.Poll = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/Poll',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PollRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PollResponse.FromString,
+                '/ropewalk.proto.v1.Gateway/Poll',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PollRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PollResponse.FromString,
                 _registered_method=True)
         self.GetPackage = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/GetPackage',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.GetPackageRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.FromString,
+                '/ropewalk.proto.v1.Gateway/GetPackage',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.GetPackageRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.FromString,
                 _registered_method=True)
         self.PutPackage = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/PutPackage',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PutPackageResponse.FromString,
+                '/ropewalk.proto.v1.Gateway/PutPackage',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PutPackageResponse.FromString,
                 _registered_method=True)
         self.Submit = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/Submit',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.SubmitRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+                '/ropewalk.proto.v1.Gateway/Submit',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.SubmitRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
                 _registered_method=True)
         self.ListJobs = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/ListJobs',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ListJobsRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ListJobsResponse.FromString,
+                '/ropewalk.proto.v1.Gateway/ListJobs',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ListJobsResponse.FromString,
                 _registered_method=True)
         self.Follow = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/Follow',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.FollowRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.FollowResponse.FromString,
+                '/ropewalk.proto.v1.Gateway/Follow',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.FollowRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.FollowResponse.FromString,
                 _registered_method=True)
         self.Stop = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/Stop',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+                '/ropewalk.proto.v1.Gateway/Stop',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
                 _registered_method=True)
         self.Scale = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/Scale',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+                '/ropewalk.proto.v1.Gateway/Scale',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
                 _registered_method=True)
         self.OpenRoute = channel.unary_unary(
-                '/windlass.proto.v1.Gateway/OpenRoute',
-                request_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteResponse.FromString,
+                '/ropewalk.proto.v1.Gateway/OpenRoute',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteResponse.FromString,
                 _registered_method=True)
 
 
@@ -141,7 +141,7 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenRoute(self, request, context):
-        """A ticket for one connection to a task of a job, which is then forwarded as it is: "WNDR" and the ticket are its
+        """A ticket for one connection to a task of a job, which is then forwarded as it is: "RPWR" and the ticket are its
         first bytes at the gateway's port.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -153,54 +153,54 @@ def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Poll': grpc.unary_unary_rpc_method_handler(
                     servicer.Poll,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PollRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PollResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PollRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PollResponse.SerializeToString,
             ),
             'GetPackage': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPackage,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.GetPackageRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.GetPackageRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.SerializeToString,
             ),
             'PutPackage': grpc.unary_unary_rpc_method_handler(
                     servicer.PutPackage,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.PutPackageResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PutPackageResponse.SerializeToString,
             ),
             'Submit': grpc.unary_unary_rpc_method_handler(
                     servicer.Submit,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.SubmitRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.SubmitRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
             ),
             'ListJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListJobs,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ListJobsRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ListJobsResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ListJobsRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ListJobsResponse.SerializeToString,
             ),
             'Follow': grpc.unary_unary_rpc_method_handler(
                     servicer.Follow,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.FollowRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.FollowResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.FollowRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.FollowResponse.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
             ),
             'Scale': grpc.unary_unary_rpc_method_handler(
                     servicer.Scale,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.SerializeToString,
             ),
             'OpenRoute': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenRoute,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'windlass.proto.v1.Gateway', rpc_method_handlers)
+            'ropewalk.proto.v1.Gateway', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('windlass.proto.v1.Gateway', rpc_method_handlers)
+    server.add_registered_method_handlers('ropewalk.proto.v1.Gateway', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -221,9 +221,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/Poll',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.PollRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.PollResponse.FromString,
+            '/ropewalk.proto.v1.Gateway/Poll',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PollRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PollResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -248,9 +248,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/GetPackage',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.GetPackageRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.FromString,
+            '/ropewalk.proto.v1.Gateway/GetPackage',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.GetPackageRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.FromString,
             options,
             channel_credentials,
             insecure,
@@ -275,9 +275,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/PutPackage',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.PutPackageResponse.FromString,
+            '/ropewalk.proto.v1.Gateway/PutPackage',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PackagePiece.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.PutPackageResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -302,9 +302,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/Submit',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.SubmitRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+            '/ropewalk.proto.v1.Gateway/Submit',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.SubmitRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
             options,
             channel_credentials,
             insecure,
@@ -329,9 +329,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/ListJobs',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.ListJobsRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.ListJobsResponse.FromString,
+            '/ropewalk.proto.v1.Gateway/ListJobs',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ListJobsRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ListJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -356,9 +356,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/Follow',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.FollowRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.FollowResponse.FromString,
+            '/ropewalk.proto.v1.Gateway/Follow',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.FollowRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.FollowResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -383,9 +383,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/Stop',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+            '/ropewalk.proto.v1.Gateway/Stop',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.StopRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
             options,
             channel_credentials,
             insecure,
@@ -410,9 +410,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/Scale',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
+            '/ropewalk.proto.v1.Gateway/Scale',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.ScaleRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.JobInfo.FromString,
             options,
             channel_credentials,
             insecure,
@@ -437,9 +437,9 @@ class Gateway(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.Gateway/OpenRoute',
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteResponse.FromString,
+            '/ropewalk.proto.v1.Gateway/OpenRoute',
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_gateway__pb2.OpenRouteResponse.FromString,
             options,
             channel_credentials,
             insecure,

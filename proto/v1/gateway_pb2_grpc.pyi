@@ -7,8 +7,8 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
-import typing
 from . import gateway_pb2
+import typing
 
 _T = typing.TypeVar("_T")
 
@@ -72,7 +72,7 @@ class GatewayStub:
         gateway_pb2.OpenRouteRequest,
         gateway_pb2.OpenRouteResponse,
     ]
-    """A ticket for one connection to a task of a job, which is then forwarded as it is: "WNDR" and the ticket are its
+    """A ticket for one connection to a task of a job, which is then forwarded as it is: "RPWR" and the ticket are its
     first bytes at the gateway's port.
     """
 
@@ -130,7 +130,7 @@ class GatewayAsyncStub:
         gateway_pb2.OpenRouteRequest,
         gateway_pb2.OpenRouteResponse,
     ]
-    """A ticket for one connection to a task of a job, which is then forwarded as it is: "WNDR" and the ticket are its
+    """A ticket for one connection to a task of a job, which is then forwarded as it is: "RPWR" and the ticket are its
     first bytes at the gateway's port.
     """
 
@@ -206,7 +206,7 @@ class GatewayServicer(metaclass=abc.ABCMeta):
         request: gateway_pb2.OpenRouteRequest,
         context: _ServicerContext,
     ) -> typing.Union[gateway_pb2.OpenRouteResponse, collections.abc.Awaitable[gateway_pb2.OpenRouteResponse]]:
-        """A ticket for one connection to a task of a job, which is then forwarded as it is: "WNDR" and the ticket are its
+        """A ticket for one connection to a task of a job, which is then forwarded as it is: "RPWR" and the ticket are its
         first bytes at the gateway's port.
         """
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from . import ps_pb2 as windlass_dot_proto_dot_v1_dot_ps__pb2
+from . import ps_pb2 as ropewalk_dot_proto_dot_v1_dot_ps__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in windlass/proto/v1/ps_pb2_grpc.py depends on'
+        + f' but the generated code in ropewalk/proto/v1/ps_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -35,79 +35,79 @@ class ParameterServerStub(object):
             channel: A grpc.Channel.
         """
         self.Define = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/Define',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/Define',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.FromString,
                 _registered_method=True)
         self.Attach = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/Attach',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.AttachRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.AttachResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/Attach',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AttachRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AttachResponse.FromString,
                 _registered_method=True)
         self.GetJob = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/GetJob',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GetJobRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GetJobResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/GetJob',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GetJobRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GetJobResponse.FromString,
                 _registered_method=True)
         self.SaveShards = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/SaveShards',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/SaveShards',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.FromString,
                 _registered_method=True)
         self.VerifyShards = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/VerifyShards',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/VerifyShards',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.FromString,
                 _registered_method=True)
         self.EndJob = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/EndJob',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/EndJob',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.FromString,
                 _registered_method=True)
         self.LeadShare = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/LeadShare',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/LeadShare',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.FromString,
                 _registered_method=True)
         self.CopyShare = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/CopyShare',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/CopyShare',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
                 _registered_method=True)
         self.GiveUpShare = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/GiveUpShare',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/GiveUpShare',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.FromString,
                 _registered_method=True)
         self.WatchShares = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/WatchShares',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/WatchShares',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
                 _registered_method=True)
         self.BeginCut = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/BeginCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/BeginCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.FromString,
                 _registered_method=True)
         self.MarkCut = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/MarkCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/MarkCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.FromString,
                 _registered_method=True)
         self.FinishCut = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/FinishCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/FinishCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.FromString,
                 _registered_method=True)
         self.ReadCut = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/ReadCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/ReadCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.FromString,
                 _registered_method=True)
         self.EndCut = channel.unary_unary(
-                '/windlass.proto.v1.ParameterServer/EndCut',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
+                '/ropewalk.proto.v1.ParameterServer/EndCut',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
                 _registered_method=True)
 
 
@@ -227,84 +227,84 @@ def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Define': grpc.unary_unary_rpc_method_handler(
                     servicer.Define,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.SerializeToString,
             ),
             'Attach': grpc.unary_unary_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.AttachRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.AttachResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AttachRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AttachResponse.SerializeToString,
             ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GetJobRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GetJobResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GetJobRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GetJobResponse.SerializeToString,
             ),
             'SaveShards': grpc.unary_unary_rpc_method_handler(
                     servicer.SaveShards,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.SerializeToString,
             ),
             'VerifyShards': grpc.unary_unary_rpc_method_handler(
                     servicer.VerifyShards,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.SerializeToString,
             ),
             'EndJob': grpc.unary_unary_rpc_method_handler(
                     servicer.EndJob,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.SerializeToString,
             ),
             'LeadShare': grpc.unary_unary_rpc_method_handler(
                     servicer.LeadShare,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.SerializeToString,
             ),
             'CopyShare': grpc.unary_unary_rpc_method_handler(
                     servicer.CopyShare,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.SerializeToString,
             ),
             'GiveUpShare': grpc.unary_unary_rpc_method_handler(
                     servicer.GiveUpShare,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.SerializeToString,
             ),
             'WatchShares': grpc.unary_unary_rpc_method_handler(
                     servicer.WatchShares,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.SerializeToString,
             ),
             'BeginCut': grpc.unary_unary_rpc_method_handler(
                     servicer.BeginCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.SerializeToString,
             ),
             'MarkCut': grpc.unary_unary_rpc_method_handler(
                     servicer.MarkCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.SerializeToString,
             ),
             'FinishCut': grpc.unary_unary_rpc_method_handler(
                     servicer.FinishCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.SerializeToString,
             ),
             'ReadCut': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.SerializeToString,
             ),
             'EndCut': grpc.unary_unary_rpc_method_handler(
                     servicer.EndCut,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.SerializeToString,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'windlass.proto.v1.ParameterServer', rpc_method_handlers)
+            'ropewalk.proto.v1.ParameterServer', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('windlass.proto.v1.ParameterServer', rpc_method_handlers)
+    server.add_registered_method_handlers('ropewalk.proto.v1.ParameterServer', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -325,9 +325,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/Define',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/Define',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -352,9 +352,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/Attach',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.AttachRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.AttachResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/Attach',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.AttachRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -379,9 +379,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/GetJob',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.GetJobRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.GetJobResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/GetJob',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.GetJobRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.GetJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -406,9 +406,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/SaveShards',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/SaveShards',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -433,9 +433,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/VerifyShards',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/VerifyShards',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -460,9 +460,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/EndJob',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/EndJob',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -487,9 +487,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/LeadShare',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/LeadShare',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.LeadShareRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.LeadShareResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -514,9 +514,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/CopyShare',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/CopyShare',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -541,9 +541,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/GiveUpShare',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/GiveUpShare',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -568,9 +568,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/WatchShares',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/WatchShares',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.WatchSharesRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.WatchSharesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -595,9 +595,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/BeginCut',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/BeginCut',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.BeginCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.BeginCutResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -622,9 +622,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/MarkCut',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/MarkCut',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.MarkCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.MarkCutResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -649,9 +649,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/FinishCut',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/FinishCut',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.FinishCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.FinishCutResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -676,9 +676,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/ReadCut',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/ReadCut',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.ReadCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.ReadCutResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -703,9 +703,9 @@ class ParameterServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/windlass.proto.v1.ParameterServer/EndCut',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
+            '/ropewalk.proto.v1.ParameterServer/EndCut',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,8 +7,8 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
-import typing
 from . import ps_pb2
+import typing
 
 _T = typing.TypeVar("_T")
 

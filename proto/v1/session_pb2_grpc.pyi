@@ -4,8 +4,8 @@ isort:skip_file
 What travels on connections: steps between a worker and a ps, and links between synchronous workers.
 
 A connection is a TCP connection to the task's one port, a Unix socket on the same machine, or a tunnel: a
-bidirectional gRPC call of windlass.proto.v1.Tunnel/Open whose messages are plain bytes, without protobuf. It
-begins with the bytes "WNDL" (not in a tunnel). Then come frames: the length of a message (little-endian uint32),
+bidirectional gRPC call of ropewalk.proto.v1.Tunnel/Open whose messages are plain bytes, without protobuf. It
+begins with the bytes "RPWK" (not in a tunnel). Then come frames: the length of a message (little-endian uint32),
 the length of a payload (little-endian uint64), the message, the payload as it is. The one who dialled sends
 ClientMessages, the other one ServerMessages. See net/connection.py and net/endpoint.py.
 """

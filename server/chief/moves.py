@@ -16,7 +16,7 @@ BeginMove = Callable[[int, TaskId], Move]
 def _refuse(share: int, to: TaskId) -> Move:
     raise ConfigurationError(
         f"share {share} cannot move to {to.short}: the shares of this job do not move; start it "
-        "with WINDLASS_PS_SHARES or WINDLASS_PS_REPLICAS=2 on the chief and all ps",
+        "with ROPEWALK_PS_SHARES or ROPEWALK_PS_REPLICAS=2 on the chief and all ps",
         task=to,
     )
 

@@ -40,7 +40,7 @@ class Servers:
         if not shares:
             raise ConfigurationError(
                 "the ps of this job cannot become more or fewer, since its shares do not move; "
-                "start it with WINDLASS_PS_SHARES on the chief and all ps, at least as many as the "
+                "start it with ROPEWALK_PS_SHARES on the chief and all ps, at least as many as the "
                 "most ps that it is to have"
             )
         if not replicas <= count <= shares:

@@ -1,4 +1,4 @@
-"""The chief's gRPC service: messages become calls of :class:`~windlass.cluster.job.job.Job`."""
+"""The chief's gRPC service: messages become calls of :class:`~ropewalk.cluster.job.job.Job`."""
 
 import logging
 import os

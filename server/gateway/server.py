@@ -33,7 +33,7 @@ class GatewayServer(HostedServer):
     """
 
     def __init__(self, task: TaskId, table: JobTable, settings: Settings) -> None:
-        self._folder = TemporaryFolder("windlass-gateway")
+        self._folder = TemporaryFolder("ropewalk-gateway")
         self._forwarder = Forwarder()
         self.instance = secrets.token_hex(8)
         self._servicer = GatewayServicer(

@@ -27,7 +27,7 @@ from .job_log import JobLog
 from .packages import PackageStore
 
 log = logging.getLogger(__name__)
-audit_log = logging.getLogger("windlass.audit")
+audit_log = logging.getLogger("ropewalk.audit")
 
 SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Gateway"]
 TICK_S = 0.25

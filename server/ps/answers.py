@@ -1,6 +1,6 @@
 """Answers to workers in other processes: values behind the answer, or in the worker's segment.
 
-Both are answers as :class:`~windlass.server.ps.session.Answer` describes them.
+Both are answers as :class:`~ropewalk.server.ps.session.Answer` describes them.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Exactly-once pushes of closures: which of them may be applied now. Pure.
 
-As :mod:`~windlass.server.ps.dedup` for pushes of workers. A closure numbers its pushes to a ps 1,
+As :mod:`~ropewalk.server.ps.dedup` for pushes of workers. A closure numbers its pushes to a ps 1,
 2, 3 … in each attempt; number n + 1 is applied only after n, and n and below are answered as
 duplicates, whichever attempt brought them. The state is one entry per lane: bounded.
 """
@@ -44,7 +44,7 @@ class ClosurePushLog:
         if run.lane >= self.limit:
             raise LimitExceededError(
                 f"{run} has lane {run.lane}, and a ps remembers {self.limit}; raise "
-                "WINDLASS_MAX_SESSIONS on the ps",
+                "ROPEWALK_MAX_SESSIONS on the ps",
                 limit="max_sessions",
                 value=run.lane,
             )

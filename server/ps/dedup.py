@@ -41,7 +41,7 @@ class PushLog:
             if not generation and len(self.last) >= self.limit:
                 raise TooManyWorkersError(
                     f"{who.task} is refused: {len(self.last)} tasks have pushed here, as many as a "
-                    "ps remembers; raise WINDLASS_MAX_SESSIONS on the ps",
+                    "ps remembers; raise ROPEWALK_MAX_SESSIONS on the ps",
                     task=who.task,
                     limit="max_sessions",
                     value=self.limit,

@@ -18,7 +18,7 @@ def check_rule(ps: TaskId, rule: UpdateRule) -> None:
     if isinstance(rule, ROW_RULES):
         raise RefusedError(
             f"{ps}: {rule.name} looks at whole rows, and runs on growing tables alone: "
-            "give it to a TableConfig of wl.embedding, or bind another rule",
+            "give it to a TableConfig of rw.embedding, or bind another rule",
             task=ps,
         )
 

@@ -56,7 +56,7 @@ class ChiefLease:
 
         Raises:
             RefusedError: The lease is not a possible one, or the address too long.
-            FencedError: Another task leads; see :mod:`~windlass.cluster.access.leadership`.
+            FencedError: Another task leads; see :mod:`~ropewalk.cluster.access.leadership`.
             OtherJobError: It is the chief of another job.
         """
         check_number(lease_s, MAX_LEASE_S, "lease_s", chief.task)

@@ -67,7 +67,7 @@ class MemoryLimits:
         if shards > self._max_variables:
             raise LimitExceededError(
                 f"{self._task} would hold {shards} shards, more than "
-                f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on the ps",
+                f"max_variables={self._max_variables}; raise ROPEWALK_MAX_VARIABLES on the ps",
                 task=self._task,
                 limit="max_variables",
             )
@@ -127,7 +127,7 @@ class MemoryLimits:
                 name = shard.variable.name
                 raise ConfigurationError(
                     f"table {name!r} has memory_bytes, and {self._task} no folder for the rows "
-                    "beyond it: set WINDLASS_TABLE_FOLDER on every ps to a folder of a local disk, "
+                    "beyond it: set ROPEWALK_TABLE_FOLDER on every ps to a folder of a local disk, "
                     "or leave memory_bytes out",
                     table=name,
                     task=self._task,
@@ -172,7 +172,7 @@ class MemoryLimits:
             raise LimitExceededError(
                 f"{self._task} would hold {used + num_bytes} bytes if it noted which rows of "
                 f"{name!r} change, and max_ps_bytes is {self.max_ps_bytes}; raise "
-                "WINDLASS_MAX_PS_BYTES on the ps, or let readers look rows up without keeping them",
+                "ROPEWALK_MAX_PS_BYTES on the ps, or let readers look rows up without keeping them",
                 task=self._task,
                 variable=name,
                 limit="max_ps_bytes",
@@ -189,7 +189,7 @@ class MemoryLimits:
             return
         raise LimitExceededError(
             f"{self._task} would hold {total} bytes with what {who.task} asks for {name!r}, and "
-            f"{limit} is {most}; use more ps or a partitioner, or raise WINDLASS_{limit.upper()} "
+            f"{limit} is {most}; use more ps or a partitioner, or raise ROPEWALK_{limit.upper()} "
             "on the ps",
             task=self._task,
             variable=name,

@@ -31,7 +31,7 @@ class PsModelDir:
         if not self.url:
             raise ConfigurationError(
                 f"{self._task} was started without a model directory, so it can neither save nor "
-                "restore: give it --model-dir (or WINDLASS_MODEL_DIR), the same as the chief's",
+                "restore: give it --model-dir (or ROPEWALK_MODEL_DIR), the same as the chief's",
                 task=self._task,
             )
         return open_model_dir(self.url)

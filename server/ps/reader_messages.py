@@ -1,11 +1,11 @@
-"""Messages of a reader's session beside its steps: see :mod:`windlass.server.ps.readers`."""
+"""Messages of a reader's session beside its steps: see :mod:`ropewalk.server.ps.readers`."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...core.arrays.dtypes import Array, as_bytes
-from ...core.errors import LimitExceededError, RefusedError, WindlassError
+from ...core.errors import LimitExceededError, RefusedError, RopewalkError
 from ...core.wire import error_table
 from ...core.wire.bounds import MAX_NAME_BYTES, check_text
 from ...core.wire.followed_rows import FollowAnswer, answer_to_wire, request_from_wire
@@ -59,7 +59,7 @@ class ReaderMessages:
             answer, keys = self._store.readers.changed(request_from_wire(message))
             # As for a pull: a ps that leads no more knows nothing of later changes.
             self._store.records.confirm_read()
-        except WindlassError as error:
+        except RopewalkError as error:
             answer, keys = FollowAnswer(error=error), np.empty(0, np.int64)
         wire = answer_to_wire(answer)
         wire.payload_bytes = keys.nbytes
@@ -77,7 +77,7 @@ class ReaderMessages:
             )
         try:
             self._want(message.entries, lend)
-        except WindlassError as error:
+        except RopewalkError as error:
             self._connection.skip()
             answer.error.CopyFrom(error_table.to_detail(error))
         self._send(session_pb2.ServerMessage(kept_rows=answer), [])
@@ -110,7 +110,7 @@ class ReaderMessages:
             values += self._store.cuts.kept(cut).take_rows()
             self._wanted.rows = ()
             self._store.records.confirm_read()
-        except WindlassError as error:
+        except RopewalkError as error:
             values = []
             answer.error.CopyFrom(error_table.to_detail(error))
         answer.payload_bytes = sum(each.nbytes for each in values)

@@ -31,7 +31,7 @@ _NO_KEYS = np.empty(0, np.int64)
 
 
 class ReadableStore(Protocol):
-    """What readers need of a :class:`~windlass.server.ps.store.Store`."""
+    """What readers need of a :class:`~ropewalk.server.ps.store.Store`."""
 
     task: TaskId
     settings: Settings

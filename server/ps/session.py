@@ -15,9 +15,9 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import (
     LimitExceededError,
     RefusedError,
+    RopewalkError,
     SegmentError,
     ShapeMismatchError,
-    WindlassError,
 )
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
@@ -165,7 +165,7 @@ class Session:
                 next(early)  # a push that may not be applied shows here
             else:
                 reply.put_result(self._store.push(push, payload.take, payload.mark_applied))
-        except WindlassError as error:
+        except RopewalkError as error:
             if payload is not None:
                 payload.drain()
             if not isinstance(error, SegmentError):  # the step comes again, behind its message
@@ -229,7 +229,7 @@ class Session:
         Yields once, when the first block is applied and nothing is sent yet.
 
         Raises:
-            WindlassError: Before that the step is refused; later, the session is over.
+            RopewalkError: Before that the step is refused; later, the session is over.
         """
         run = self._store.applying(push, payload.take)
         applied, result = _advance(run)
@@ -352,7 +352,7 @@ class Session:
         if num_bytes > self._max_step_bytes:
             raise LimitExceededError(
                 f"{self._store.task}: {what} of {num_bytes} bytes is over "
-                f"max_step_bytes={self._max_step_bytes}; raise WINDLASS_MAX_STEP_BYTES on the "
+                f"max_step_bytes={self._max_step_bytes}; raise ROPEWALK_MAX_STEP_BYTES on the "
                 "ps, or "
                 f"{remedy}",
                 task=self._store.task,

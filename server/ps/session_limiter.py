@@ -78,7 +78,7 @@ class SessionLimiter:
                 raise TooManyWorkersError(
                     f"{self._task} has {connections} sessions of {workers} {self._kind} already "
                     f"({self._allowed} {self._kind}, {self.per_worker} for each on average), so "
-                    f"{worker} is refused; raise WINDLASS_MAX_SESSIONS on the ps, or run fewer "
+                    f"{worker} is refused; raise ROPEWALK_MAX_SESSIONS on the ps, or run fewer "
                     f"{self._kind}",
                     limit="max_sessions",
                     value=self._limit,

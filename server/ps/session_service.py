@@ -62,7 +62,7 @@ class SessionService:
         """Serve a greeted connection to its end.
 
         Raises:
-            WindlassError: The session is over.
+            RopewalkError: The session is over.
             OSError: The connection broke.
         """
         connection, hello = greeting.connection, greeting.hello

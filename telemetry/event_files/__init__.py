@@ -1,4 +1,4 @@
-"""TensorBoard's event files: what ``wl.summary`` and a job's own scalars are written to."""
+"""TensorBoard's event files: what ``rw.summary`` and a job's own scalars are written to."""
 
 from .encoding import event_of, require_library
 from .writer import EventWriter

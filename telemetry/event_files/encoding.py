@@ -123,7 +123,7 @@ def hparams(values: Mapping[str, Any], metrics: Sequence[str]) -> list[Any]:
 
 def _missing(package: str, what: str) -> MissingExtraError:
     return MissingExtraError(
-        f"{what} {package}, which is not installed: pip install 'windlass[{_EXTRA}]'",
+        f"{what} {package}, which is not installed: pip install 'ropewalk[{_EXTRA}]'",
         module=package,
         extra=_EXTRA,
     )

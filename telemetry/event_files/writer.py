@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from functools import partial
 
-from ...core.errors import StorageError, WindlassError
+from ...core.errors import RopewalkError, StorageError
 from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread, nobody_waits
 from .files import EventFile, open_event_file
@@ -69,7 +69,7 @@ class EventWriter:
         self._bytes = 0
         self._flushes = self._asked = 0  # made; asked for
         self._closing = False
-        self._error: WindlassError | None = None
+        self._error: RopewalkError | None = None
         try:
             file = open_event_file(self.logdir, self._suffix)
         except OSError as error:
@@ -179,7 +179,7 @@ class EventWriter:
                 self._changed.notify_all()
             log.error("%s; no more of them are written", self._error)
 
-    def _storage_error(self, error: Exception) -> WindlassError:
+    def _storage_error(self, error: Exception) -> RopewalkError:
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return StorageError(
             f"event files cannot be written to {self.logdir}: {said}; make it writable, or name "
@@ -192,5 +192,5 @@ def _close_all() -> None:
     for writer in list(_open):
         try:
             writer.close()
-        except WindlassError as error:
+        except RopewalkError as error:
             log.debug("%s", error)  # it is in the log already

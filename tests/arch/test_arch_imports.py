@@ -15,12 +15,12 @@ import pytest
 
 from helpers.imports import Package, StringImport
 from helpers.sources import tree
-from windlass.core import public_face
-from windlass.core.rules.known_rules import built_in_rules
-from windlass.core.rules.row_rules import ROW_RULES
+from ropewalk.core import public_face
+from ropewalk.core.rules.known_rules import built_in_rules
+from ropewalk.core.rules.row_rules import ROW_RULES
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "windlass"
+SOURCE = ROOT / "src" / "ropewalk"
 API = ROOT / "api"
 
 
@@ -31,7 +31,7 @@ def modules() -> Iterator[tuple[str, Path]]:
             inside = path.relative_to(SOURCE if room == SOURCE else ROOT)
             parts = [part for part in inside.with_suffix("").parts if part != "__init__"]
             if "_pb2" not in path.name:
-                yield ".".join(["windlass", *parts]), path
+                yield ".".join(["ropewalk", *parts]), path
 
 
 @cache
@@ -41,7 +41,7 @@ def product() -> Package:
 
 def room_of(module: str) -> str:
     """The room; the modules of the package itself have none."""
-    return module.split(".")[1] if module.count(".") > 1 else module.rpartition("windlass.")[2]
+    return module.split(".")[1] if module.count(".") > 1 else module.rpartition("ropewalk.")[2]
 
 
 def circle(imports: dict[str, set[str]]) -> list[str]:
@@ -114,7 +114,7 @@ def test_no_import_is_in_a_circle() -> None:
 
 
 def is_public(module: str) -> bool:
-    return module == "windlass" or module.startswith("windlass.api.")
+    return module == "ropewalk" or module.startswith("ropewalk.api.")
 
 
 def test_rooms_import_each_other_by_statements_alone() -> None:
@@ -133,20 +133,20 @@ def test_every_place_of_the_public_face_is_there() -> None:
     places = {place for text in tables for place in re.findall(r'": "([\w.]+)(?::\w+)?"', text)}
     known = dict(modules())
     assert places
-    assert [place for place in places if f"windlass.{place}" not in known] == []
+    assert [place for place in places if f"ropewalk.{place}" not in known] == []
 
 
 # What imports what others name: update rules, programs, rules and models of users, extras, and
 # commands.
 _NAMED_BY_OTHERS = {
-    "windlass.core.process.on_import",
-    "windlass.core.public_face",
-    "windlass.core.rules.known_rules",
-    "windlass.engine.own_rules",
-    "windlass.launch.commands.export",
-    "windlass.launch.lazy_group",
-    "windlass.training.extras",
-    "windlass.worker.process.program",
+    "ropewalk.core.process.on_import",
+    "ropewalk.core.public_face",
+    "ropewalk.core.rules.known_rules",
+    "ropewalk.engine.own_rules",
+    "ropewalk.launch.commands.export",
+    "ropewalk.launch.lazy_group",
+    "ropewalk.training.extras",
+    "ropewalk.worker.process.program",
 }
 
 
@@ -163,21 +163,21 @@ def test_the_public_face_holds_names_alone() -> None:
 
 
 def test_modules_look_names_up_by_one_mechanism() -> None:
-    """``windlass`` adds its version; any other ``__getattr__`` is made in core/public_face.py."""
+    """``ropewalk`` adds its version; any other ``__getattr__`` is made in core/public_face.py."""
     made = [
         name
         for name, path in modules()
         for node in tree(path).body
         if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
     ]
-    assert made == ["windlass"]
+    assert made == ["ropewalk"]
 
 
 # -- what rooms below have of it ---------------------------------------------------------------
 
 
 def test_a_function_that_is_not_registered_says_who_registers() -> None:
-    with pytest.raises(LookupError, match=r"'nothing': windlass/__init__\.py"):
+    with pytest.raises(LookupError, match=r"'nothing': ropewalk/__init__\.py"):
         public_face.provided("nothing")
 
 
@@ -190,8 +190,8 @@ def test_a_function_is_called_by_its_name() -> None:
 def test_a_process_that_loads_a_part_has_the_default_strategy(module: str) -> None:
     """A worker that runs closures loads no strategy before a closure asks for one."""
     code = (
-        f"import windlass.{module}\n"
-        "from windlass.distribute.base.contexts import default_strategy\n"
+        f"import ropewalk.{module}\n"
+        "from ropewalk.distribute.base.contexts import default_strategy\n"
         "print(default_strategy().extended.num_replicas_in_sync)"
     )
     source = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

@@ -15,7 +15,7 @@ import pytest
 
 from helpers.processes import ROOT
 from helpers.sources import ROOMS, sources, tree
-from windlass.core.exit_codes import ExitCode
+from ropewalk.core.exit_codes import ExitCode
 
 
 def python(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:
@@ -47,14 +47,14 @@ def imported(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_is_a_relative_link_in_the_package(room: str) -> None:
-    link = ROOT / "src" / "windlass" / room
+    link = ROOT / "src" / "ropewalk" / room
     assert link.is_symlink()
     assert os.readlink(link) == f"../../{room}"
     assert (link / "__init__.py").is_file()
 
 
 def test_the_package_has_no_other_folders() -> None:
-    entries = {path.name for path in (ROOT / "src" / "windlass").iterdir() if path.is_dir()}
+    entries = {path.name for path in (ROOT / "src" / "ropewalk").iterdir() if path.is_dir()}
     assert entries - {"__pycache__"} == set(ROOMS)
 
 
@@ -62,7 +62,7 @@ def test_the_package_has_no_other_folders() -> None:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="an sdist has no index")
 def test_git_keeps_the_links_as_links() -> None:
     listed = subprocess.run(
-        ["git", "ls-files", "-s", "src/windlass"],  # noqa: S607
+        ["git", "ls-files", "-s", "src/ropewalk"],  # noqa: S607
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -71,7 +71,7 @@ def test_git_keeps_the_links_as_links() -> None:
     ).stdout
     modes = {line.split("\t")[1]: line.split()[0] for line in listed.splitlines()}
     for room in ROOMS:
-        assert modes[f"src/windlass/{room}"] == "120000"
+        assert modes[f"src/ropewalk/{room}"] == "120000"
 
 
 # -- threads ---------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_nothing_is_written_to_a_terminal_around_what_makes_it_safe() -> None:
 def test_import_is_light() -> None:
     heavy = ("jax", "torch", "keras", "tensorflow", "cupy", "kubernetes", "grpc", "numpy", "numba")
     code = (
-        "import sys, windlass\n"
+        "import sys, ropewalk\n"
         f"print(len(sys.modules), *[name for name in {heavy} if name in sys.modules])"
     )
     number, *loaded = python("-c", code).split()
@@ -154,22 +154,22 @@ _MOST = {"a launcher": (79, 400), "a worker": (350, 904), "a ps": (255, 703)}
 _NOT_LOADED = {
     "a launcher": ("numba", "numpy", "grpc", "google", "rich", "fsspec", "optree",
                    "pydantic_settings"),
-    "a worker": ("numba", "llvmlite", "rich", "windlass.server", "prometheus_client",
+    "a worker": ("numba", "llvmlite", "rich", "ropewalk.server", "prometheus_client",
                  "pydantic_settings", "fsspec", "http.server"),
     "a ps": (
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
         "prometheus_client", "grpc", "fsspec", "asyncio", "http.server",
-        "windlass.api", "windlass.client", "windlass.distribute", "windlass.training",
-        "windlass.worker.job_task", "windlass.core.rules.built_in",
+        "ropewalk.api", "ropewalk.client", "ropewalk.distribute", "ropewalk.training",
+        "ropewalk.worker.job_task", "ropewalk.core.rules.built_in",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("role", _LOADED)
 def test_a_process_loads_what_its_role_needs(role: str) -> None:
-    modules = ", ".join(f"windlass.{name}" for name in _LOADED[role])
+    modules = ", ".join(f"ropewalk.{name}" for name in _LOADED[role])
     code = f"import sys, {modules}\nprint(*[m for m in {_NOT_LOADED[role]} if m in sys.modules])"
-    code += "\nprint(sum(m.startswith('windlass.') for m in sys.modules), len(sys.modules))"
+    code += "\nprint(sum(m.startswith('ropewalk.') for m in sys.modules), len(sys.modules))"
     *found, ours, all_modules = python("-c", code).split()
     assert found == []
     most_ours, most = _MOST[role]
@@ -179,7 +179,7 @@ def test_a_process_loads_what_its_role_needs(role: str) -> None:
 
 def test_a_launcher_loads_no_framework() -> None:
     code = (
-        "import sys, windlass.launch.cli, windlass.launch.local.run, windlass.worker.daemon\n"
+        "import sys, ropewalk.launch.cli, ropewalk.launch.local.run, ropewalk.worker.daemon\n"
         "names = ('jax', 'torch', 'keras', 'tensorflow', 'cupy', 'kubernetes')\n"
         "print(*[name for name in names if name in sys.modules])"
     )
@@ -251,7 +251,7 @@ def test_rooms_import_each_other_relatively() -> None:
     # By its real path a type checker would otherwise see a second copy of a class.
     for path in sources():
         for name in imported(path):
-            assert name.split(".")[0] not in ("windlass", *ROOMS), f"{path} imports {name}"
+            assert name.split(".")[0] not in ("ropewalk", *ROOMS), f"{path} imports {name}"
 
 
 @pytest.mark.skipif(
@@ -283,7 +283,7 @@ def _builds_wheels() -> bool:
 @pytest.mark.skipif(
     not _builds_wheels(), reason="needs pip and setuptools >= 77 beside the tests (no network)"
 )
-def test_the_wheel_holds_windlass_and_nothing_else(tmp_path: Path) -> None:
+def test_the_wheel_holds_ropewalk_and_nothing_else(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in (*ROOMS, "src"):
@@ -302,16 +302,16 @@ def test_the_wheel_holds_windlass_and_nothing_else(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"windlass"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"ropewalk"}
     assert len(tops) == 2
     for path in sources():
         inside = path.relative_to(ROOT / "src" if "src" in path.relative_to(ROOT).parts else ROOT)
-        wanted = str(inside) if inside.parts[0] == "windlass" else f"windlass/{inside}"
+        wanted = str(inside) if inside.parts[0] == "ropewalk" else f"ropewalk/{inside}"
         assert wanted in names
     for proto in (ROOT / "proto" / "v1").iterdir():
         if proto.suffix in (".proto", ".py", ".pyi"):
-            assert f"windlass/proto/v1/{proto.name}" in names
-    assert "windlass/py.typed" in names
+            assert f"ropewalk/proto/v1/{proto.name}" in names
+    assert "ropewalk/py.typed" in names
 
 
 def test_exit_codes_are_documented() -> None:
@@ -326,7 +326,7 @@ def test_exit_codes_are_documented() -> None:
 
 
 def test_the_command_is_found_without_its_folder_on_path() -> None:
-    assert python("-m", "windlass", "--version").startswith("windlass")
+    assert python("-m", "ropewalk", "--version").startswith("ropewalk")
 
 
 def test_every_test_of_the_bridges_is_marked() -> None:

@@ -4,15 +4,15 @@ import importlib
 
 import pytest
 
-import windlass
+import ropewalk
 
 NAMES = {
-    "windlass": """
+    "ropewalk": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
         VariableSynchronization config connect data device distribute embedding errors estimator
         metrics nn optimizers random summary testing train training variable_creator_scope
     """,
-    "windlass.distribute": """
+    "ropewalk.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
         CommunicationImplementation CommunicationOptions MultiWorkerMirroredStrategy
         CrossDeviceOps DistributedDataset DistributedIterator DistributedValues DistributedVariable
@@ -24,46 +24,46 @@ NAMES = {
         get_replica_context get_strategy has_strategy in_cross_replica_context partitioners
         placement
     """,
-    "windlass.data": """
+    "ropewalk.data": """
         AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY ArraySpec AutoShardPolicy
         Dataset DistributeOptions Options as_dataset experimental from_arrays from_files
     """,
-    "windlass.data.experimental": """
+    "ropewalk.data.experimental": """
         AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY AutoShardPolicy
         DistributeOptions
     """,
-    "windlass.metrics": """
+    "ropewalk.metrics": """
         AUC Accuracy BinaryAccuracy CategoricalAccuracy Mean MeanAbsoluteError MeanMetricWrapper
         MeanSquaredError Metric Precision Recall RootMeanSquaredError SparseCategoricalAccuracy
         SparseTopKCategoricalAccuracy Sum TopKCategoricalAccuracy
     """,
-    "windlass.nn": """
+    "ropewalk.nn": """
         compute_average_loss embedding_lookup embedding_lookup_sparse
         embedding_lookup_sparse_gradient scale_regularization_loss
     """,
-    "windlass.embedding": """
+    "ropewalk.embedding": """
         Chance Embeddings FeatureConfig GroupFtrl Lookup Ragged Reader RowsAtOneMoment
         RowwiseAdagrad Sightings SketchedSightings TableConfig export_table hash_strings
         import_tables
     """,
-    "windlass.random": "Generator",
-    "windlass.optimizers": """
+    "ropewalk.random": "Generator",
+    "ropewalk.optimizers": """
         SGD Adadelta Adagrad Adam AdamW Adamax CosineDecay CosineDecayRestarts ExponentialDecay Ftrl
         InverseTimeDecay Lamb LearningRateSchedule Lion Nadam Optimizer PiecewiseConstantDecay
         PolynomialDecay RMSprop register_rule
     """,
-    "windlass.summary": """
+    "ropewalk.summary": """
         SummaryWriter create_file_writer create_noop_writer flush histogram hparams image record_if
         scalar should_record_summaries text
     """,
-    "windlass.train": """
+    "ropewalk.train": """
         Checkpoint CheckpointManager CheckpointReader ClusterSpec export_checkpoint
         latest_checkpoint list_variables load_checkpoint load_variable
     """,
-    "windlass.training": """
+    "ropewalk.training": """
         ArrayStore SidecarEvaluator export is_evaluator read_evaluations report save task_type
     """,
-    "windlass.training.estimator": """
+    "ropewalk.training.estimator": """
         BestExporter CheckpointSaverHook CheckpointSaverListener DistributeConfig Estimator
         EstimatorSpec EvalSpec Exporter FinalExporter FinalOpsHook LatestExporter LoggingTensorHook
         ModeKeys NanLossDuringTrainingError NanTensorHook ProfilerHook RunConfig Scaffold
@@ -72,13 +72,13 @@ NAMES = {
         add_metrics build_raw_serving_input_receiver_fn experimental get_global_step metrics
         numpy_input_fn once read_eval_metrics record train_and_evaluate
     """,
-    "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
+    "ropewalk.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }
 
 
 def module_of(name: str) -> object:
-    # windlass.optimizers is a name of windlass, not a module at that place.
-    module: object = importlib.import_module("windlass")
+    # ropewalk.optimizers is a name of ropewalk, not a module at that place.
+    module: object = importlib.import_module("ropewalk")
     for part in name.split(".")[1:]:
         module = getattr(module, part)
     return module
@@ -96,29 +96,29 @@ def test_public_names_are_frozen(name: str) -> None:
 
 def test_star_import_gives_the_public_names() -> None:
     namespace: dict[str, object] = {}
-    exec("from windlass import *", namespace)  # noqa: S102
-    assert set(namespace) - {"__builtins__"} == set(NAMES["windlass"].split())
+    exec("from ropewalk import *", namespace)  # noqa: S102
+    assert set(namespace) - {"__builtins__"} == set(NAMES["ropewalk"].split())
 
 
 def test_dir_lists_them_and_the_version() -> None:
-    assert dir(windlass) == sorted([*NAMES["windlass"].split(), "__version__"])
-    assert isinstance(windlass.__version__, str)
+    assert dir(ropewalk) == sorted([*NAMES["ropewalk"].split(), "__version__"])
+    assert isinstance(ropewalk.__version__, str)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = windlass.nothing
+        _ = ropewalk.nothing
 
 
 PUBLIC = [
-    *NAMES, "windlass.config", "windlass.distribute.cluster_resolver",
-    "windlass.distribute.coordinator", "windlass.distribute.experimental",
+    *NAMES, "ropewalk.config", "ropewalk.distribute.cluster_resolver",
+    "ropewalk.distribute.coordinator", "ropewalk.distribute.experimental",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PUBLIC)
 def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(path: str) -> None:
-    module = windlass
+    module = ropewalk
     for part in path.split(".")[1:]:
         module = getattr(module, part)
     name = max(module.__all__, key=len)
@@ -131,14 +131,14 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(path: str) -> N
 
 def test_the_nearest_name_is_found_whatever_its_case() -> None:
     for module, wrong, right in (
-        (windlass.distribute, "MirrorStrategy", "MirroredStrategy"),
-        (windlass.distribute, "TpuStrategy", "TPUStrategy"),
-        (windlass.optimizers, "adam", "Adam"),
-        (windlass.errors, "PeerLost", "PeerLostError"),
-        (windlass.distribute.partitioners, "MinSizePartitoner", "MinSizePartitioner"),
-        (windlass, "optimiser", "optimizers"),
-        (windlass.training, "Torch", "torch"),
-        (windlass.estimator, "Estimater", "Estimator"),
+        (ropewalk.distribute, "MirrorStrategy", "MirroredStrategy"),
+        (ropewalk.distribute, "TpuStrategy", "TPUStrategy"),
+        (ropewalk.optimizers, "adam", "Adam"),
+        (ropewalk.errors, "PeerLost", "PeerLostError"),
+        (ropewalk.distribute.partitioners, "MinSizePartitoner", "MinSizePartitioner"),
+        (ropewalk, "optimiser", "optimizers"),
+        (ropewalk.training, "Torch", "torch"),
+        (ropewalk.estimator, "Estimater", "Estimator"),
     ):
         with pytest.raises(AttributeError, match=f"no attribute '{wrong}'; did you mean '{right}'"):
             getattr(module, wrong)

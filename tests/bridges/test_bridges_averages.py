@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.sharded import through_a_session
 from helpers.waiting import scaled
-from windlass.core.arrays.dtypes import Array
-from windlass.core.checkpoint import CheckpointReader, list_checkpoints
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
 
 pytestmark = [
     pytest.mark.bridges,
@@ -30,14 +30,14 @@ BACKEND = os.environ.get("KERAS_BACKEND", "jax")
 COMMON = """\
 import sys
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 rng = np.random.default_rng(0)
 Y = np.arange(512) % 8
 X = (rng.normal(size=(8, 16))[Y] * 2 + rng.normal(size=(512, 16)) + 3).astype(np.float32)
 in_sync = sys.argv[1] == "in-sync"
 kind = "MultiWorkerMirrored" if in_sync else "ParameterServer"
-strategy = getattr(wl.distribute, kind + "Strategy")()
+strategy = getattr(rw.distribute, kind + "Strategy")()
 STEPS = 200 if in_sync or not strategy.extended.should_checkpoint else 5
 order = np.random.default_rng(strategy.extended.input_pipeline_id)
 
@@ -54,7 +54,7 @@ torch.manual_seed(0)
 hidden, norm, last = torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 8)
 net = torch.nn.Sequential(hidden, norm, torch.nn.ReLU(), last)
 optimizer = torch.optim.Adam(net.parameters(), 1e-2)
-optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=net)
+optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy, module=net)
 for x, y in batches():
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(net(torch.tensor(x)), torch.tensor(y)).backward()
@@ -84,7 +84,7 @@ def compute(params, averages, x, y):
         return losses.mean(), changed["batch_stats"]
     return jax.grad(loss_of, has_aux=True)(params)
 
-state = wl.training.jax.TrainState(
+state = rw.training.jax.TrainState(
     made["params"], optax.adam(1e-2), strategy, averages=made["batch_stats"], momentum=0.9
 )
 for x, y in batches():
@@ -180,7 +180,7 @@ def test_the_last_checkpoint_is_as_good_as_batch_statistics(
     folder = tmp_path / "model"
     code, output, errors = processes.run(
         [
-            *processes.WINDLASS,
+            *processes.ROPEWALK,
             "local",
             "--plain",
             *roles,
@@ -231,10 +231,10 @@ def test_batches_of_all_workers_make_torchs_averages_and_are_counted(optimizers:
     torch: Any = pytest.importorskip("torch")
 
     def program() -> Mapping[str, Any]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         net = torch.nn.Sequential(torch.nn.BatchNorm1d(4, momentum=0.2), torch.nn.Linear(4, 1))
         made = [
-            wl.training.torch.DistributedOptimizer(
+            rw.training.torch.DistributedOptimizer(
                 torch.optim.SGD(part.parameters(), 0.0), strategy, module=net
             )
             for part in ([net] if optimizers == 1 else net)
@@ -251,7 +251,7 @@ def test_batches_of_all_workers_make_torchs_averages_and_are_counted(optimizers:
         made[0].refresh()
         return {name: array.numpy() for name, array in net[0].state_dict().items()}
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         for found in cluster.run(program).values():
             mean, variance = in_turn(14, 14, 0.2)
             unbiased = (variance - 0.8**28) * 64 / 63 + 0.8**28
@@ -272,8 +272,8 @@ def test_a_torch_job_of_one_has_the_averages_of_torch_alone() -> None:
         net = torch.nn.Sequential(first, torch.nn.Linear(4, 4), second, torch.nn.Linear(4, 1))
         optimizer: Any = torch.optim.SGD(net.parameters(), 0.01)
         if not alone:
-            strategy = wl.distribute.ParameterServerStrategy()
-            optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=net)
+            strategy = rw.distribute.ParameterServerStrategy()
+            optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy, module=net)
         for number, batch in enumerate(batches):
             second.train(number % 3 > 0)
             optimizer.zero_grad()
@@ -294,7 +294,7 @@ def test_batches_between_a_step_and_a_refresh_stay_in_the_averages() -> None:
         net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
         optimizer: Any = torch.optim.SGD(net.parameters(), 0.0)
         if strategy is not None:
-            wrapped = wl.training.torch.DistributedOptimizer
+            wrapped = rw.training.torch.DistributedOptimizer
             optimizer = wrapped(optimizer, strategy, module=net)
         found = []
         for after_step in (net, lambda more: torch.optim.swa_utils.update_bn([more], net)):
@@ -329,14 +329,14 @@ def test_averages_of_a_layer_that_counts_no_batches_move() -> None:
         return {name: value.numpy().copy() for name, value in norm.state_dict().items()}
 
     def program() -> dict[str, Array]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         return train(
-            lambda optimizer, module: wl.training.torch.DistributedOptimizer(
+            lambda optimizer, module: rw.training.torch.DistributedOptimizer(
                 optimizer, strategy, module=module
             )
         )
 
-    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
         (found,) = cluster.run(program).values()
     for name, expected in train(lambda optimizer, _: optimizer).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, err_msg=name)
@@ -363,9 +363,9 @@ def test_what_is_no_average_is_the_last_workers_and_is_not_mixed() -> None:
             return self.linear(x)
 
     def program() -> tuple[list[float], list[float], list[float], float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         net = Queue()
-        optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer = rw.training.torch.DistributedOptimizer(
             torch.optim.SGD(net.parameters(), 0.0), strategy, module=net
         )
         for turn in (True, False):
@@ -378,7 +378,7 @@ def test_what_is_no_average_is_the_last_workers_and_is_not_mixed() -> None:
         optimizer.refresh()
         return own, net.queue.tolist(), net.constant.tolist(), float(net.running_mean)
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         chief, worker = cluster.run(program).values()
     assert chief == ([3.0] * 4, [5.0] * 4, [1.0] * 4, 0.5)
     assert worker == ([5.0] * 4, [5.0] * 4, [1.0] * 4, 0.5)
@@ -388,10 +388,10 @@ def test_a_queue_that_changed_after_the_last_step_is_not_undone_by_refresh() -> 
     torch: Any = pytest.importorskip("torch")
 
     def program() -> tuple[list[float], list[float]]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         net = torch.nn.Linear(1, 1)
         net.register_buffer("queue", torch.zeros(2))
-        optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer = rw.training.torch.DistributedOptimizer(
             torch.optim.SGD(net.parameters(), 0.1), strategy, module=net
         )
         net(torch.ones(1)).sum().backward()
@@ -400,7 +400,7 @@ def test_a_queue_that_changed_after_the_last_step_is_not_undone_by_refresh() -> 
         optimizer.refresh()
         return net.queue.tolist(), optimizer.store.pull(["queue"])["queue"].tolist()
 
-    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
         (found,) = cluster.run(program).values()
     assert found == ([7.0, 7.0], [7.0, 7.0])
 
@@ -409,21 +409,21 @@ def test_batches_of_all_workers_make_keras_averages() -> None:
     keras: Any = pytest.importorskip("keras")
 
     def program() -> Mapping[str, Any]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         norm = keras.layers.BatchNormalization(momentum=0.8)
         model = keras.Sequential([keras.Input((4,)), norm, keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.0), "mse")
-        wl.training.keras.distribute(model, strategy)
+        rw.training.keras.distribute(model, strategy)
         x, y = batch_of(chief=strategy.is_chief), np.zeros((64, 1), np.float32)
         for turn in (True, False):
             strategy.barrier()
             for _ in range(7 if strategy.is_chief == turn else 0):
                 model.train_on_batch(x, y)
             strategy.barrier()
-        store = wl.training.keras.shared_weights(model).store
+        store = rw.training.keras.shared_weights(model).store
         return {name.rpartition("/")[2]: np.array(array) for name, array in store.pull().items()}
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         for found in cluster.run(program).values():
             mean, variance = in_turn(7, 7, 0.2)
             np.testing.assert_allclose(found["moving_mean"], mean, rtol=1e-5)
@@ -435,9 +435,9 @@ def test_batches_of_all_workers_make_jax_averages_and_integers_count() -> None:
     optax: Any = pytest.importorskip("optax")
 
     def program() -> Mapping[str, Any]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         averages = {"mean": jax.numpy.zeros(4), "seen": jax.numpy.asarray(0), "key": "no array"}
-        state = wl.training.jax.TrainState(
+        state = rw.training.jax.TrainState(
             {"w": jax.numpy.zeros(1)}, optax.sgd(0.0), strategy, averages=averages, momentum=0.8
         )
         x = batch_of(chief=strategy.is_chief)
@@ -455,7 +455,7 @@ def test_batches_of_all_workers_make_jax_averages_and_integers_count() -> None:
         state.refresh()
         return state.averages  # type: ignore[no-any-return]
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         for found in cluster.run(program).values():
             np.testing.assert_allclose(found["mean"], in_turn(7, 7, 0.2)[0], rtol=1e-5)
             assert int(found["seen"]) == 14
@@ -466,10 +466,10 @@ def test_replicas_of_one_process_have_the_mean_of_their_averages() -> None:
     """In ``run``, with a state of JAX."""
     jax: Any = pytest.importorskip("jax")
     optax: Any = pytest.importorskip("optax")
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
-        state = wl.training.jax.TrainState(
+        strategy = rw.distribute.MirroredStrategy()
+        state = rw.training.jax.TrainState(
             {"w": jax.numpy.zeros(1)}, optax.sgd(0.0), strategy, averages=[jax.numpy.zeros(2)]
         )
 
@@ -485,7 +485,7 @@ def test_replicas_of_one_process_have_the_mean_of_their_averages() -> None:
         state.refresh()
         np.testing.assert_allclose(state.averages[0], 0.75 * 3.0)
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_mistakes_with_averages_of_jax_are_named() -> None:
@@ -493,7 +493,7 @@ def test_mistakes_with_averages_of_jax_are_named() -> None:
     optax: Any = pytest.importorskip("optax")
 
     def state(**given: Any) -> Any:
-        return wl.training.jax.TrainState({"w": jax.numpy.zeros(1)}, optax.sgd(0.1), **given)
+        return rw.training.jax.TrainState({"w": jax.numpy.zeros(1)}, optax.sgd(0.1), **given)
 
     with pytest.raises(ValueError, match="what an average keeps of itself"):
         state(averages={"mean": jax.numpy.zeros(1)}, momentum=99)

@@ -12,7 +12,7 @@ TORCH = """
 import torch
 module = torch.nn.Linear(8, 1)
 for deltas in ("allow", "always"):
-    optimizer = wl.training.torch.DistributedOptimizer(
+    optimizer = rw.training.torch.DistributedOptimizer(
         torch.optim.Adam(module.parameters()), strategy, module=module, deltas=deltas, name=deltas
     )
 
@@ -40,8 +40,8 @@ def train():
 
 PROGRAM = """
 import numpy as np
-import windlass as wl
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+import ropewalk as rw
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 x = np.ones((4, 8), np.float32)
 {framework}
 for _ in range(3):
@@ -83,8 +83,8 @@ def test_weights_that_the_chief_alone_loads_end_workers_in_sync(
 
 NOISE = """
 import numpy as np, torch
-import windlass as wl
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+import ropewalk as rw
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 torch.manual_seed(strategy.task_index)
 
 class Langevin(torch.optim.SGD):
@@ -99,7 +99,7 @@ module = torch.nn.Linear(8, 4)
 in_optimizer = {in_optimizer}
 kind = Langevin if in_optimizer else torch.optim.SGD
 optimizer = kind(module.parameters(), 0.01)
-optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
 for _ in range(500):
     optimizer.zero_grad()
     module(torch.ones(4, 8)).square().mean().backward()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled
 
@@ -25,7 +25,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax, keras, optax, torch
 import jax.numpy as jnp
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 kind, steps = sys.argv[1], int(sys.argv[2])
 rng = np.random.default_rng(0)
@@ -34,7 +34,7 @@ Y = np.sin(X @ rng.normal(size=(8, 1))).astype(np.float32)
 W, V = (rng.normal(size=shape).astype(np.float32) / 4 for shape in ((8, 16), (16, 1)))
 strategy, x, y = None, X, Y
 if kind != "alone":
-    strategy = getattr(wl.distribute, kind)()
+    strategy = getattr(rw.distribute, kind)()
 if kind == "MultiWorkerMirroredStrategy":
     mine = slice(32 * strategy.extended.input_pipeline_id, None)
     x, y = X[mine][:32], Y[mine][:32]
@@ -67,11 +67,11 @@ model = keras.Sequential([
 model.set_weights([W, V])
 model.compile(keras.optimizers.RMSprop(1e-2), "mse")
 if strategy is not None:
-    state = wl.training.jax.TrainState(values, rule, strategy, name="jax")
-    optimizer = wl.training.torch.DistributedOptimizer(
+    state = rw.training.jax.TrainState(values, rule, strategy, name="jax")
+    optimizer = rw.training.torch.DistributedOptimizer(
         optimizer, strategy, module=module, name="torch"
     )
-    wl.training.keras.distribute(model, strategy, name="keras")
+    rw.training.keras.distribute(model, strategy, name="keras")
 # The same with optimizers that run on the worker.
 rule_here = optax.adabelief(1e-2)
 values_here, state_here = values, rule_here.init(values)
@@ -81,11 +81,11 @@ model_here = keras.models.clone_model(model)
 model_here.set_weights([W, V])
 model_here.compile(keras.optimizers.Adam(1e-2, amsgrad=True), "mse")
 if strategy is not None:
-    jax_here = wl.training.jax.TrainState(values_here, rule_here, strategy, name="jax_here")
-    optimizer_here = wl.training.torch.DistributedOptimizer(
+    jax_here = rw.training.jax.TrainState(values_here, rule_here, strategy, name="jax_here")
+    optimizer_here = rw.training.torch.DistributedOptimizer(
         optimizer_here, strategy, module=module_here, name="torch_here"
     )
-    wl.training.keras.distribute(model_here, strategy, name="keras_here")
+    rw.training.keras.distribute(model_here, strategy, name="keras_here")
 losses = {name: [] for name in ("jax", "torch", "keras", "jax_here", "torch_here", "keras_here")}
 for _ in range(steps):
     if strategy is not None:
@@ -129,8 +129,8 @@ if hasattr(strategy, "close"):
     strategy.close()
 """
 
-LOCAL = [*processes.WINDLASS, "local", "--plain"]
-RUN = [*processes.WINDLASS, "run"]
+LOCAL = [*processes.ROPEWALK, "local", "--plain"]
+RUN = [*processes.ROPEWALK, "run"]
 JOBS: list[tuple[str, list[str]]] = [
     ("ParameterServerStrategy", [*LOCAL, "--workers", "0", "--ps", "2"]),
     ("MirroredStrategy", RUN),
@@ -164,9 +164,9 @@ def test_every_bridge_goes_on_under_the_next_strategy(tmp_path: Path) -> None:
 
 
 HERE = [
-    pytest.param(wl.distribute.ParameterServerStrategy, id="ParameterServer"),
-    pytest.param(wl.distribute.MirroredStrategy, id="Mirrored"),
-    pytest.param(wl.distribute.CentralStorageStrategy, id="CentralStorage"),
+    pytest.param(rw.distribute.ParameterServerStrategy, id="ParameterServer"),
+    pytest.param(rw.distribute.MirroredStrategy, id="Mirrored"),
+    pytest.param(rw.distribute.CentralStorageStrategy, id="CentralStorage"),
 ]
 
 
@@ -174,15 +174,15 @@ HERE = [
 def test_a_program_saves_a_bridge_and_restores_it_under_another_strategy(
     make: Any, tmp_path: Path
 ) -> None:
-    """By ``wl.train.Checkpoint``: what the bridge shows is what was saved."""
+    """By ``rw.train.Checkpoint``: what the bridge shows is what was saved."""
     optax, torch = pytest.importorskip("optax"), pytest.importorskip("torch")
 
     def made(strategy: Any) -> tuple[Any, Any, Any]:
-        state = wl.training.jax.TrainState(
+        state = rw.training.jax.TrainState(
             {"w": np.zeros(3, np.float32)}, optax.adam(0.1), strategy
         )
         module = torch.nn.Linear(2, 1)
-        optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer = rw.training.torch.DistributedOptimizer(
             torch.optim.SGD(module.parameters(), 0.1, momentum=0.9), strategy, module=module
         )
         return state, module, optimizer
@@ -199,14 +199,14 @@ def test_a_program_saves_a_bridge_and_restores_it_under_another_strategy(
     before = made(make())
     for _ in range(2):
         train(*before)
-    path = wl.train.Checkpoint(jax=before[0], torch=before[2]).save(str(tmp_path / "mine"))
-    names = [name for name, _ in wl.train.list_variables(path)]
+    path = rw.train.Checkpoint(jax=before[0], torch=before[2]).save(str(tmp_path / "mine"))
+    names = [name for name, _ in rw.train.list_variables(path)]
     assert names == ["jax/w", "torch/bias", "torch/weight"]
-    after = made(wl.distribute.MirroredStrategy())
-    wl.train.Checkpoint(jax=after[0], torch=after[2]).restore(path).assert_consumed()
+    after = made(rw.distribute.MirroredStrategy())
+    rw.train.Checkpoint(jax=after[0], torch=after[2]).restore(path).assert_consumed()
     for a, b in zip(values(*before[:2]), values(*after[:2]), strict=True):
         assert (a == b).all()
-    if make is wl.distribute.ParameterServerStrategy:
+    if make is rw.distribute.ParameterServerStrategy:
         return  # whose slots are in the job's checkpoints only
     train(*before)
     train(*after)

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.sharded import through_a_session
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.distribute.runtime import ClusterRuntime
-from windlass.net.shared_memory import unavailable
-from windlass.server.ps.server import PsServer
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.distribute.runtime import ClusterRuntime
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.server.ps.server import PsServer
 
 pytestmark = pytest.mark.bridges
 
@@ -49,9 +49,9 @@ def there() -> Iterator[Any]:
     peer = RemotePs(server.task, f"127.0.0.1:{server.port}", who, Settings())
     session = ParameterSession([peer], who, Settings())
     session.connect()
-    alone = wl.distribute.ParameterServerStrategy().extended.runtime
+    alone = rw.distribute.ParameterServerStrategy().extended.runtime
     runtime = ClusterRuntime(alone.task, Settings(), session)
-    yield wl.distribute.ParameterServerStrategy(runtime=runtime)
+    yield rw.distribute.ParameterServerStrategy(runtime=runtime)
     session.close()
     server.stop(grace_s=0)
 
@@ -60,7 +60,7 @@ def jax_step(strategy: Any) -> tuple[Callable[[], dict[str, int]], Callable[[], 
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
     params = {"b": jax.numpy.zeros(7), "w": jax.numpy.zeros(SHAPE)}
-    state = wl.training.jax.TrainState(params, optax.adam(1e-3), strategy)
+    state = rw.training.jax.TrainState(params, optax.adam(1e-3), strategy)
     compute = jax.jit(jax.grad(lambda p: (p["w"] + 1).sum() * (p["b"] + 1).sum()))
     gradients: dict[str, Any] = {}
 
@@ -77,7 +77,7 @@ def torch_step(strategy: Any) -> tuple[Callable[[], dict[str, int]], Callable[[]
     module.b = torch.nn.Parameter(torch.zeros(7))
     module.w = torch.nn.Parameter(torch.zeros(SHAPE))
     optimizer = torch.optim.Adam(module.parameters(), 1e-3)
-    optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+    optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
 
     def backward() -> dict[str, int]:
         optimizer.zero_grad()
@@ -126,7 +126,7 @@ def test_no_copy_is_made_of_a_dense_gradient_but_the_one_into_the_session(
 
 def test_a_step_of_pytorch_alone_copies_nothing_large() -> None:
     """The gradient and the parameter are read and written where they are."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     backward, update = torch_step(strategy)
     counters = strategy.extended.runtime.session.counters
     for _ in range(3):

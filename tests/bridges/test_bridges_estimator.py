@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.estimators import estimator, input_fn, points
 from helpers.pages import ROOT
-from windlass.training.estimator import EstimatorSpec, ModeKeys
+from ropewalk.training.estimator import EstimatorSpec, ModeKeys
 
 pytestmark = [
     pytest.mark.bridges,
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 STRATEGIES = [
     pytest.param(None, id="none"),
-    pytest.param(wl.distribute.ParameterServerStrategy, id="servers"),
+    pytest.param(rw.distribute.ParameterServerStrategy, id="servers"),
 ]
 
 
@@ -30,10 +30,10 @@ def with_torch() -> Any:
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1, momentum=0.5))
         optimizer = torch.optim.Adam(net.parameters(), 0.05)
-        return net, wl.training.torch.DistributedOptimizer(optimizer, module=net)
+        return net, rw.training.torch.DistributedOptimizer(optimizer, module=net)
 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        net, optimizer = wl.estimator.once(make)
+        net, optimizer = rw.estimator.once(make)
         net.train(mode == ModeKeys.TRAIN)
         predicted = net(torch.tensor(features))[:, 0]
         if mode == ModeKeys.PREDICT:
@@ -61,10 +61,10 @@ def with_jax() -> Any:
 
     def make() -> Any:
         params = {"w": jax.numpy.zeros(3), "b": jax.numpy.zeros(())}
-        return wl.training.jax.TrainState(params, optax.adam(0.05))
+        return rw.training.jax.TrainState(params, optax.adam(0.05))
 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        state = wl.estimator.once(make)
+        state = rw.estimator.once(make)
         if mode == ModeKeys.PREDICT:
             return EstimatorSpec(mode, predictions={"y": predict(state.params, features)})
         loss, gradients = loss_and_gradients(state.params, features, labels)
@@ -147,8 +147,8 @@ def compiled(keras: Any) -> Any:
 def test_a_keras_model_becomes_an_estimator(keras: Any, strategy: Any, tmp_path: Path) -> None:
     model = compiled(keras)
     before = [np.array(weight) for weight in model.get_weights()]
-    config = wl.estimator.RunConfig(train_distribute=strategy, log_step_count_steps=None)
-    found = wl.estimator.model_to_estimator(model, model_dir=str(tmp_path), config=config)
+    config = rw.estimator.RunConfig(train_distribute=strategy, log_step_count_steps=None)
+    found = rw.estimator.model_to_estimator(model, model_dir=str(tmp_path), config=config)
     x, y = points(count=16)
     found.train(lambda: (x, y), steps=12)
     found.train(lambda: (x, y), max_steps=30)
@@ -177,32 +177,32 @@ def test_a_keras_model_becomes_an_estimator(keras: Any, strategy: Any, tmp_path:
 
 def test_a_keras_model_that_cannot_become_one_is_named(keras: Any) -> None:
     with pytest.raises(ValueError, match="and not both"):
-        wl.estimator.model_to_estimator()
+        rw.estimator.model_to_estimator()
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     with pytest.raises(ValueError, match="is not compiled"):
-        wl.estimator.model_to_estimator(model)
+        rw.estimator.model_to_estimator(model)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="is not built"):
-        wl.estimator.model_to_estimator(model)
+        rw.estimator.model_to_estimator(model)
 
 
 @pytest.mark.parametrize("setting", ["train_distribute", "eval_distribute"])
 def test_several_replicas_would_share_the_keras_model_of_an_estimator(
     keras: Any, setting: str, tmp_path: Path
 ) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        distributed: dict[str, Any] = {setting: wl.distribute.MirroredStrategy()}
-        config = wl.estimator.RunConfig(**distributed)
-        found = wl.estimator.model_to_estimator(
+        distributed: dict[str, Any] = {setting: rw.distribute.MirroredStrategy()}
+        config = rw.estimator.RunConfig(**distributed)
+        found = rw.estimator.model_to_estimator(
             compiled(keras), model_dir=str(tmp_path), config=config
         )
         refused: Any = found.train
         if setting == "eval_distribute":
             found.train(input_fn(), max_steps=2)
             refused = found.evaluate
-        with pytest.raises(wl.errors.ConfigurationError, match=f"{setting} is .* 2 replicas"):
+        with pytest.raises(rw.errors.ConfigurationError, match=f"{setting} is .* 2 replicas"):
             refused(input_fn(), steps=2)
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)

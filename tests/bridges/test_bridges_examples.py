@@ -13,7 +13,7 @@ from helpers.waiting import scaled
 
 pytestmark = pytest.mark.bridges
 
-LOCAL = [*processes.WINDLASS, "local", "--plain", "--workers", "2", "--ps", "2"]
+LOCAL = [*processes.ROPEWALK, "local", "--plain", "--workers", "2", "--ps", "2"]
 CASES = [
     pytest.param(framework, command, "jax", id=f"{framework}-{where}")
     for framework in ("jax", "keras", "torch")
@@ -67,7 +67,7 @@ def test_few_lines_of_an_example_are_ours(
     program = ROOT / "examples" / f"digits_{framework}.py"
     _, _, code = program.read_text().split('"""')
     lines = code.splitlines()
-    ours = [line for line in lines if re.search(r"\b(wl|windlass|strategy|state)\b", line)]
+    ours = [line for line in lines if re.search(r"\b(rw|ropewalk|strategy|state)\b", line)]
     assert len(ours) <= most, ours
     instead = {"with strategy.scope():": ["if True:"]}
     if framework == "jax":

@@ -1,4 +1,4 @@
-"""Exports load in the frameworks they are for, which know nothing of Windlass."""
+"""Exports load in the frameworks they are for, which know nothing of Ropewalk."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled
-from windlass.core.errors import ConfigurationError
+from ropewalk.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.bridges
 
@@ -23,13 +23,13 @@ W, B = rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=2).astype(np.
 def test_a_state_dict_loads_in_a_plain_module(tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to(torch.bfloat16)
-    optimizer = wl.training.torch.DistributedOptimizer(
+    optimizer = rw.training.torch.DistributedOptimizer(
         torch.optim.Adam(module.parameters()),
-        wl.distribute.ParameterServerStrategy(),
+        rw.distribute.ParameterServerStrategy(),
         module=module,
         name="net",
     )
-    wl.training.export(optimizer, tmp_path / "net.pt", prefix="net/")
+    rw.training.export(optimizer, tmp_path / "net.pt", prefix="net/")
     state = torch.load(tmp_path / "net.pt", weights_only=True)
     plain = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to(torch.bfloat16)
     missing = plain.load_state_dict(state, strict=False).missing_keys
@@ -41,13 +41,13 @@ def test_orbax_restores_a_tree(tmp_path: Path) -> None:
     optax: Any = pytest.importorskip("optax")
     orbax: Any = pytest.importorskip("orbax.checkpoint")
     params = {"layers": [{"w": W, "b": B}], "scale": np.float32(2)}
-    strategy = wl.distribute.ParameterServerStrategy()
-    state = wl.training.jax.TrainState(params, optax.adam(1e-3), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    state = rw.training.jax.TrainState(params, optax.adam(1e-3), strategy)
     target = tmp_path / "exported"
-    assert wl.training.export(state, target, format="orbax") == state.store.names
+    assert rw.training.export(state, target, format="orbax") == state.store.names
     with pytest.raises(FileExistsError):
-        wl.training.export(state, target, format="orbax")
-    wl.training.export(state, target, format="orbax", overwrite=True)
+        rw.training.export(state, target, format="orbax")
+    rw.training.export(state, target, format="orbax", overwrite=True)
     assert os.listdir(tmp_path) == ["exported"]
     with orbax.StandardCheckpointer() as checkpointer:
         found = checkpointer.restore(target)
@@ -60,7 +60,7 @@ import os
 os.environ["KERAS_BACKEND"] = "jax"
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 def make_model():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="out")], name="net")
@@ -68,8 +68,8 @@ def make_model():
     return model
 
 if __name__ == "__main__":
-    strategy = wl.distribute.ParameterServerStrategy()
-    model = wl.training.keras.distribute(make_model(), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    model = rw.training.keras.distribute(make_model(), strategy)
     model.fit(np.ones((32, 3)), np.ones((32, 2)), epochs=2, verbose=0)
     np.save("kernel.npy", model.weights[0].numpy())
 """
@@ -83,7 +83,7 @@ def test_a_checkpoint_is_a_keras_file_by_the_command(tmp_path: Path) -> None:
     export = ["export", "model", "-o", "net.keras", "--model", "train:make_model"]
     for command in (run, export):
         code, output, errors = processes.run(
-            [*processes.WINDLASS, *command], timeout_s=scaled(150), cwd=tmp_path
+            [*processes.ROPEWALK, *command], timeout_s=scaled(150), cwd=tmp_path
         )
         assert code == 0, output + errors
     plain = keras.models.load_model(tmp_path / "net.keras")
@@ -95,13 +95,13 @@ def test_a_model_of_other_layers_is_refused(tmp_path: Path) -> None:
     arrays = {"net/out/kernel": W, "net/out/bias": B}
     target = tmp_path / "net.keras"
     with pytest.raises(ConfigurationError, match="give model="):
-        wl.training.export(arrays, target)
+        rw.training.export(arrays, target)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="in")], name="net")
     with pytest.raises(ConfigurationError, match="'net/in/kernel', and what is exported has net/o"):
-        wl.training.export(arrays, target, model=model)
+        rw.training.export(arrays, target, model=model)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="out")], name="net")
     with pytest.raises(ConfigurationError, match=r"shape \(3, 4\) in 'net', and \(3, 2\)"):
-        wl.training.export(arrays, target, model=model)
+        rw.training.export(arrays, target, model=model)
     assert os.listdir(tmp_path) == []
 
 
@@ -110,9 +110,9 @@ import os
 os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
     model = keras.Sequential([keras.Input((200,)), keras.layers.Dense(500), keras.layers.Dense(2)])
     model.compile("adam", "mse")
@@ -136,7 +136,7 @@ def test_every_worker_saves_a_keras_model_and_the_chief_writes_it(tmp_path: Path
     (tmp_path / "train.py").write_text(EVERY_WORKER_SAVES)
     command = ["local", "--plain", "--workers", "2", "--ps", "1", "--model-dir", "job", "train.py"]
     code, output, errors = processes.run(
-        [*processes.WINDLASS, *command], timeout_s=scaled(200), cwd=tmp_path
+        [*processes.ROPEWALK, *command], timeout_s=scaled(200), cwd=tmp_path
     )
     assert code == 0, output + errors
     assert output.count("left it to the chief") == 2
@@ -148,6 +148,6 @@ def test_every_worker_saves_a_keras_model_and_the_chief_writes_it(tmp_path: Path
 def test_a_state_dict_is_saved_by_the_chief_as_torch_saves_it(tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     module = torch.nn.Linear(3, 2)
-    assert wl.training.torch.save(module.state_dict(), tmp_path / "m.pt")
+    assert rw.training.torch.save(module.state_dict(), tmp_path / "m.pt")
     assert torch.equal(torch.load(tmp_path / "m.pt")["weight"], module.weight)
     assert os.listdir(tmp_path) == ["m.pt"]

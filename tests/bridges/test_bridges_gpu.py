@@ -1,6 +1,6 @@
 """PyTorch and JAX on a GPU: the same curves as alone, whatever makes the step.
 
-Skipped without a GPU. Each case trains as the program does without Windlass, and beside it. The
+Skipped without a GPU. Each case trains as the program does without Ropewalk, and beside it. The
 servers' steps compute on the host, where sums have another order: 1e-4 is 1,000 units in the last
 place of float32, of which 30 steps make some dozens.
 """
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.process.accelerators import count_node_gpus
+import ropewalk as rw
+from ropewalk.core.process.accelerators import count_node_gpus
 
 torch: Any = pytest.importorskip("torch")
 
@@ -26,10 +26,10 @@ STEPS = 30
 X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
 Y = np.sin(X @ np.random.default_rng(1).normal(size=(8, 1))).astype(np.float32)
 IDS = np.random.default_rng(2).integers(0, 50, (64, 3))
-Strategies = Callable[[], wl.distribute.Strategy]
+Strategies = Callable[[], rw.distribute.Strategy]
 STRATEGIES: dict[str, Strategies] = {
-    "ps": wl.distribute.ParameterServerStrategy,
-    "in sync": wl.distribute.MultiWorkerMirroredStrategy,
+    "ps": rw.distribute.ParameterServerStrategy,
+    "in sync": rw.distribute.MultiWorkerMirroredStrategy,
 }
 
 
@@ -74,7 +74,7 @@ def test_a_module_on_a_gpu_has_the_curve_that_it_has_alone(make: Strategies, pla
     deltas: Any = "always" if place == "on the worker" else "allow"
 
     def wrap(optimizer: Any, module: Any) -> Any:
-        return wl.training.torch.DistributedOptimizer(
+        return rw.training.torch.DistributedOptimizer(
             optimizer, make(), module=module, deltas=deltas
         )
 
@@ -86,11 +86,11 @@ def test_a_module_on_a_gpu_has_the_curve_that_it_has_alone(make: Strategies, pla
 def test_values_come_in_pinned_memory() -> None:
     """A copy to the GPU out of other memory takes five times as long."""
     module = torch.nn.Linear(512, 512).cuda()
-    strategy = wl.distribute.ParameterServerStrategy()
-    wl.training.torch.DistributedOptimizer(
+    strategy = rw.distribute.ParameterServerStrategy()
+    rw.training.torch.DistributedOptimizer(
         torch.optim.SGD(module.parameters(), 0.1), strategy, module=module
     )
-    from windlass.core.arrays.buffers import host_memory
+    from ropewalk.core.arrays.buffers import host_memory
 
     assert torch.from_numpy(host_memory(1 << 20)).is_pinned()
 
@@ -111,7 +111,7 @@ def test_a_tree_of_jax_has_the_curve_that_it_has_alone(make: Strategies) -> None
     params = {name: jax.numpy.asarray(value, np.float32) for name, value in first.items()}
     optimizer = optax.adam(1e-3)
     state, alone, ours = optimizer.init(params), [], []
-    shared = wl.training.jax.TrainState(params, optimizer, make())
+    shared = rw.training.jax.TrainState(params, optimizer, make())
     for _ in range(STEPS):
         loss, gradients = compute(params)
         changes, state = optimizer.update(gradients, state)

@@ -19,14 +19,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN
 COMMON = """\
 import json, sys
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(64, 8)).astype(np.float32)
 Y = np.sin(X @ rng.normal(size=(8, 1))).astype(np.float32)
 W, V = (rng.normal(size=shape).astype(np.float32) / 4 for shape in ((8, 16), (16, 1)))
 alone = len(sys.argv) < 2
-strategy = None if alone else wl.distribute.MultiWorkerMirroredStrategy()
+strategy = None if alone else rw.distribute.MultiWorkerMirroredStrategy()
 mine = slice(0, 64) if alone else slice(32 * strategy.extended.input_pipeline_id, None)
 x, y = X[mine][: 64 if alone else 32], Y[mine][: 64 if alone else 32]
 losses = []
@@ -51,7 +51,7 @@ for make, mean in (
     module = Net()
     optimizer = make(module.parameters())
     if not alone:
-        optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer = rw.training.torch.DistributedOptimizer(
             optimizer, strategy, module=module, name=str(len(losses)), mean=mean
         )
     share = 1 if alone or mean else 2
@@ -75,7 +75,7 @@ for optimizer in (optax.adam(1e-2), optax.amsgrad(1e-2)):
     values = {"w": jnp.asarray(W), "v": jnp.asarray(V)}
     opt_state = optimizer.init(values)
     if not alone:
-        state = wl.training.jax.TrainState(values, optimizer, strategy, name=str(len(losses)))
+        state = rw.training.jax.TrainState(values, optimizer, strategy, name=str(len(losses)))
     for _ in range(200):
         if not alone:
             values = state.params
@@ -103,7 +103,7 @@ for make in (
     model.set_weights([W, V])
     model.compile(make(), "mse")
     if not alone:
-        wl.training.keras.distribute(model, strategy, name=str(len(losses)))
+        rw.training.keras.distribute(model, strategy, name=str(len(losses)))
     for _ in range(200):
         w, v = (weight.numpy() for weight in model.weights)
         losses.append(float(((np.tanh(X @ w) @ v - Y) ** 2).mean()))
@@ -138,8 +138,8 @@ def test_the_curve_is_that_of_one_device(
     local = ["local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
     curves = []
     commands: list[list[str | Path]] = [
-        [processes.WINDLASS[0], program],
-        [*processes.WINDLASS, *local, program, "--", "in-sync"],
+        [processes.ROPEWALK[0], program],
+        [*processes.ROPEWALK, *local, program, "--", "in-sync"],
     ]
     environment = {**os.environ, "KERAS_BACKEND": below, **ONE_THREAD}
     for command in commands:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.arrays.dtypes import BFLOAT16
-from windlass.training.jax_bridge.arrays import on_device
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import BFLOAT16
+from ropewalk.training.jax_bridge.arrays import on_device
 
 jax: Any = pytest.importorskip("jax")
 optax: Any = pytest.importorskip("optax")
@@ -86,8 +86,8 @@ CASES = [pytest.param(optimizer, 200, id=name) for name, optimizer in SERVED.ite
 def test_a_chain_with_a_rule_runs_on_the_servers_with_the_curve_it_has_alone(
     optimizer: Any, steps: int
 ) -> None:
-    state = wl.training.jax.TrainState(
-        params(), optimizer, wl.distribute.ParameterServerStrategy(), deltas="forbid"
+    state = rw.training.jax.TrainState(
+        params(), optimizer, rw.distribute.ParameterServerStrategy(), deltas="forbid"
     )
     assert state.worker_reason is None
     np.testing.assert_allclose(
@@ -109,20 +109,20 @@ LEFT: dict[str, Any] = {
 
 @pytest.mark.parametrize("optimizer", LEFT.values(), ids=LEFT.keys())
 def test_any_other_runs_on_the_worker_with_the_same_curve(optimizer: Any) -> None:
-    state = wl.training.jax.TrainState(params(), optimizer, wl.distribute.ParameterServerStrategy())
+    state = rw.training.jax.TrainState(params(), optimizer, rw.distribute.ParameterServerStrategy())
     assert state.worker_reason
     np.testing.assert_allclose(curve(state, 40), curve_alone(optimizer, 40), rtol=1e-5, atol=1e-6)
-    with pytest.raises(wl.errors.ConfigurationError, match="deltas are forbidden"):
-        wl.training.jax.TrainState(
-            params(), optimizer, wl.distribute.ParameterServerStrategy(), deltas="forbid"
+    with pytest.raises(rw.errors.ConfigurationError, match="deltas are forbidden"):
+        rw.training.jax.TrainState(
+            params(), optimizer, rw.distribute.ParameterServerStrategy(), deltas="forbid"
         )
 
 
 @pytest.mark.parametrize("optimizer", [optax.adam(1e-2), LEFT["belief"]], ids=["rule", "none"])
 def test_a_program_runs_without_jit(optimizer: Any) -> None:
     with jax.disable_jit():
-        state = wl.training.jax.TrainState(
-            params(), optimizer, wl.distribute.ParameterServerStrategy()
+        state = rw.training.jax.TrainState(
+            params(), optimizer, rw.distribute.ParameterServerStrategy()
         )
         found = curve(state, 5)
         alone = curve_alone(optimizer, 5)
@@ -131,7 +131,7 @@ def test_a_program_runs_without_jit(optimizer: Any) -> None:
 
 def test_a_rule_that_differs_from_the_transformation_is_not_taken() -> None:
     """optax may change; what a rule computes is compared with what the transformation does."""
-    from windlass.training.jax_bridge.optax_reading import place_transformation
+    from ropewalk.training.jax_bridge.optax_reading import place_transformation
 
     honest = optax.sgd(0.1)
     changed = optax.GradientTransformation(honest.init, honest.update)
@@ -145,8 +145,8 @@ def test_a_rule_that_differs_from_the_transformation_is_not_taken() -> None:
 
 
 def test_an_own_optimizer_has_its_state_at_hand_and_takes_another() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    state = wl.training.jax.TrainState(params(), optax.adam(1e-2), strategy, deltas="always")
+    strategy = rw.distribute.ParameterServerStrategy()
+    state = rw.training.jax.TrainState(params(), optax.adam(1e-2), strategy, deltas="always")
     curve(state, 3)
     kept = state.opt_state
     assert int(kept[0].count) == 3
@@ -156,10 +156,10 @@ def test_an_own_optimizer_has_its_state_at_hand_and_takes_another() -> None:
 @pytest.mark.parametrize("deltas", ["allow", "always"], ids=["rule", "deltas"])
 def test_workers_in_sync_have_the_curve_of_one_device(deltas: Any) -> None:
     """Two replicas, each with half of every batch; the mean of their gradients is that of all."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
-        state = wl.training.jax.TrainState(params(), optax.adam(1e-2), strategy, deltas=deltas)
+        strategy = rw.distribute.MirroredStrategy()
+        state = rw.training.jax.TrainState(params(), optax.adam(1e-2), strategy, deltas=deltas)
 
         def step(x: Any, y: Any) -> Any:
             loss, gradients = loss_and_gradients(state.params, x, y)
@@ -174,37 +174,37 @@ def test_workers_in_sync_have_the_curve_of_one_device(deltas: Any) -> None:
         both = (halves(X), halves(Y))
         losses = [float(strategy.reduce("MEAN", strategy.run(step, args=both))) for _ in range(200)]
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
     np.testing.assert_allclose(losses, curve_alone(optax.adam(1e-2), 200), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mean", [True, False])
 def test_weight_decay_counts_once_whatever_becomes_of_gradients_in_sync(mean: bool) -> None:
     """Of gradients that are averaged over two replicas, or added up."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
+        strategy = rw.distribute.MirroredStrategy()
         decayed = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.5))
-        state = wl.training.jax.TrainState(
+        state = rw.training.jax.TrainState(
             {"w": np.ones(2, np.float32)}, decayed, strategy, mean=mean
         )
         assert state.worker_reason is None
         strategy.run(lambda: state.apply_gradients({"w": np.zeros(2, np.float32)}))
         np.testing.assert_allclose(state.refresh()["w"], 1 - 0.5 * 0.1, rtol=1e-6)
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_two_workers_and_two_servers_learn_together() -> None:
     def program() -> float:
-        strategy = wl.distribute.ParameterServerStrategy()
-        state = wl.training.jax.TrainState(params(), optax.adam(5e-3), strategy)
+        strategy = rw.distribute.ParameterServerStrategy()
+        state = rw.training.jax.TrainState(params(), optax.adam(5e-3), strategy)
         curve(state, 60)
         strategy.barrier()
         loss, _ = loss_and_gradients(state.refresh(), X, Y)
         return float(loss)
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         losses = list(cluster.run(program).values())
     assert losses[0] == losses[1] < 0.5 * curve_alone(optax.adam(5e-3), 1)[0]
 
@@ -223,8 +223,8 @@ def test_half_precision_has_the_curve_of_optax_or_a_warning(
     dtype: str, make: Any, deltas: Any, tells: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     value = {"w": jax.numpy.linspace(-1, 1, 8).astype(dtype)}
-    state = wl.training.jax.TrainState(
-        value, make(), wl.distribute.ParameterServerStrategy(), deltas=deltas
+    state = rw.training.jax.TrainState(
+        value, make(), rw.distribute.ParameterServerStrategy(), deltas=deltas
     )
     optimizer, gradients = make(), jax.grad(lambda p: (p["w"] ** 3 - p["w"]).sum())
     opt_state = optimizer.init(value)
@@ -243,9 +243,9 @@ def test_half_precision_has_the_curve_of_optax_or_a_warning(
 
 @pytest.mark.parametrize("deltas", ["allow", "always"])
 def test_a_program_may_donate_parameters_and_gradients(deltas: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     # Large enough for JAX to share memory with the arrays of the store.
-    state = wl.training.jax.TrainState(
+    state = rw.training.jax.TrainState(
         {"w": np.ones((512, 256), np.float32)}, optax.sgd(0.5), strategy, deltas=deltas
     )
     burn = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0 - 7, tree), donate_argnums=0)
@@ -263,8 +263,8 @@ def test_a_program_may_donate_parameters_and_gradients(deltas: Any) -> None:
 
 def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the session is given is JAX's own memory; the copy into the session is the only one."""
-    state = wl.training.jax.TrainState(
-        {"w": jnp.zeros((64, 64))}, optax.sgd(0.5), wl.distribute.ParameterServerStrategy()
+    state = rw.training.jax.TrainState(
+        {"w": jnp.zeros((64, 64))}, optax.sgd(0.5), rw.distribute.ParameterServerStrategy()
     )
     given: dict[str, Any] = {}
     exchange = state.store.exchange
@@ -289,9 +289,9 @@ def test_an_own_optimizer_takes_gradients_where_they_are(prefetch: bool) -> None
         kinds.update(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(updates))
         return jax.tree.map(lambda each: -each, updates), state
 
-    strategy = wl.distribute.ParameterServerStrategy(prefetch=prefetch)
+    strategy = rw.distribute.ParameterServerStrategy(prefetch=prefetch)
     optimizer = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
-    state = wl.training.jax.TrainState({"w": jnp.zeros(3)}, optimizer, strategy)
+    state = rw.training.jax.TrainState({"w": jnp.zeros(3)}, optimizer, strategy)
     state.apply_gradients({"w": jnp.ones(3)}, value_fn=lambda _: 0.0)
     assert kinds == {True}
     assert state.refresh()["w"].tolist() == [-1.0, -1.0, -1.0]
@@ -307,7 +307,7 @@ def test_flax_nnx_states_go_in_and_out() -> None:
         return jnp.mean((nnx.merge(graph, values)(x) - y) ** 2)
 
     compute = jax.jit(jax.value_and_grad(loss_of))
-    state = wl.training.jax.TrainState(start, optax.adam(1e-2), wl.distribute.get_strategy())
+    state = rw.training.jax.TrainState(start, optax.adam(1e-2), rw.distribute.get_strategy())
     losses = []
     for _ in range(100):
         loss, gradients = compute(state.params, X, Y)
@@ -328,8 +328,8 @@ def test_equinox_modules_go_in_and_out_with_their_functions() -> None:
         return jnp.mean((jax.vmap(model)(x) - y) ** 2)
 
     compute = eqx.filter_jit(eqx.filter_value_and_grad(loss_of))
-    strategy = wl.distribute.ParameterServerStrategy()
-    state = wl.training.jax.TrainState(model, optax.adam(1e-2), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    state = rw.training.jax.TrainState(model, optax.adam(1e-2), strategy)
     losses = []
     for _ in range(100):
         loss, gradients = compute(state.params, X, Y)
@@ -348,23 +348,23 @@ def test_equinox_modules_go_in_and_out_with_their_functions() -> None:
 )
 def test_a_tree_without_parameters_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        wl.training.jax.TrainState(make(), optax.sgd(0.1), wl.distribute.get_strategy())
+        rw.training.jax.TrainState(make(), optax.sgd(0.1), rw.distribute.get_strategy())
 
 
 def test_gradients_of_another_model_are_refused_by_name() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    state = wl.training.jax.TrainState({"w": jnp.zeros(3)}, optax.sgd(0.1), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    state = rw.training.jax.TrainState({"w": jnp.zeros(3)}, optax.sgd(0.1), strategy)
     with pytest.raises(ValueError, match="an array 'v' that params has not; params has w"):
         state.apply_gradients({"v": jnp.zeros(3)})
-    with pytest.raises(wl.errors.ShapeMismatchError, match="'w'"):
+    with pytest.raises(rw.errors.ShapeMismatchError, match="'w'"):
         state.apply_gradients({"w": jnp.zeros(4)})
 
 
 def test_a_step_with_nan_leaves_the_optimizers_state_on_the_worker_as_it_was() -> None:
     """Where no other process has the parameters: the next step goes on from the last good one."""
-    strategies = [wl.distribute.ParameterServerStrategy() for _ in range(2)]
+    strategies = [rw.distribute.ParameterServerStrategy() for _ in range(2)]
     states = [
-        wl.training.jax.TrainState(params(), optax.adam(0.1), each, deltas="always")
+        rw.training.jax.TrainState(params(), optax.adam(0.1), each, deltas="always")
         for each in strategies
     ]
     for state in states:

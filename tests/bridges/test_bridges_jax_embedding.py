@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.late import Late
 
 jax: Any = Late("jax")
@@ -14,7 +14,7 @@ optax: Any = Late("optax")
 
 pytestmark = pytest.mark.bridges
 
-emb = wl.embedding
+emb = rw.embedding
 ROWS, DIM, STEPS = 30, 4, 20
 RNG = np.random.default_rng(0)
 IDS = {"a": RNG.integers(0, ROWS, (8, 3)), "b": RNG.integers(0, ROWS, 8)}
@@ -31,10 +31,10 @@ def first() -> dict[str, Any]:
 
 
 def tables(strategy: Any, **options: Any) -> Any:
-    table = emb.TableConfig("t", DIM, initializer=wl.Initializer("ones"), **options)
+    table = emb.TableConfig("t", DIM, initializer=rw.Initializer("ones"), **options)
     features = [emb.FeatureConfig(name, table) for name in IDS]
     with strategy.scope():
-        return emb.Embeddings(features, wl.optimizers.SGD(0.1))
+        return emb.Embeddings(features, rw.optimizers.SGD(0.1))
 
 
 def curve_alone(make: Any) -> list[float]:
@@ -62,10 +62,10 @@ MADE = {"served": lambda: optax.adam(0.05), "on-worker": lambda: optax.amsgrad(0
 @pytest.mark.parametrize("in_run", [False, True], ids=["outside", "in-run"])
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
 def test_the_curve_is_that_of_a_table_that_is_a_parameter(make: Any, in_run: bool) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     embeddings = tables(strategy)
-    state = wl.training.jax.TrainState(first(), make(), strategy)
-    loss_and_gradients = wl.training.jax.value_and_grad(loss, embeddings)
+    state = rw.training.jax.TrainState(first(), make(), strategy)
+    loss_and_gradients = rw.training.jax.value_and_grad(loss, embeddings)
 
     def step() -> float:
         value, (gradients, rows) = loss_and_gradients(state.params, IDS, LABELS)
@@ -80,13 +80,13 @@ def test_the_curve_is_that_of_a_table_that_is_a_parameter(make: Any, in_run: boo
 
 
 def test_steps_with_and_without_rows_take_turns_where_the_optimizer_is_on_the_worker() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     embeddings = tables(strategy)
-    state = wl.training.jax.TrainState(first(), optax.amsgrad(0.05), strategy)
+    state = rw.training.jax.TrainState(first(), optax.amsgrad(0.05), strategy)
     params, own = first(), optax.amsgrad(0.05)
     kept = own.init(params)
     gradients = {"w": np.ones(2 * DIM, np.float32)}
-    calls = wl.training.jax.value_and_grad(loss, embeddings)
+    calls = rw.training.jax.value_and_grad(loss, embeddings)
     for turn in range(6):
         _, (_, rows) = calls(state.params, IDS, LABELS)
         state.apply_gradients(gradients, rows=rows if turn % 2 else None)
@@ -98,17 +98,17 @@ def test_steps_with_and_without_rows_take_turns_where_the_optimizer_is_on_the_wo
 @pytest.fixture
 def two_devices() -> Iterator[None]:
     """For one test: the others of this process have one."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     yield
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_cpu_devices(1)
 
 
 @pytest.mark.usefixtures("two_devices")
 def test_a_table_of_a_vocabulary_trains_under_workers_in_sync_replicas_included() -> None:
-    strategy = wl.distribute.MirroredStrategy()
+    strategy = rw.distribute.MirroredStrategy()
     embeddings = tables(strategy, vocabulary_size=ROWS)
-    state = wl.training.jax.TrainState(first(), optax.adam(0.05), strategy, mean=True)
-    loss_and_gradients = wl.training.jax.value_and_grad(loss, embeddings)
+    state = rw.training.jax.TrainState(first(), optax.adam(0.05), strategy, mean=True)
+    loss_and_gradients = rw.training.jax.value_and_grad(loss, embeddings)
 
     def step() -> float:
         value, (gradients, rows) = loss_and_gradients(state.params, IDS, LABELS)
@@ -120,29 +120,29 @@ def test_a_table_of_a_vocabulary_trains_under_workers_in_sync_replicas_included(
 
 
 def test_rows_without_parameters_and_what_else_a_function_returns() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     embeddings = tables(strategy)
 
     def with_more(params: Any, rows: Any, factor: float) -> Any:
         return factor * rows["b"].sum(), {"rows": rows["b"]}
 
-    call = wl.training.jax.value_and_grad(with_more, embeddings, has_aux=True)
+    call = rw.training.jax.value_and_grad(with_more, embeddings, has_aux=True)
     weights = {"b": np.full(2, 2.0, np.float32)}
     (value, more), (_, rows) = call({}, {"b": [1, 2]}, 3.0, weights=weights)
     assert float(value) == 3 * 2 * DIM  # combined by the mean, which a weight does not change
     assert more["rows"].shape == (2, DIM)
     rows.apply()
-    after = wl.training.jax.embedding_lookup(embeddings, {"a": [[1, 2]], "b": [9]})
+    after = rw.training.jax.embedding_lookup(embeddings, {"a": [[1, 2]], "b": [9]})
     np.testing.assert_allclose(after["a"], np.full((1, DIM), 1 - 0.1 * 3), rtol=1e-6)
     np.testing.assert_array_equal(after["b"], np.ones((1, DIM)))
 
 
 def test_rows_that_are_looked_up_ahead_train_the_same() -> None:
     def curve(count: int) -> list[float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         embeddings = tables(strategy, vocabulary_size=ROWS)
-        loss_and_gradients = wl.training.jax.value_and_grad(loss, embeddings)
-        state = wl.training.jax.TrainState(first(), optax.adam(0.05), strategy)
+        loss_and_gradients = rw.training.jax.value_and_grad(loss, embeddings)
+        state = rw.training.jax.TrainState(first(), optax.adam(0.05), strategy)
         batches, found = [IDS] * 5, []
         for ids in embeddings.look_ahead(batches, lambda ids: ids, count=2) if count else batches:
             value, (gradients, rows) = loss_and_gradients(state.params, ids, LABELS)

@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import windlass as wl
+import ropewalk as rw
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(64, 8)).astype(np.float32)
 Y = 5 * np.sin(X.sum(1))
 alone = len(sys.argv) < 2
-Strategy = wl.distribute.OneDeviceStrategy if alone else wl.distribute.MultiWorkerMirroredStrategy
+Strategy = rw.distribute.OneDeviceStrategy if alone else rw.distribute.MultiWorkerMirroredStrategy
 strategy = Strategy(*["/cpu:0"] * alone)
 mine = slice(None) if alone else slice(strategy.extended.input_pipeline_id, None, 2)
 loss_and_gradients = jax.jit(
@@ -39,7 +39,7 @@ def clipped(gradients):
 
 def train(name, deltas="allow", *, synchronize=True, steps=20):
     params = {"w": jnp.full(8, 0.1), "not trained": 3}
-    state = wl.training.jax.TrainState(
+    state = rw.training.jax.TrainState(
         params, optax.adam(1e-2), strategy, deltas=deltas, name=name
     )
     for _ in range(steps):
@@ -59,9 +59,9 @@ def run(folder: Path, *, in_sync: bool) -> tuple[str, str]:
     program = folder / "train.py"
     program.write_text(PROGRAM)
     local = ["local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
-    command: list[str | Path] = [*processes.WINDLASS, *local, program, "--", "in-sync"]
+    command: list[str | Path] = [*processes.ROPEWALK, *local, program, "--", "in-sync"]
     if not in_sync:
-        command = [processes.WINDLASS[0], program]
+        command = [processes.ROPEWALK[0], program]
     code, output, errors = processes.run(
         command, timeout_s=scaled(120), cwd=folder, env={**os.environ, "JAX_PLATFORMS": "cpu"}
     )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.arrays.dtypes import same_values
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import same_values
 
 pytestmark = [
     pytest.mark.bridges,
@@ -49,8 +49,8 @@ def compiled(keras: Any, optimizer: Any = "adam", **more: Any) -> Any:
 
 
 def distributed(model: Any, strategy: Any = None, **more: Any) -> Any:
-    strategy = strategy if strategy is not None else wl.distribute.ParameterServerStrategy()
-    return wl.training.keras.distribute(model, strategy, **more)
+    strategy = strategy if strategy is not None else rw.distribute.ParameterServerStrategy()
+    return rw.training.keras.distribute(model, strategy, **more)
 
 
 def curve(model: Any, epochs: int = 25, **more: Any) -> list[float]:
@@ -79,7 +79,7 @@ def test_the_curve_is_that_of_keras_alone(
         pytest.skip("the rule is the same on each framework")
     alone, shared = (compiled(keras, make(keras.optimizers)) for _ in range(2))
     distributed(shared)
-    assert (wl.training.keras.shared_weights(shared).worker_reason is None) is served
+    assert (rw.training.keras.shared_weights(shared).worker_reason is None) is served
     given: dict[str, Any] = {"validation_data": (X, Y), "sample_weight": np.linspace(0, 2, 64)}
     for _ in range(2):
         np.testing.assert_allclose(curve(shared, **given), curve(alone, **given), rtol=1e-4)
@@ -96,11 +96,11 @@ def test_weights_that_are_left_out_of_decay_after_compile_do_not_decay(keras: An
         compiled(keras, keras.optimizers.AdamW(1e-2, weight_decay=1.0)) for _ in range(2)
     )
     distributed(shared)
-    assert wl.training.keras.shared_weights(shared).worker_reason is None
+    assert rw.training.keras.shared_weights(shared).worker_reason is None
     for model in (alone, shared):
         model.optimizer.exclude_from_weight_decay(var_names=["kernel"])
     np.testing.assert_allclose(curve(shared), curve(alone), rtol=1e-5)
-    reason = wl.training.keras.shared_weights(shared).worker_reason
+    reason = rw.training.keras.shared_weights(shared).worker_reason
     assert reason is not None
     assert "exclude_from_weight_decay" in reason
 
@@ -138,7 +138,7 @@ def test_a_subclassed_model_with_batch_norm_and_dropout_trains_and_its_file_load
 ) -> None:
     """Averages of batch norm are among the shared weights."""
 
-    @keras.saving.register_keras_serializable("windlass-test")
+    @keras.saving.register_keras_serializable("ropewalk-test")
     class Net(keras.Model):  # type: ignore[misc]
         def __init__(self, **more: Any) -> None:
             super().__init__(**more)
@@ -157,7 +157,7 @@ def test_a_subclassed_model_with_batch_norm_and_dropout_trains_and_its_file_load
     distributed(model)
     losses = curve(model, epochs=50)
     assert losses[-1] < 0.7 * losses[0]
-    store = wl.training.keras.shared_weights(model).store
+    store = rw.training.keras.shared_weights(model).store
     name = next(name for name in store.names if name.endswith("moving_mean"))
     np.testing.assert_array_equal(store.pull([name])[name], model.norm.moving_mean.numpy())
     assert model.norm.moving_mean.numpy().any()
@@ -196,7 +196,7 @@ def test_a_train_step_that_gives_no_gradients_is_refused(keras: Any) -> None:
     model(X)
     model.compile("adam", "mse")
     distributed(model)
-    with pytest.raises(wl.errors.ConfigurationError, match="train_step of Own"):
+    with pytest.raises(rw.errors.ConfigurationError, match="train_step of Own"):
         model.fit(X, Y, verbose=0)
 
 
@@ -221,7 +221,7 @@ def test_a_model_compiled_with_another_optimizer_goes_on_as_with_keras_alone(ker
     for is_shared in (False, True):
         model = compiled(keras, o.Adam(1e-2))
         if is_shared:
-            distributed(model, wl.distribute.ParameterServerStrategy())
+            distributed(model, rw.distribute.ParameterServerStrategy())
         losses = curve(model, 5)
         for optimizer in (
             *(o.Adam(1e-2), o.Adam(1e-3), o.SGD(0.1, momentum=0.9), o.SGD(0.1, momentum=0.5)),
@@ -232,11 +232,11 @@ def test_a_model_compiled_with_another_optimizer_goes_on_as_with_keras_alone(ker
             assert int(optimizer.iterations) == 10
         found.append(losses)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
-    assert "another optimizer" in str(wl.training.keras.shared_weights(model).worker_reason)
+    assert "another optimizer" in str(rw.training.keras.shared_weights(model).worker_reason)
 
 
 def test_iterations_are_those_of_a_model_that_begins_after_others(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     for _ in range(2):
         model = distributed(compiled(keras, keras.optimizers.Adam(1e-2)), strategy)
         curve(model, 3)
@@ -255,8 +255,8 @@ def test_a_model_compiled_again_tells_that_servers_go_on_with_moments(
         (lambda: keras.optimizers.SGD(1e-2), ""),
     ]
     for make, words in cases:
-        model = wl.training.keras.distribute(
-            compiled(keras, make()), wl.distribute.ParameterServerStrategy(), deltas="forbid"
+        model = rw.training.keras.distribute(
+            compiled(keras, make()), rw.distribute.ParameterServerStrategy(), deltas="forbid"
         )
         model.compile(make(), "mse")  # before the first step
         model.fit(X, Y, verbose=0)
@@ -277,7 +277,7 @@ def test_files_tell_that_servers_have_the_moments_and_go_on_with_them(
 ) -> None:
     """Keras writes an optimizer's state into files of weights."""
     for optimizer, words in ((keras.optimizers.Adam(), "the moments that its Adam"), ("sgd", "")):
-        model = distributed(compiled(keras, optimizer), wl.distribute.ParameterServerStrategy())
+        model = distributed(compiled(keras, optimizer), rw.distribute.ParameterServerStrategy())
         model.fit(X, Y, verbose=0)
         path = tmp_path / "net.weights.h5"
         model.save_weights(path)
@@ -297,25 +297,25 @@ def test_a_checkpoint_of_the_programs_objects_has_the_weights_of_a_model(
     model = distributed(compiled(keras))
     curve(model, 1)
     saved = model.get_weights()
-    checkpoint = wl.train.Checkpoint(model=model, optimizer=model.optimizer)
-    manager = wl.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=2)
+    checkpoint = rw.train.Checkpoint(model=model, optimizer=model.optimizer)
+    manager = rw.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=2)
     manager.save()
     curve(model, 1)
     assert not np.array_equal(model.get_weights()[0], saved[0])
     checkpoint.restore(manager.latest_checkpoint).assert_consumed()
     for now, then in zip(model.get_weights(), saved, strict=True):
         np.testing.assert_array_equal(now, then)
-    of_none = wl.train.Checkpoint(model=compiled(keras))
+    of_none = rw.train.Checkpoint(model=compiled(keras))
     of_none.restore(None)
     for use in (of_none.write, of_none.restore):
-        with pytest.raises(wl.errors.ConfigurationError, match=r"model \(Sequential\) would be"):
+        with pytest.raises(rw.errors.ConfigurationError, match=r"model \(Sequential\) would be"):
             use(str(manager.latest_checkpoint))
 
 
 def test_weights_that_the_chief_loads_are_everybodys(keras: Any) -> None:
     """Before ``evaluate``, and by a callback within ``fit``."""
     model = distributed(compiled(keras, keras.optimizers.SGD(0.0)))
-    store = wl.training.keras.shared_weights(model).store
+    store = rw.training.keras.shared_weights(model).store
     ones = [np.ones_like(weight) for weight in model.get_weights()]
     model.set_weights(ones)
     model.evaluate(X, Y, verbose=0)
@@ -337,14 +337,14 @@ def test_a_step_compares_each_weight_once(keras: Any, monkeypatch: pytest.Monkey
         return same_values(left, right)
 
     model.train_on_batch(X, Y)
-    monkeypatch.setattr("windlass.training.keras_bridge.eager_steps.same_values", counted)
+    monkeypatch.setattr("ropewalk.training.keras_bridge.eager_steps.same_values", counted)
     model.train_on_batch(X, Y)
     assert len(compared) == (0 if keras.backend.backend() == "jax" else 4)
 
 
 def test_two_workers_learn_together_and_the_chief_alone_writes(keras: Any, tmp_path: Path) -> None:
     def program() -> tuple[float, float, int]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         model = compiled(keras, keras.optimizers.Adam(1e-2))
         if not strategy.is_chief:
             model.set_weights([7 + weight for weight in model.get_weights()])
@@ -357,7 +357,7 @@ def test_two_workers_learn_together_and_the_chief_alone_writes(keras: Any, tmp_p
         strategy.barrier()
         return first, model.evaluate(X, Y, verbose=0)[0], int(model.optimizer.iterations)
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         results = list(cluster.run(program).values())
     assert all(first < 3 for first, _, _ in results)
     assert results[0][1] == pytest.approx(results[1][1], 1e-6)
@@ -367,18 +367,18 @@ def test_two_workers_learn_together_and_the_chief_alone_writes(keras: Any, tmp_p
 
 def test_another_model_on_a_worker_is_an_error_of_the_ps(keras: Any) -> None:
     def program() -> str:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         units = 16 if strategy.is_chief else 17
         layers = [keras.Input((8,)), keras.layers.Dense(units, name="hidden")]
         model = keras.Sequential(layers, name="net")
         model.compile("adam", "mse")
         try:
             distributed(model, strategy)
-        except wl.errors.DefinitionMismatchError as error:
+        except rw.errors.DefinitionMismatchError as error:
             return str(error)
         return ""
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         texts = list(cluster.run(program).values())
     assert texts[0] == ""
     assert "/job:ps/task:0" in texts[1]
@@ -388,7 +388,7 @@ def test_another_model_on_a_worker_is_an_error_of_the_ps(keras: Any) -> None:
 def test_a_loss_of_nan_changes_nothing_and_ends_fit(keras: Any) -> None:
     model = distributed(compiled(keras))
     start = model.get_weights()
-    with pytest.raises(wl.errors.NonFiniteGradientError, match="net/"):
+    with pytest.raises(rw.errors.NonFiniteGradientError, match="net/"):
         model.fit(X * np.nan, Y, batch_size=4, epochs=10, verbose=0)
     for before, after in zip(start, model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
@@ -401,7 +401,7 @@ def test_a_loss_of_nan_ends_fit_where_the_optimizer_runs_on_the_worker(keras: An
     for optimizer, what in ((own, "an optimizer on the worker"), (scaled, "scales the loss by")):
         model = distributed(compiled(keras, optimizer), name=type(optimizer).__name__)
         start = [np.array(weight) for weight in model.get_weights()]  # not of the same memory
-        with pytest.raises(wl.errors.NonFiniteGradientError, match=what):
+        with pytest.raises(rw.errors.NonFiniteGradientError, match=what):
             model.fit(X * np.nan, Y, batch_size=2, epochs=10, verbose=0)
         for before, after in zip(start, model.get_weights(), strict=True):
             np.testing.assert_array_equal(before, after)
@@ -409,11 +409,11 @@ def test_a_loss_of_nan_ends_fit_where_the_optimizer_runs_on_the_worker(keras: An
 
 def test_each_mistake_is_named(keras: Any) -> None:
     fails = pytest.raises
-    error = wl.errors.ConfigurationError
+    error = rw.errors.ConfigurationError
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     unbuilt.compile("adam", "mse")
     with fails(error, match="is not built"):
-        wl.training.keras.shared_weights(distributed(unbuilt))
+        rw.training.keras.shared_weights(distributed(unbuilt))
     with fails(error, match="is not compiled"):
         distributed(net(keras))
     with fails(error, match="deltas are forbidden"):
@@ -422,7 +422,7 @@ def test_each_mistake_is_named(keras: Any) -> None:
         constrained = compiled(keras, kernel_constraint=keras.constraints.NonNeg())
         distributed(constrained, deltas="forbid")
     with fails(error, match="shares no weights"):
-        wl.training.keras.shared_weights(net(keras))
+        rw.training.keras.shared_weights(net(keras))
     trained = compiled(keras)
     trained.fit(X, Y, verbose=0)
     with fails(error, match="has made 2 steps already"):
@@ -435,7 +435,7 @@ def test_each_mistake_is_named(keras: Any) -> None:
 def test_a_dense_gradient_is_not_copied_before_the_session(keras: Any) -> None:
     """What the store is given is the framework's memory."""
     model = distributed(compiled(keras))
-    weights = wl.training.keras.shared_weights(model)
+    weights = rw.training.keras.shared_weights(model)
     given: list[dict[str, Any]] = []
     exchange = weights.store.exchange
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 pytestmark = [
     pytest.mark.bridges,
@@ -37,8 +37,8 @@ def compiled(keras: Any, optimizer: str = "Adafactor") -> Any:
 
 
 def shared(model: Any) -> Any:
-    strategy = wl.distribute.ParameterServerStrategy()
-    wl.training.keras.distribute(model, strategy, deltas="always")
+    strategy = rw.distribute.ParameterServerStrategy()
+    rw.training.keras.distribute(model, strategy, deltas="always")
     return strategy
 
 
@@ -119,9 +119,9 @@ def test_two_models_that_hold_one_layer_train_it_together(keras: Any) -> None:
         return found[0], found[1]
 
     alone, together = both(), both()
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     for model in together:
-        wl.training.keras.distribute(model, strategy)
+        rw.training.keras.distribute(model, strategy)
     for _ in range(4):
         for ours, theirs in zip(together, alone, strict=True):
             for _ in range(2):

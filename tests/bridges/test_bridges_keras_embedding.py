@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 pytestmark = [
     pytest.mark.bridges,
@@ -41,9 +41,9 @@ def net(keras: Any, embedding: Any, length: int = LENGTH) -> Any:
     return keras.Sequential(layers, name="net")
 
 
-def sharded() -> wl.distribute.ParameterServerStrategy:
-    return wl.distribute.ParameterServerStrategy(
-        variable_partitioner=wl.distribute.partitioners.FixedShardsPartitioner(2)
+def sharded() -> rw.distribute.ParameterServerStrategy:
+    return rw.distribute.ParameterServerStrategy(
+        variable_partitioner=rw.distribute.partitioners.FixedShardsPartitioner(2)
     )
 
 
@@ -52,7 +52,7 @@ def test_the_curve_is_that_of_keras_own_embedding(keras: Any) -> None:
     alone = net(keras, keras.layers.Embedding(ROWS, 8, embeddings_initializer="ones"))
     alone.compile(keras.optimizers.Adagrad(0.1), "mse")
     with sharded().scope():
-        shared = net(keras, wl.training.keras.Embedding(ROWS, 8, "ones", name="embedding"))
+        shared = net(keras, rw.training.keras.Embedding(ROWS, 8, "ones", name="embedding"))
         shared.compile(keras.optimizers.Adagrad(0.1), "mse")
     given = {"batch_size": BATCH, "epochs": 10, "shuffle": False, "verbose": 0}
     found = [m.fit(IDS, Y, validation_data=(IDS, Y), **given).history for m in (alone, shared)]
@@ -61,7 +61,7 @@ def test_the_curve_is_that_of_keras_own_embedding(keras: Any) -> None:
     np.testing.assert_allclose(
         shared.predict(IDS, verbose=0), alone.predict(IDS, verbose=0), rtol=1e-3, atol=1e-5
     )
-    store = wl.training.keras.shared_weights(shared).store
+    store = rw.training.keras.shared_weights(shared).store
     assert "net/embedding/embeddings" not in store.pull()
     assert sum(weight.numpy().size for weight in shared.weights) == 8 + 8 * LENGTH + 1
 
@@ -84,8 +84,8 @@ def trained_table(keras: Any, optimizer: Any, *, one_hot: bool = False, deltas: 
     model = keras.Sequential([keras.Input(shape), *layers], name="net")
     model.compile(optimizer, "mse")
     if deltas is not None:
-        strategy = wl.distribute.ParameterServerStrategy()
-        wl.training.keras.distribute(model, strategy, deltas=deltas)
+        strategy = rw.distribute.ParameterServerStrategy()
+        rw.training.keras.distribute(model, strategy, deltas=deltas)
     x = np.eye(8, dtype=np.float32)[REPEATED] if one_hot else REPEATED
     model.fit(x, Y, batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
     return model.get_weights()[0]
@@ -134,7 +134,7 @@ def test_two_workers_train_a_table_that_neither_of_them_has(keras: Any) -> None:
         class Net(keras.Model):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__(name="net")
-                self.table = wl.training.keras.Embedding(100_000, 8, name="table")
+                self.table = rw.training.keras.Embedding(100_000, 8, name="table")
                 self.last = keras.layers.Dense(1)
 
             def call(self, ids: Any) -> Any:
@@ -149,7 +149,7 @@ def test_two_workers_train_a_table_that_neither_of_them_has(keras: Any) -> None:
         strategy.barrier()
         return float(model.evaluate(IDS, Y, verbose=0))
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         chief, worker = cluster.run(program).values()
         counters = [server.store.counters() for server in cluster.servers]
     assert chief == pytest.approx(worker, rel=1e-5)
@@ -161,12 +161,12 @@ def test_a_table_has_an_optimizer_of_its_own_where_the_models_runs_on_the_worker
     keras: Any,
 ) -> None:
     strategy = sharded()
-    model = net(keras, wl.training.keras.Embedding(ROWS, 8))
+    model = net(keras, rw.training.keras.Embedding(ROWS, 8))
     model.compile(keras.optimizers.Adam(0.01, amsgrad=True), "mse")
-    with pytest.raises(wl.errors.ConfigurationError, match="give the Embedding an optimizer of wl"):
-        wl.training.keras.distribute(model, strategy)
-    rule = wl.optimizers.Adam(0.01)
-    model = net(keras, wl.training.keras.Embedding(ROWS, 8, optimizer=rule))
+    with pytest.raises(rw.errors.ConfigurationError, match="give the Embedding an optimizer of rw"):
+        rw.training.keras.distribute(model, strategy)
+    rule = rw.optimizers.Adam(0.01)
+    model = net(keras, rw.training.keras.Embedding(ROWS, 8, optimizer=rule))
     model.compile(keras.optimizers.Adam(0.01, amsgrad=True), "mse", distribute=strategy)
     losses = model.fit(IDS, Y, epochs=10, verbose=0).history["loss"]
     assert losses[-1] < 0.7 * losses[0]
@@ -177,7 +177,7 @@ def test_id_0_is_padding_if_asked(keras: Any) -> None:
         model = keras.Sequential(
             [
                 keras.Input((LENGTH,), dtype="int32"),
-                wl.training.keras.Embedding(ROWS, 8, "random_normal", mask_zero=True),
+                rw.training.keras.Embedding(ROWS, 8, "random_normal", mask_zero=True),
                 keras.layers.GlobalAveragePooling1D(),
             ]
         )
@@ -189,7 +189,7 @@ def test_id_0_is_padding_if_asked(keras: Any) -> None:
 
 def test_a_file_has_the_layer_and_not_its_table(keras: Any, tmp_path: Path) -> None:
     with sharded().scope():
-        model = net(keras, wl.training.keras.Embedding(ROWS, 8))
+        model = net(keras, rw.training.keras.Embedding(ROWS, 8))
         model.compile("adagrad", "mse")
     model.fit(IDS, Y, verbose=0)
     model.save(tmp_path / "net.keras")

@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 pytestmark = [
     pytest.mark.bridges,
     pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras' variables, NumPy 2
 ]
 
-emb = wl.embedding
+emb = rw.embedding
 ROWS, DIM, EXAMPLES, BATCH = 50, 4, 48, 16
 RNG = np.random.default_rng(0)
 IDS = {"a": RNG.integers(0, ROWS, (EXAMPLES, 3)), "b": RNG.integers(0, ROWS, EXAMPLES)}
 WEIGHTS = RNG.integers(0, 3, (EXAMPLES, 3)).astype(np.float32)
 Y = RNG.normal(size=(EXAMPLES, 1)).astype(np.float32)
-ONES = wl.Initializer("ones")
+ONES = rw.Initializer("ones")
 BIG = 2**40  # keys that 32 bits do not hold
 
 
@@ -90,10 +90,10 @@ GROWS = {"grows": ({}, BIG), "fixed": ({"vocabulary_size": ROWS}, 0)}
 def test_the_curve_is_that_of_keras_own_embedding(keras: Any, table: Any, offset: int) -> None:
     plain = alone(keras)
     plain.compile(keras.optimizers.SGD(0.01), "mse")
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        own = None if table else wl.optimizers.SGD(0.01)  # a fixed table has the model's
-        layer = wl.training.keras.DistributedEmbedding(features(**table), own)
+        own = None if table else rw.optimizers.SGD(0.01)  # a fixed table has the model's
+        layer = rw.training.keras.DistributedEmbedding(features(**table), own)
         shared = net(keras, layer)
         shared.compile(keras.optimizers.SGD(0.01), "mse")
     found = fit(shared, data(offset), validation_data=(data(offset), Y))
@@ -108,12 +108,12 @@ def test_the_curve_is_that_of_keras_own_embedding(keras: Any, table: Any, offset
 
 
 def test_an_optimizer_on_the_worker_leaves_tables_to_theirs(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    layer = wl.training.keras.DistributedEmbedding(features(), wl.optimizers.SGD(0.01))
+    strategy = rw.distribute.ParameterServerStrategy()
+    layer = rw.training.keras.DistributedEmbedding(features(), rw.optimizers.SGD(0.01))
     plain, shared = alone(keras), net(keras, layer)
     for model in (plain, shared):
         model.compile(keras.optimizers.SGD(0.01), "mse")
-    wl.training.keras.distribute(shared, strategy, deltas="always")
+    rw.training.keras.distribute(shared, strategy, deltas="always")
     np.testing.assert_allclose(
         fit(shared, data(), epochs=2)["loss"], fit(plain, data(), epochs=2)["loss"], rtol=1e-4
     )
@@ -121,10 +121,10 @@ def test_an_optimizer_on_the_worker_leaves_tables_to_theirs(keras: Any) -> None:
 
 def test_two_workers_train_sequences_of_one_table(keras: Any) -> None:
     def program() -> float:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            table = emb.TableConfig("t", DIM, optimizer=wl.optimizers.Adagrad(0.1))
-            layer = wl.training.keras.DistributedEmbedding([emb.FeatureConfig("s", table, 3)])
+            table = emb.TableConfig("t", DIM, optimizer=rw.optimizers.Adagrad(0.1))
+            layer = rw.training.keras.DistributedEmbedding([emb.FeatureConfig("s", table, 3)])
             ids = keras.Input((None,), dtype="int64")
             rows = layer([ids])[0]
             model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
@@ -134,7 +134,7 @@ def test_two_workers_train_sequences_of_one_table(keras: Any) -> None:
         strategy.barrier()
         return float(np.square(model.predict_on_batch(IDS["a"] - BIG) - Y).mean())
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         chief, worker = cluster.run(program).values()
         tables = [server.store.counters().tables[0].rows for server in cluster.servers]
     assert chief == pytest.approx(worker, rel=1e-5)
@@ -159,8 +159,8 @@ def keras_rs_feature(keras: Any, **table: Any) -> Any:
 def test_configurations_of_keras_rs_are_taken(keras: Any) -> None:
     given = keras_rs_feature(keras)
     other = SimpleNamespace(**vars(given) | {"name": "g"})
-    with wl.distribute.ParameterServerStrategy().scope():
-        layer = wl.training.keras.DistributedEmbedding((given, other))
+    with rw.distribute.ParameterServerStrategy().scope():
+        layer = rw.training.keras.DistributedEmbedding((given, other))
         first, second = layer.features
         assert first.table is second.table
         rule = first.table.optimizer
@@ -184,8 +184,8 @@ def test_configurations_of_keras_rs_are_taken(keras: Any) -> None:
 def test_what_keras_rs_says_and_is_not_done_here_is_refused(
     keras: Any, changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(wl.errors.ConfigurationError, match=said):
-        wl.training.keras.DistributedEmbedding(keras_rs_feature(keras, **changes))
+    with pytest.raises(rw.errors.ConfigurationError, match=said):
+        rw.training.keras.DistributedEmbedding(keras_rs_feature(keras, **changes))
 
 
 def test_the_defaults_of_keras_rs_are_ours_and_rows_that_stay_apart_are_refused(
@@ -194,25 +194,25 @@ def test_the_defaults_of_keras_rs_are_ours_and_rows_that_stay_apart_are_refused(
     given = keras_rs_feature(
         keras, initializer=keras.initializers.VarianceScaling(mode="fan_out"), optimizer=None
     )
-    made = wl.training.keras.DistributedEmbedding(given).features[0].table
+    made = rw.training.keras.DistributedEmbedding(given).features[0].table
     assert made.first_values.name == "truncated_normal"
     assert made.optimizer is None
     given.output_shape = (BATCH, 3, DIM)
-    with pytest.raises(wl.errors.ConfigurationError, match="max_sequence_length"):
-        wl.training.keras.DistributedEmbedding(given)
-    with pytest.raises(wl.errors.ConfigurationError, match="no FeatureConfig"):
-        wl.training.keras.DistributedEmbedding(["f"])
+    with pytest.raises(rw.errors.ConfigurationError, match="max_sequence_length"):
+        rw.training.keras.DistributedEmbedding(given)
+    with pytest.raises(rw.errors.ConfigurationError, match="no FeatureConfig"):
+        rw.training.keras.DistributedEmbedding(["f"])
 
 
 def test_mistakes_are_refused_by_name(keras: Any) -> None:
-    with wl.distribute.ParameterServerStrategy().scope():
-        model = net(keras, wl.training.keras.DistributedEmbedding(features()))
-        with pytest.raises(wl.errors.ConfigurationError, match=r"'shared'.*has no optimizer"):
+    with rw.distribute.ParameterServerStrategy().scope():
+        model = net(keras, rw.training.keras.DistributedEmbedding(features()))
+        with pytest.raises(rw.errors.ConfigurationError, match=r"'shared'.*has no optimizer"):
             model.compile("sgd", "mse")
-    layer = wl.training.keras.DistributedEmbedding(features(), wl.optimizers.SGD(0.1))
-    with pytest.raises(wl.errors.ConfigurationError, match="'a' are float32, not integers"):
+    layer = rw.training.keras.DistributedEmbedding(features(), rw.optimizers.SGD(0.1))
+    with pytest.raises(rw.errors.ConfigurationError, match="'a' are float32, not integers"):
         layer({"a": keras.Input((3,)), "b": keras.Input(())})
-    unshared = net(keras, wl.training.keras.DistributedEmbedding(features()))
+    unshared = net(keras, rw.training.keras.DistributedEmbedding(features()))
     with pytest.raises(Exception, match="has no tables: its model is not distributed"):
         unshared.predict(data(), verbose=0)
 
@@ -223,19 +223,19 @@ def test_growing_tables_on_jax_need_integers_of_64_bits(keras: Any) -> None:
     jax: Any = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", False)
     try:
-        with wl.distribute.ParameterServerStrategy().scope():
-            rule = wl.optimizers.SGD(0.1)
-            model = net(keras, wl.training.keras.DistributedEmbedding(features(), rule))
-            with pytest.raises(wl.errors.ConfigurationError, match="jax_enable_x64"):
+        with rw.distribute.ParameterServerStrategy().scope():
+            rule = rw.optimizers.SGD(0.1)
+            model = net(keras, rw.training.keras.DistributedEmbedding(features(), rule))
+            with pytest.raises(rw.errors.ConfigurationError, match="jax_enable_x64"):
                 model.compile("sgd", "mse")
     finally:
         jax.config.update("jax_enable_x64", True)
 
 
 def test_weights_of_some_features_alone_say_how_to_leave_others_out(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        layer = wl.training.keras.DistributedEmbedding(features(), wl.optimizers.SGD(0.1))
+        layer = rw.training.keras.DistributedEmbedding(features(), rw.optimizers.SGD(0.1))
         net(keras, layer).compile("sgd", "mse")
     with pytest.raises(ValueError, match="structure of its features, with None for one that has"):
         layer(IDS, {"a": WEIGHTS})

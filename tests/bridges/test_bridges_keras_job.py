@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled
 
@@ -21,7 +21,7 @@ X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
 BACKEND = os.environ.get("KERAS_BACKEND", "jax")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-LOCAL = [*processes.WINDLASS, "local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
+LOCAL = [*processes.ROPEWALK, "local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,9 @@ IN_SYNC = """\
 import sys
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 me = strategy.extended.input_pipeline_id
 rng = np.random.default_rng(0)
 X = rng.normal(size=(64, 8)).astype(np.float32)
@@ -90,7 +90,7 @@ here = model.evaluate(x, y, verbose=0)
 np.testing.assert_allclose(here, alone.evaluate(*every, verbose=0), rtol=1e-5)
 try:
     model.fit(x, y, **steps)
-except wl.errors.ConfigurationError as error:
+except rw.errors.ConfigurationError as error:
     print(error)
 assert strategy.global_step == 6
 back = keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False)
@@ -102,12 +102,12 @@ with strategy.scope():
     summed.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
 try:
     summed.fit(x, y, **steps)
-except wl.errors.ConfigurationError as error:
+except rw.errors.ConfigurationError as error:
     print(error)
 for factor in (1.0, 0.125):
     summed.compile("sgd", lambda y, p: factor * keras.ops.sum((y - p) ** 2, axis=-1))
     summed.fit(x[:24], y[:24], **steps)
-dataset = wl.data.from_arrays((X, Y), batch_size=16)  # gone through in a thread, on TensorFlow
+dataset = rw.data.from_arrays((X, Y), batch_size=16)  # gone through in a thread, on TensorFlow
 model.fit(strategy.experimental_distribute_dataset(dataset), epochs=2, verbose=0)
 print("no warning yet")
 summed.compile("sgd", lambda y, p: keras.ops.sum((y - p) ** 2))
@@ -217,7 +217,7 @@ def test_a_worker_begins_with_the_epoch_of_the_chiefs_backup(
     keras: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And writes nothing. One that cannot read it makes all epochs, and says so."""
-    from windlass.training.keras_bridge.callbacks import _chosen
+    from ropewalk.training.keras_bridge.callbacks import _chosen
 
     def epochs(folder: Path, *, is_chief: bool, until: int) -> list[int]:
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
@@ -242,7 +242,7 @@ def test_the_chiefs_history_has_the_metrics_of_all_workers(keras: Any) -> None:
     """Each example counts once. The rate is 0, so an example has one loss whoever looks at it."""
 
     def program() -> tuple[float, float, float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         model = compiled(keras, strategy, keras.optimizers.SGD(0.0))
         mine = slice(0, 32) if strategy.is_chief else slice(32, 64)
         if not strategy.is_chief:
@@ -253,7 +253,7 @@ def test_the_chiefs_history_has_the_metrics_of_all_workers(keras: Any) -> None:
         every = np.abs(model.predict(X, verbose=0) - Y)
         return first, float(every[mine].mean()), float(every.mean())
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         chief, worker = cluster.run(program).values()
     assert chief[0] == pytest.approx(chief[2], rel=1e-5)
     assert worker[0] == pytest.approx(worker[1], rel=1e-5)
@@ -265,7 +265,7 @@ def test_metrics_of_a_model_that_another_worker_has_compiled_otherwise_are_left_
     """The chief has gone on to other metrics while a worker still counted by those before."""
 
     def program() -> tuple[list[float], list[float]]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         mine = slice(0, 32) if strategy.is_chief else slice(32, 64)
         model = compiled(keras, strategy, keras.optimizers.SGD(0.0))
 
@@ -286,7 +286,7 @@ def test_metrics_of_a_model_that_another_worker_has_compiled_otherwise_are_left_
         error = np.abs((model.predict(X, verbose=0) - Y) / Y) * 100
         return logs, [float(error[mine].mean()), float(error.mean())]
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         logs, wanted = next(iter(cluster.run(program).values()))
     assert logs == pytest.approx(wanted, rel=1e-5)
 
@@ -297,13 +297,13 @@ def test_a_callback_that_raises_on_one_worker_ends_its_fit_with_its_error(keras:
             raise KeyError("by hand")
 
     def program() -> int:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         model = compiled(keras, strategy)
         model.fit(X, Y, verbose=0, callbacks=[] if strategy.is_chief else [Raises()])
         return strategy.global_step
 
     with (
-        wl.testing.LocalCluster(workers=1, ps=1) as cluster,
+        rw.testing.LocalCluster(workers=1, ps=1) as cluster,
         pytest.raises(Exception, match="by hand"),
     ):
         cluster.run(program)
@@ -311,7 +311,7 @@ def test_a_callback_that_raises_on_one_worker_ends_its_fit_with_its_error(keras:
 
 def test_a_dataset_creator_makes_each_workers_input(keras: Any) -> None:
     def program() -> tuple[tuple[int, int, int], int]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         model = compiled(keras, strategy)
         seen = []
 
@@ -323,24 +323,24 @@ def test_a_dataset_creator_makes_each_workers_input(keras: Any) -> None:
                     context.num_replicas_in_sync,
                 )
             )
-            return wl.data.from_arrays((X, Y), batch_size=16)
+            return rw.data.from_arrays((X, Y), batch_size=16)
 
-        model.fit(wl.training.keras.DatasetCreator(make), steps_per_epoch=4, epochs=1, verbose=0)
+        model.fit(rw.training.keras.DatasetCreator(make), steps_per_epoch=4, epochs=1, verbose=0)
         strategy.barrier()
-        wl.training.keras.shared_weights(model).refresh()
+        rw.training.keras.shared_weights(model).refresh()
         (context,) = seen
         return context, strategy.global_step
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         results = list(cluster.run(program).values())
     assert [context for context, _ in results] == [(2, 0, 1), (2, 1, 1)]
     assert {steps for _, steps in results} == {8}
 
 
 def test_a_dataset_of_ours_is_gone_through_once_per_epoch(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     model = compiled(keras, strategy)
-    data = wl.data.from_arrays((X, Y), batch_size=16)
+    data = rw.data.from_arrays((X, Y), batch_size=16)
     with pytest.warns(UserWarning, match="ran out of data"):
         found = model.fit(data, epochs=3, verbose=0, validation_data=data)
     assert len(found.history["val_loss"]) == 3
@@ -353,22 +353,22 @@ def test_a_dataset_of_ours_is_gone_through_once_per_epoch(keras: Any) -> None:
 
 def test_input_that_ends_early_ends_the_epoch_of_its_worker(keras: Any) -> None:
     """Of parameter servers: nobody waits for it, and Keras warns."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     model = compiled(keras, strategy)
-    data = wl.training.keras.DatasetCreator(lambda _: wl.data.from_arrays((X, Y), batch_size=16))
+    data = rw.training.keras.DatasetCreator(lambda _: rw.data.from_arrays((X, Y), batch_size=16))
     with pytest.warns(UserWarning, match="ran out of data"):
         model.fit(data, steps_per_epoch=6, verbose=0)
     assert strategy.global_step == 4
 
 
 def test_mistakes_of_a_dataset_creator_are_named(keras: Any) -> None:
-    creator: Any = wl.training.keras.DatasetCreator
+    creator: Any = rw.training.keras.DatasetCreator
     with pytest.raises(TypeError, match="must be a `callable`, got int"):
         creator(3)
     with pytest.raises(TypeError, match="must be `InputOptions`, got dict"):
         creator(lambda _: None, {})
-    model = compiled(keras, wl.distribute.ParameterServerStrategy())
-    with pytest.raises(wl.errors.ConfigurationError, match="steps_per_epoch"):
+    model = compiled(keras, rw.distribute.ParameterServerStrategy())
+    with pytest.raises(rw.errors.ConfigurationError, match="steps_per_epoch"):
         model.fit(creator(lambda _: None), verbose=0)
     for made, name in (([X, Y], "list"), ((X, Y), "tuple"), (None, "NoneType")):
         with pytest.raises(TypeError, match=f"return a dataset of batches, and returned a {name}"):
@@ -384,22 +384,22 @@ def test_a_model_of_mixed_precision_trains_with_its_loss_scaled(keras: Any) -> N
         [keras.Input((8,)), keras.layers.Dense(1, dtype="mixed_float16")], name="mixed"
     )
     scaled_adam = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1))
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     model.compile(scaled_adam, "mse", distribute=strategy)
     losses = model.fit(X, Y, epochs=20, verbose=0).history["loss"]
     assert losses[-1] < 0.7 * losses[0]
-    assert wl.training.keras.shared_weights(model).worker_reason is not None
+    assert rw.training.keras.shared_weights(model).worker_reason is not None
     other = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     other.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), "mse")
     with pytest.raises(
-        wl.errors.ConfigurationError,
+        rw.errors.ConfigurationError,
         match="LossScaleOptimizer scales the loss",
     ):
-        wl.training.keras.distribute(other, strategy, deltas="forbid")
+        rw.training.keras.distribute(other, strategy, deltas="forbid")
 
 
 def test_an_input_without_a_size_is_named_before_anything_is_shared(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope(), pytest.raises(ValueError, match="fully-defined"):
         keras.Sequential([keras.Input((None,)), keras.layers.Dense(1)])
 
@@ -407,24 +407,24 @@ def test_an_input_without_a_size_is_named_before_anything_is_shared(keras: Any) 
 def test_a_layer_that_comes_after_the_model_was_distributed_is_shared_by_compile(
     keras: Any,
 ) -> None:
-    model = compiled(keras, wl.distribute.ParameterServerStrategy())
+    model = compiled(keras, rw.distribute.ParameterServerStrategy())
     model.fit(X, Y, verbose=0)
     model.add(keras.layers.Dense(1))
     model.compile("sgd", "mse", metrics=["mae"])
     first = model.layers[-1].kernel.numpy()
     model.fit(X, Y, verbose=0)
     assert not np.array_equal(model.layers[-1].kernel.numpy(), first)
-    store = wl.training.keras.shared_weights(model).store
+    store = rw.training.keras.shared_weights(model).store
     assert len(store.pull()) == len(model.weights)
 
 
 MISSING = """\
 import sys
 sys.modules["torch"] = None  # as where it is not installed
-import windlass as wl
+import ropewalk as rw
 try:
-    wl.training.keras
-except wl.errors.MissingExtraError as error:
+    rw.training.keras
+except rw.errors.MissingExtraError as error:
     print(error)
 """
 
@@ -438,4 +438,4 @@ def test_a_framework_below_keras_that_is_missing_is_named_with_its_extra(tmp_pat
         env={**os.environ, "KERAS_BACKEND": "torch"},
     )
     assert code == 0, errors
-    assert "pip install 'windlass[keras,torch]'" in output
+    assert "pip install 'ropewalk[keras,torch]'" in output

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 
 pytestmark = [
@@ -127,7 +127,7 @@ def test_a_loop_has_the_losses_of_keras_alone(
     keras: Any, name: str, graph: bool, run: bool
 ) -> None:
     """Sums in another order: 1e-5."""
-    make, strategy = OPTIMIZERS[name], wl.distribute.ParameterServerStrategy()
+    make, strategy = OPTIMIZERS[name], rw.distribute.ParameterServerStrategy()
     alone = losses(keras, None, make, graph=graph, run=False)
     shared = losses(keras, strategy, make, graph=graph, run=run)
     np.testing.assert_allclose(shared, alone, atol=1e-5)
@@ -151,7 +151,7 @@ def test_gradients_that_are_applied_to_variables_make_the_values_of_keras_alone(
             optimizer.apply(given, weights)
         return [keras.ops.convert_to_numpy(weight) for weight in weights]
 
-    shared = trained(wl.distribute.ParameterServerStrategy())
+    shared = trained(rw.distribute.ParameterServerStrategy())
     for ours, theirs in zip(shared, trained(None), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
@@ -161,7 +161,7 @@ def test_averages_that_a_loop_on_jax_keeps_to_itself_are_told_once(
 ) -> None:
     if keras.backend.backend() != "jax":
         pytest.skip("elsewhere they are in variables, and shared")
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         model = keras.Sequential([keras.Input((8,)), keras.layers.BatchNormalization()])
         model.add(keras.layers.Dense(4))
@@ -178,7 +178,7 @@ def test_averages_that_a_loop_on_jax_keeps_to_itself_are_told_once(
 def test_a_model_without_an_input_shape_is_shared_when_a_batch_has_built_it(keras: Any) -> None:
     if keras.backend.backend() == "jax":
         pytest.skip("its guide builds the optimizer, which needs the weights, before the loop")
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(4)])
         optimizer = keras.optimizers.SGD(0.1)
@@ -199,7 +199,7 @@ def test_fit_builds_a_model_beside_an_optimizer_for_a_loop(keras: Any) -> None:
         def call(self, x: Any) -> Any:
             return self.last(self.first(x))
 
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         loop = keras.optimizers.Adam(0.01)
         model = Net()
@@ -211,7 +211,7 @@ def test_fit_builds_a_model_beside_an_optimizer_for_a_loop(keras: Any) -> None:
 
 
 def test_an_optimizer_made_outside_of_the_scope_shares_a_model_of_it(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     model, _ = made(keras, strategy, lambda _: None)
     step = step_of(keras, model, keras.optimizers.SGD(0.1))
     step(X[0], Y[0])
@@ -219,7 +219,7 @@ def test_an_optimizer_made_outside_of_the_scope_shares_a_model_of_it(keras: Any)
 
 
 def test_an_optimizer_of_no_scope_is_as_it_was(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     model, optimizer = made(keras, None, OPTIMIZERS["adam"])
     step_of(keras, model, optimizer)(X[0], Y[0])
     assert strategy.global_step == 0
@@ -230,15 +230,15 @@ def test_several_replicas_of_a_process_add_up_in_run(keras: Any) -> None:
     """Each divides its loss by the global batch, as in tf.distribute."""
     if keras.backend.backend() == "jax":
         pytest.skip("a loop carries its state, which replicas cannot share")
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
+        strategy = rw.distribute.MirroredStrategy()
         model, optimizer = made(keras, strategy, lambda o: o.SGD(0.1))
         twin, other = made(keras, None, lambda o: o.SGD(0.1))
         step = step_of(keras, model, optimizer)
         strategy.run(step, (X[0], Y[0]))
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
     plain = step_of(keras, twin, other)
     other.learning_rate = 0.2  # the same batch on both
     plain(X[0], Y[0])
@@ -249,15 +249,15 @@ def test_several_replicas_of_a_process_add_up_in_run(keras: Any) -> None:
 def test_what_cannot_be_shared_in_a_compiled_function_is_an_error(keras: Any) -> None:
     if keras.backend.backend() == "torch":
         pytest.skip("it compiles no step")
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
+        strategy = rw.distribute.MirroredStrategy()
         model, optimizer = made(keras, strategy, lambda o: o.SGD(0.1))
         # TensorFlow gives an error of its own for whatever is raised while it traces.
         with pytest.raises(Exception, match="cannot wait for each other"):
             step_of(keras, model, optimizer, graph=True)(X[0], Y[0])
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 WORKERS = """\
@@ -265,10 +265,10 @@ import sys
 sys.path[:0] = {path}
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 from test_bridges_keras_loops import X, Y, made, step_of
 
-strategy = wl.distribute.{strategy}()
+strategy = rw.distribute.{strategy}()
 keras.utils.set_random_seed(strategy.task_index)
 with strategy.scope():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
@@ -311,10 +311,10 @@ import sys
 sys.path[:0] = {path}
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 from test_bridges_keras_loops import X, Y, made, step_of
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 model, optimizer = made(keras, strategy, lambda o: o.SGD(0.1))
 step = step_of(keras, model, optimizer, graph=True)
 for x, y in zip(X, Y):
@@ -395,7 +395,7 @@ def jax_step_of(keras: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize("data", [False, True], ids=["by-assign", "past-the-framework"])
 def test_weights_that_are_clipped_after_each_step_stay_so(keras: Any, data: bool) -> None:
     """By an assignment; by ``Tensor.data``, or in a graph of TensorFlow, which count none."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     every = slice(None)
     alone = clip_losses(keras, None, data=data, part=every)
     shared = clip_losses(keras, strategy, data=data, part=every)
@@ -417,7 +417,7 @@ def test_weights_that_a_program_loads_before_it_trains_count(keras: Any, compile
         step = step_of(keras, model, optimizer)
         return [float(step(x, y)) for x, y in zip(X[:5], Y[:5], strict=True)]
 
-    shared = trained(wl.distribute.ParameterServerStrategy())
+    shared = trained(rw.distribute.ParameterServerStrategy())
     np.testing.assert_allclose(shared, trained(None), atol=1e-5)
 
 
@@ -444,7 +444,7 @@ def test_a_layer_that_is_never_built_has_no_weights_to_wait_for(keras: Any) -> N
         history = model.fit(X[0], Y[0], epochs=2, shuffle=False, verbose=0).history
         return float(history["loss"][-1])
 
-    shared = loss(wl.distribute.ParameterServerStrategy())
+    shared = loss(rw.distribute.ParameterServerStrategy())
     np.testing.assert_allclose(shared, loss(None), rtol=1e-5)
 
 
@@ -452,10 +452,10 @@ CLIPS = """\
 import sys
 sys.path[:0] = {path}
 import keras
-import windlass as wl
+import ropewalk as rw
 from test_bridges_keras_loops import clip_losses
 
-strategy = wl.distribute.{strategy}()
+strategy = rw.distribute.{strategy}()
 half = slice(16 * strategy.task_index, 16 * strategy.task_index + 16)
 losses = clip_losses(keras, strategy, data=False, part=half)
 strategy.barrier()

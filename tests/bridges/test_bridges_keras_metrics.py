@@ -18,7 +18,7 @@ pytestmark = [
 
 BACKEND = os.environ.get("KERAS_BACKEND", "jax")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-LOCAL = [*processes.WINDLASS, "local", "--plain", "--no-chief", "--workers", "2"]
+LOCAL = [*processes.ROPEWALK, "local", "--plain", "--no-chief", "--workers", "2"]
 
 
 def two_workers(program: str, folder: Path, *, in_sync: bool) -> str:
@@ -40,7 +40,7 @@ def two_workers(program: str, folder: Path, *, in_sync: bool) -> str:
 OWN_STEPS = """\
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 {step}
 
@@ -68,12 +68,12 @@ def trained(strategy, x, y, batch):
     fit = dict(batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=[Evaluates()])
     return model.fit(x, y, **fit).history
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 me = strategy.extended.input_pipeline_id
 x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 y = x.sum(1, keepdims=True)
 found = trained(strategy, x[me::2], y[me::2], 8)
-alone = trained(wl.distribute.OneDeviceStrategy("CPU:0"), x, y, 16)
+alone = trained(rw.distribute.OneDeviceStrategy("CPU:0"), x, y, 16)
 assert found.keys() == {{"loss", "mae", "of_last_batch"}}, found
 for name, numbers in alone.items():
     np.testing.assert_allclose(found[name], numbers, rtol=1e-5, err_msg=name)
@@ -153,7 +153,7 @@ def test_logs_of_a_programs_own_step_are_the_jobs_in_sync(tmp_path: Path) -> Non
 KEPT = """\
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 class Kept(keras.metrics.Metric):
     def __init__(self, keep, aggregation="sum"):
@@ -167,7 +167,7 @@ class Kept(keras.metrics.Metric):
     def result(self):
         return keras.ops.convert_to_tensor(self.value)
 
-strategy = wl.distribute.{strategy}()
+strategy = rw.distribute.{strategy}()
 with strategy.scope():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     metrics = [Kept("maximum", kind) for kind in ("sum", "mean", "only_first_replica")]
@@ -205,8 +205,8 @@ def test_what_a_metric_keeps_is_found_out_without_changing_it() -> None:
     os.environ.setdefault("KERAS_BACKEND", "jax")
     pytest.importorskip(BACKEND)
     keras: Any = pytest.importorskip("keras")
-    from windlass.training.keras_bridge.metric_states import state_kinds
-    from windlass.training.keras_bridge.random_examples import Spec
+    from ropewalk.training.keras_bridge.metric_states import state_kinds
+    from ropewalk.training.keras_bridge.random_examples import Spec
 
     ops = keras.ops
     updates = {
@@ -253,7 +253,7 @@ def test_a_loss_that_grows_with_examples_is_warned_of_before_the_first_step(
     os.environ.setdefault("KERAS_BACKEND", "jax")
     pytest.importorskip(BACKEND)
     keras = pytest.importorskip("keras")
-    from windlass.training.keras_bridge.loss_of_sum import warn_of_sum
+    from ropewalk.training.keras_bridge.loss_of_sum import warn_of_sum
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse" if loss is None else lambda y, p: loss(keras, y, p))

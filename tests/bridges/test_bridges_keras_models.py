@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 pytestmark = [
     pytest.mark.bridges,
@@ -55,10 +55,10 @@ def test_a_model_holds_a_network_and_its_clone(keras: Any) -> None:
             model.compile(keras.optimizers.Adam(0.01), "mse")
         return model, model.fit(X, Y, epochs=10, shuffle=False, verbose=0).history["loss"]
 
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     (_, alone), (model, shared) = trained(nullcontext), trained(strategy.scope)
     np.testing.assert_allclose(shared, alone, rtol=1e-5)
-    names = wl.training.keras.shared_weights(model).store.names
+    names = rw.training.keras.shared_weights(model).store.names
     firsts = [name for name in names if name.startswith("net/")]
     assert len(firsts) == 2
     assert {f"{model.name}/{name}" for name in firsts} == {*names} - {*firsts}
@@ -115,12 +115,12 @@ def test_the_schedule_of_each_model_goes_by_its_own_updates(keras: Any, where: s
         return [values(model) for model in models]
 
     def shared() -> list[Any]:
-        return program(wl.distribute.ParameterServerStrategy().scope)
+        return program(rw.distribute.ParameterServerStrategy().scope)
 
     if where == "in-sync":
-        found = program(wl.distribute.MultiWorkerMirroredStrategy().scope)
+        found = program(rw.distribute.MultiWorkerMirroredStrategy().scope)
     elif where == "on-servers":
-        with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+        with rw.testing.LocalCluster(workers=0, ps=2) as cluster:
             found = next(iter(cluster.run(shared).values()))
     else:
         found = shared()
@@ -130,7 +130,7 @@ def test_the_schedule_of_each_model_goes_by_its_own_updates(keras: Any, where: s
 @pytest.mark.parametrize("amsgrad", [False, True], ids=["on-the-servers", "on-the-worker"])
 def test_a_layer_in_two_compiled_models_trains_as_in_keras_alone(keras: Any, amsgrad: bool) -> None:
     """200 steps, of two optimizers in turn. float32: the two sum in another order."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     curves, models = [], []
     scopes: list[Scope] = [nullcontext, strategy.scope]
     for scope in scopes:
@@ -140,8 +140,8 @@ def test_a_layer_in_two_compiled_models_trains_as_in_keras_alone(keras: Any, ams
     np.testing.assert_allclose(curves[1], curves[0], atol=1e-5)
     critic, _, both = models[1]
     assert strategy.global_step == 200
-    of_critic = wl.training.keras.shared_weights(critic).store
-    of_both = wl.training.keras.shared_weights(both).store
+    of_critic = rw.training.keras.shared_weights(critic).store
+    of_both = rw.training.keras.shared_weights(both).store
     assert set(of_critic.names) < set(of_both.names)
     assert all(of_both.variables[name] is of_critic.variables[name] for name in of_critic.names)
 
@@ -165,10 +165,10 @@ def test_two_optimizers_of_the_same_weights_have_a_state_each(keras: Any) -> Non
         return losses, heads
 
     alone, _ = trained(nullcontext)
-    losses, shared = trained(wl.distribute.ParameterServerStrategy().scope)
+    losses, shared = trained(rw.distribute.ParameterServerStrategy().scope)
     np.testing.assert_allclose(losses, alone, rtol=1e-5, atol=1e-5)
-    assert wl.training.keras.shared_weights(shared[0]).worker_reason is None
-    reason = wl.training.keras.shared_weights(shared[1]).worker_reason
+    assert rw.training.keras.shared_weights(shared[0]).worker_reason is None
+    reason = rw.training.keras.shared_weights(shared[1]).worker_reason
     assert reason is not None
     assert "another optimizer updates, too" in reason
 
@@ -224,7 +224,7 @@ def test_a_train_step_on_jax_may_have_a_second_optimizer(keras: Any, amsgrad: bo
         fit = {"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0}
         return model.fit(REAL.reshape(-1, 4), **fit).history["loss"], values(model.critic)
 
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     (losses, critic), (alone, critic_alone) = trained(strategy.scope), trained(nullcontext)
     np.testing.assert_allclose(losses, alone, atol=1e-5)
     np.testing.assert_allclose(critic, critic_alone, atol=1e-4)
@@ -269,7 +269,7 @@ def test_a_gan_without_a_call_trains_as_in_keras_alone(keras: Any) -> None:
         fit = {"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0}
         return model.fit(REAL.reshape(-1, 4), **fit).history["gap"], values(model.critic)
 
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     (gaps, critic), (alone, critic_alone) = trained(strategy.scope), trained(nullcontext)
     np.testing.assert_allclose(gaps, alone, atol=1e-5)
     np.testing.assert_allclose(critic, critic_alone, atol=1e-4)
@@ -278,7 +278,7 @@ def test_a_gan_without_a_call_trains_as_in_keras_alone(keras: Any) -> None:
 
 def test_a_clone_of_a_model_has_weights_of_its_own(keras: Any) -> None:
     """A student that begins as its teacher: equal paths, other variables."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         given = keras.Input((8,))
         teacher = keras.Model(given, keras.layers.Dense(1, name="last")(given), name="teacher")
@@ -288,20 +288,20 @@ def test_a_clone_of_a_model_has_weights_of_its_own(keras: Any) -> None:
     before = values(teacher)
     student.fit(X, Y, verbose=0)
     np.testing.assert_array_equal(values(teacher), before)
-    stores = [wl.training.keras.shared_weights(model).store for model in (teacher, student)]
+    stores = [rw.training.keras.shared_weights(model).store for model in (teacher, student)]
     assert not set(stores[0].names) & set(stores[1].names)
 
 
 def test_what_one_model_learns_is_no_change_by_hand_to_another(keras: Any) -> None:
     """Else the chief would overwrite, with its copy, what other workers pushed since."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         base = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
         whole = keras.Sequential([keras.Input((8,)), base, keras.layers.Dense(1)])
         base.compile("sgd", "mse")
         whole.compile("sgd", "mse")
     whole.train_on_batch(X, Y)
-    shared = wl.training.keras.shared_weights(base)
+    shared = rw.training.keras.shared_weights(base)
     assert not shared.backend.changed()
     base.set_weights([value + 1 for value in base.get_weights()])
     base.fit(X, np.zeros((64, 4)), verbose=0)
@@ -310,9 +310,9 @@ def test_what_one_model_learns_is_no_change_by_hand_to_another(keras: Any) -> No
 
 def test_a_table_in_two_models_is_one(keras: Any) -> None:
     ids = np.arange(64).reshape(16, 4) % 10
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        table = wl.training.keras.Embedding(10, 2)
+        table = rw.training.keras.Embedding(10, 2)
         models = []
         for _ in range(2):
             given = keras.Input((4,), dtype="int32")
@@ -321,6 +321,6 @@ def test_a_table_in_two_models_is_one(keras: Any) -> None:
             models[-1].compile("sgd", "mse")
     for model in models * 2:
         model.fit(ids, ids[:, :1], verbose=0)
-    readers = [wl.training.keras.shared_weights(model).readers for model in models]
+    readers = [rw.training.keras.shared_weights(model).readers for model in models]
     assert readers[0] == readers[1]
     assert strategy.global_step == 4

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled
 
@@ -37,19 +37,19 @@ def keras() -> Any:
 
 @pytest.fixture(autouse=True)
 def _three_devices() -> Iterator[None]:
-    wl.config.set_logical_cpu_devices(3)
+    rw.config.set_logical_cpu_devices(3)
     yield
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_cpu_devices(1)
 
 
-def mirrored(count: int) -> wl.distribute.Strategy:
-    return wl.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+def mirrored(count: int) -> rw.distribute.Strategy:
+    return rw.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
 
 
-STRATEGIES: dict[str, Callable[[], wl.distribute.Strategy]] = {
+STRATEGIES: dict[str, Callable[[], rw.distribute.Strategy]] = {
     "mirrored": lambda: mirrored(3),
-    "central": wl.distribute.experimental.CentralStorageStrategy,
-    "ps": wl.distribute.ParameterServerStrategy,
+    "central": rw.distribute.experimental.CentralStorageStrategy,
+    "ps": rw.distribute.ParameterServerStrategy,
 }
 
 
@@ -87,11 +87,11 @@ def curves(keras: Any, strategy: Any, optimizer: Any, **more: Any) -> dict[str, 
     model = masked_net(keras)
     model.compile(optimizer, "mse", weighted_metrics=["mse"], metrics=["mae"], **more)
     if strategy is not None:
-        wl.training.keras.distribute(model, strategy)
+        rw.training.keras.distribute(model, strategy)
     found: dict[str, Any] = model.fit(
         X, Y, batch_size=8, epochs=67, shuffle=False, verbose=0, sample_weight=WEIGHTS
     ).history
-    if strategy is None or isinstance(strategy, wl.distribute.MirroredStrategy):
+    if strategy is None or isinstance(strategy, rw.distribute.MirroredStrategy):
         found["evaluated"] = model.evaluate(X, Y, batch_size=8, verbose=0, sample_weight=WEIGHTS)
         found["predicted"] = model.predict(X, batch_size=8, verbose=0)
     return found
@@ -119,7 +119,7 @@ def test_an_optimizer_without_a_rule_runs_once_for_all_replicas(keras: Any) -> N
     """Classes of different weight, and a loss that divides by the weights."""
     labels = (X.sum(axis=(1, 2)) > 0).astype(np.float32)[:, None]
     found = []
-    for strategy in (None, mirrored(3), wl.distribute.ParameterServerStrategy()):
+    for strategy in (None, mirrored(3), rw.distribute.ParameterServerStrategy()):
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
         loss = keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
@@ -153,7 +153,7 @@ def test_averages_are_of_all_replicas_and_their_statistics_of_each(keras: Any) -
         variances = np.average([part.var(0) for part in parts], axis=0, weights=shares)
         np.testing.assert_allclose(norm.moving_mean.numpy(), means, rtol=1e-5)
         np.testing.assert_allclose(norm.moving_variance.numpy(), variances, rtol=1e-4)
-        store = wl.training.keras.shared_weights(model).store
+        store = rw.training.keras.shared_weights(model).store
         name = next(name for name in store.names if name.endswith("moving_mean"))
         np.testing.assert_allclose(store.pull([name])[name], means, rtol=1e-5)
 
@@ -189,7 +189,7 @@ def test_rows_of_all_replicas_are_pushed_once(keras: Any) -> None:
             model = keras.Sequential(
                 [
                     keras.Input((3,), dtype="int32"),
-                    wl.training.keras.Embedding(6, 2, wl.Initializer("random_normal", seed=1)),
+                    rw.training.keras.Embedding(6, 2, rw.Initializer("random_normal", seed=1)),
                     keras.layers.Flatten(),
                     keras.layers.Dense(1),
                 ]
@@ -197,7 +197,7 @@ def test_rows_of_all_replicas_are_pushed_once(keras: Any) -> None:
             model.compile("adagrad", "mse")
         given = {"epochs": 5, "batch_size": 8, "shuffle": False, "verbose": 0}
         losses = model.fit(ids, Y[:, 0], **given).history["loss"]
-        table = wl.training.keras.shared_weights(model).store
+        table = rw.training.keras.shared_weights(model).store
         rows = next(v for n, v in table.variables.items() if n.endswith("embeddings"))
         predicted = model.predict(ids, verbose=0)
         found.append([*losses, *np.ravel(rows.numpy()), *np.ravel(predicted)])
@@ -208,7 +208,7 @@ def test_a_dataset_that_is_cut_for_replicas_trains_as_it_was(keras: Any) -> None
     strategy = mirrored(3)
     model = masked_net(keras)
     model.compile("sgd", "mse", distribute=strategy)
-    data = wl.data.from_arrays((X, Y), batch_size=8, shuffle=False)
+    data = rw.data.from_arrays((X, Y), batch_size=8, shuffle=False)
     distributed = strategy.experimental_distribute_dataset(data)
     with pytest.warns(UserWarning, match="ran out of data"):
         found = model.evaluate(distributed, verbose=0)
@@ -217,8 +217,8 @@ def test_a_dataset_that_is_cut_for_replicas_trains_as_it_was(keras: Any) -> None
 
 def test_parts_are_those_of_a_distributed_dataset() -> None:
     pytest.importorskip("keras")
-    from windlass.distribute.data.sharding import cut
-    from windlass.training.keras_bridge.replica_parts import part_bounds
+    from ropewalk.distribute.data.sharding import cut
+    from ropewalk.training.keras_bridge.replica_parts import part_bounds
 
     for examples in range(13):
         for replicas in range(1, 6):
@@ -228,9 +228,9 @@ def test_parts_are_those_of_a_distributed_dataset() -> None:
 
 
 def test_each_mistake_is_named(keras: Any) -> None:
-    from windlass.training.keras_bridge.replica_parts import device_numbers
+    from ropewalk.training.keras_bridge.replica_parts import device_numbers
 
-    fails, error = pytest.raises, wl.errors.ConfigurationError
+    fails, error = pytest.raises, rw.errors.ConfigurationError
     with fails(error, match=r"MirroredStrategy has a replica on GPU:3, and PyTorch.* has 2 GPU"):
         device_numbers(
             [("GPU", 0), ("GPU", 3)], {"CPU": 1, "GPU": 2}, "MirroredStrategy", "PyTorch"
@@ -255,7 +255,7 @@ COMMON = """\
 import sys
 import keras
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 rng = np.random.default_rng(0)
 X = rng.integers(0, 9, (40, 4)).astype(np.int32)
@@ -297,8 +297,8 @@ class Noting(keras.layers.Layer):
         return x
 
 alone = curve(compiled(None), X[:38], Y[:38], 8)
-wl.config.set_logical_cpu_devices(2)
-for strategy in (wl.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), wl.distribute.TPUStrategy()):
+rw.config.set_logical_cpu_devices(2)
+for strategy in (rw.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), rw.distribute.TPUStrategy()):
     assert strategy.num_replicas_in_sync == 2
     Noting.seen.clear()
     shared = compiled(strategy, lambda: keras.layers.Embedding(9, 3), Noting)
@@ -308,11 +308,11 @@ for strategy in (wl.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), wl.distribu
     assert shared.predict(X[:5], verbose=0).shape == (5, 1)
     assert (3, False) in Noting.seen and (2, False) in Noting.seen, Noting.seen
 
-initial = wl.Initializer("random_normal", seed=1)
-table = lambda: wl.training.keras.Embedding(9, 3, initial)
+initial = rw.Initializer("random_normal", seed=1)
+table = lambda: rw.training.keras.Embedding(9, 3, initial)
 curves = [
     curve(compiled(strategy, table, optimizer="adagrad"), X[:37], Y[:37], 8)
-    for strategy in (wl.distribute.OneDeviceStrategy("CPU:0"), wl.distribute.MirroredStrategy())
+    for strategy in (rw.distribute.OneDeviceStrategy("CPU:0"), rw.distribute.MirroredStrategy())
 ]
 np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
 print("all agree")
@@ -322,8 +322,8 @@ print("all agree")
 WORKERS = (
     COMMON
     + """
-wl.config.set_logical_cpu_devices(2)
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+rw.config.set_logical_cpu_devices(2)
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 assert strategy.num_replicas_in_sync == 4
 me = strategy.extended.input_pipeline_id
 order = np.arange(40).reshape(5, 2, 4)[:, me].ravel()  # of each batch of 8 four examples
@@ -335,9 +335,9 @@ for optimizer in ("adam", keras.optimizers.Adam(amsgrad=True)):
     alone = curve(compiled(None, *dense, optimizer=fresh), X, Y, 8)
     shared = curve(compiled(strategy, *dense, optimizer=optimizer), X[order], Y[order], 4)
     np.testing.assert_allclose(shared, alone, rtol=1e-5)
-initial = wl.Initializer("random_normal", seed=1)
-table = lambda: wl.training.keras.Embedding(9, 3, initial)
-one = wl.distribute.OneDeviceStrategy("CPU:0")
+initial = rw.Initializer("random_normal", seed=1)
+table = lambda: rw.training.keras.Embedding(9, 3, initial)
+one = rw.distribute.OneDeviceStrategy("CPU:0")
 alone = curve(compiled(one, table, optimizer="sgd"), X, Y, 8)
 shared = compiled(strategy, table, optimizer="sgd")
 np.testing.assert_allclose(curve(shared, X[order], Y[order], 4), alone, rtol=1e-5)
@@ -367,12 +367,12 @@ def test_on_several_devices_of_jax_a_step_is_one_program_for_all(tmp_path: Path)
     if BACKEND != "jax":
         pytest.skip("the others have one CPU device")
     flags = "--xla_force_host_platform_device_count=2"
-    assert "all agree" in run(MESH, tmp_path, processes.WINDLASS[0], XLA_FLAGS=flags)
+    assert "all agree" in run(MESH, tmp_path, processes.ROPEWALK[0], XLA_FLAGS=flags)
 
 
 def test_workers_in_sync_with_two_devices_each_have_the_curve_of_one_device(
     tmp_path: Path,
 ) -> None:
     local = ["local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
-    output = run(WORKERS, tmp_path, *processes.WINDLASS, *local)
+    output = run(WORKERS, tmp_path, *processes.ROPEWALK, *local)
     assert output.count("all agree") == 2

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled
 
@@ -57,23 +57,23 @@ KINDS = {
     "functional": functional,
     "subclassed": subclassed,
 }
-STRATEGIES: dict[str, Callable[[], wl.distribute.Strategy]] = {
-    "ps": wl.distribute.ParameterServerStrategy,
-    "mirrored": lambda: wl.distribute.MirroredStrategy(["CPU:0"]),
-    "central": lambda: wl.distribute.experimental.CentralStorageStrategy(["CPU:0"]),
-    "one-device": lambda: wl.distribute.OneDeviceStrategy("CPU:0"),
+STRATEGIES: dict[str, Callable[[], rw.distribute.Strategy]] = {
+    "ps": rw.distribute.ParameterServerStrategy,
+    "mirrored": lambda: rw.distribute.MirroredStrategy(["CPU:0"]),
+    "central": lambda: rw.distribute.experimental.CentralStorageStrategy(["CPU:0"]),
+    "one-device": lambda: rw.distribute.OneDeviceStrategy("CPU:0"),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_that_is_made_and_compiled_in_a_scope_is_distributed(keras: Any, kind: str) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         model = KINDS[kind](keras)
         model.compile("sgd", "mse")
     model.evaluate(X, Y, verbose=0)
     model.fit(X, Y, epochs=2, verbose=0)
-    store = wl.training.keras.shared_weights(model).store
+    store = rw.training.keras.shared_weights(model).store
     assert store.strategy is strategy
     assert store.step == 4
 
@@ -91,19 +91,19 @@ def test_a_model_trains_under_each_strategy_of_one_replica(keras: Any, name: str
 
 
 def test_a_model_of_a_scope_may_be_compiled_outside_of_it_and_again(keras: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         model = net(keras, keras.Input((8,)))
     for _ in range(2):
         model.compile("sgd", "mse")
         model.fit(X, Y, verbose=0)
-    assert wl.training.keras.shared_weights(model).store.step == 4
-    assert wl.training.keras.distribute(model, strategy) is model
+    assert rw.training.keras.shared_weights(model).store.step == 4
+    assert rw.training.keras.distribute(model, strategy) is model
 
 
 def test_each_mistake_is_named(keras: Any) -> None:
-    fails, error = pytest.raises, wl.errors.ConfigurationError
-    strategy, other = (wl.distribute.ParameterServerStrategy() for _ in range(2))
+    fails, error = pytest.raises, rw.errors.ConfigurationError
+    strategy, other = (rw.distribute.ParameterServerStrategy() for _ in range(2))
     outside = net(keras, keras.Input((8,)))
     with strategy.scope(), fails(error, match="made outside of any scope and is compiled in"):
         outside.compile("sgd", "mse")
@@ -113,45 +113,45 @@ def test_each_mistake_is_named(keras: Any) -> None:
         inside.compile("sgd", "mse")
     with fails(error, match="belongs to the scope of a Param"):
         inside.compile("sgd", "mse", distribute=other)
-    with fails(error, match="is no strategy of Windlass"):
+    with fails(error, match="is no strategy of Ropewalk"):
         outside.compile("sgd", "mse", distribute="mirrored")
     outside.compile("sgd", "mse", distribute=strategy)
     with fails(error, match="is distributed under a Param"):
         outside.compile("sgd", "mse", distribute=other)
     with fails(error, match="is distributed already"):
-        wl.training.keras.distribute(outside, strategy, deltas="always")
+        rw.training.keras.distribute(outside, strategy, deltas="always")
 
 
 def test_a_model_of_no_scope_is_as_it_was(keras: Any, tmp_path: Path) -> None:
     """Also its file, which names nothing of ours."""
-    wl.distribute.ParameterServerStrategy()
+    rw.distribute.ParameterServerStrategy()
     model = net(keras, keras.Input((8,)))
     model.compile("sgd", "mse")
     model.save(tmp_path / "net.keras")
     again = keras.models.load_model(tmp_path / "net.keras")
     assert again.compiled
     assert np.isfinite(again.fit(X, Y, verbose=0).history["loss"]).all()
-    with pytest.raises(wl.errors.ConfigurationError, match="shares no weights"):
-        wl.training.keras.shared_weights(again)
+    with pytest.raises(rw.errors.ConfigurationError, match="shares no weights"):
+        rw.training.keras.shared_weights(again)
 
 
 PROGRAM = """\
 import sys
-import windlass as wl
-strategy = wl.distribute.ParameterServerStrategy()
+import ropewalk as rw
+strategy = rw.distribute.ParameterServerStrategy()
 assert "keras" not in sys.modules
 {first}
 with strategy.scope():
     import keras
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-print(len(wl.training.keras.shared_weights(model).store.names))
+print(len(rw.training.keras.shared_weights(model).store.names))
 """
 
 
 @pytest.mark.parametrize(
     "first",
-    ["pass", "wl.training.keras", "import keras.layers", "from windlass.training import keras"],
+    ["pass", "rw.training.keras", "import keras.layers", "from ropewalk.training import keras"],
 )
 def test_keras_may_be_imported_after_the_strategy_was_made(tmp_path: Path, first: str) -> None:
     """By whatever imports it first, the bridge among them."""

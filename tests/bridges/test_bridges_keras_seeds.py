@@ -18,11 +18,11 @@ pytest.importorskip("keras")
 PROGRAM = """
 import contextlib, json, os, random, sys
 import keras, numpy as np
-import windlass as wl
+import ropewalk as rw
 
 keras.utils.set_random_seed(0)
 how = sys.argv[1]
-strategy = None if how == "plain" else getattr(wl.distribute, how)()
+strategy = None if how == "plain" else getattr(rw.distribute, how)()
 found = {"losses": [], "masks": []}
 x = np.arange(64, dtype=np.float32)[:, None]
 
@@ -84,7 +84,7 @@ def test_alone_keras_draws_what_it_did(below: str, tmp_path: Path) -> None:
 def test_workers_of_one_seed_draw_their_own(below: str, how: str, tmp_path: Path) -> None:
     pytest.importorskip(below)
     tasks = ["--ps", "1"] if how == "ParameterServerStrategy" else ["--ps", "0", "--no-chief"]
-    command = [*processes.WINDLASS, "local", "--plain", "--workers", "2", *tasks]
+    command = [*processes.ROPEWALK, "local", "--plain", "--workers", "2", *tasks]
     workers = ran(command, how, below, tmp_path)
     assert len(workers) == (3 if "--no-chief" not in tasks else 2)
     if how == "ParameterServerStrategy":  # in sync the loss is of all workers

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 
 pytestmark = [
@@ -86,7 +86,7 @@ def losses(model: Any, optimizer: Any, steps: int = STEPS) -> list[float]:
 )
 def test_a_loop_has_the_losses_and_averages_of_pytorch_alone(make: Make, inside: bool) -> None:
     """With a schedule, too. float32, in sums of another order: 1e-5."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     plain, shared = made(None, make), made(strategy, make, inside=inside)
     np.testing.assert_allclose(losses(*shared), losses(*plain), atol=1e-5)
     for mine, theirs in zip(shared[0].get_weights(), plain[0].get_weights(), strict=True):
@@ -96,12 +96,12 @@ def test_a_loop_has_the_losses_and_averages_of_pytorch_alone(make: Make, inside:
 
 def test_variables_have_the_paths_of_keras_once() -> None:
     """Whatever trains them."""
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         model = net()
         model.compile("sgd", "mse")
     step(model, adam(model.parameters()), X[0], Y[0])
-    shared = wl.training.keras.shared_weights(model)
+    shared = rw.training.keras.shared_weights(model)
     assert shared.store.names == sorted(weight.path for weight in model.weights)
     np.testing.assert_array_equal(
         shared.store.pull()[model.weights[0].path], model.get_weights()[0]
@@ -114,7 +114,7 @@ def test_groups_have_rules_of_their_own_and_frozen_weights_stay() -> None:
         return torch.optim.SGD([{"params": [first], "lr": 0.5}, {"params": rest}], 0.01)
 
     plain = made(None, make)
-    shared = made(wl.distribute.ParameterServerStrategy(), make, inside=True)
+    shared = made(rw.distribute.ParameterServerStrategy(), make, inside=True)
     for model, optimizer in (plain, shared):
         model.layers[0].trainable = False
         step(model, optimizer, X[0], Y[0])
@@ -125,7 +125,7 @@ def test_groups_have_rules_of_their_own_and_frozen_weights_stay() -> None:
 
 
 def test_two_optimizers_in_turn_make_one_step_of_the_job() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
         models = [net(), net()]
     optimizers = [adam(model.parameters()) for model in models]
@@ -138,7 +138,7 @@ def test_two_optimizers_in_turn_make_one_step_of_the_job() -> None:
 @pytest.mark.parametrize("make", [adam, amsgrad], ids=["on-the-servers", "on-the-worker"])
 def test_closures_hooks_and_a_grad_scaler_are_as_ever(make: Make) -> None:
     ended: list[list[Any]] = []
-    for strategy in (None, wl.distribute.ParameterServerStrategy()):
+    for strategy in (None, rw.distribute.ParameterServerStrategy()):
         model, optimizer = made(strategy, make)
         optimizer.register_step_pre_hook(
             lambda optimizer, *_: (
@@ -162,8 +162,8 @@ def test_closures_hooks_and_a_grad_scaler_are_as_ever(make: Make) -> None:
 
 
 def test_what_cannot_be_shared_is_an_error_before_the_first_step() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    refused = wl.errors.ConfigurationError
+    strategy = rw.distribute.ParameterServerStrategy()
+    refused = rw.errors.ConfigurationError
     model, optimizer = made(strategy, torch.optim.LBFGS)
     with pytest.raises(refused, match="take another optimizer"):
         optimizer.step(lambda: model(X[0]).sum())
@@ -182,7 +182,7 @@ def test_what_cannot_be_shared_is_an_error_before_the_first_step() -> None:
 
 
 def test_an_optimizer_of_no_scope_is_as_it_was() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     model, optimizer = made(None, adam)
     step(model, optimizer, X[0], Y[0])
     assert len(optimizer.state) == 6
@@ -193,10 +193,10 @@ WORKERS = """\
 import sys
 sys.path[:0] = {path}
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 from test_bridges_keras_torch_optim import STEPS, X, Y, adam, amsgrad, keras, loss_of
 
-strategy = wl.distribute.{strategy}()
+strategy = rw.distribute.{strategy}()
 for make in (adam, amsgrad):
     keras.utils.set_random_seed(strategy.task_index)
     with strategy.scope():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 jax: Any = pytest.importorskip("jax")
 optax: Any = pytest.importorskip("optax")
@@ -117,7 +117,7 @@ def one_step(state: Any, name: str, x: Any = X, y: Any = Y) -> Any:
 
 
 def curve(strategy: Any, name: str) -> list[float]:
-    state = wl.training.jax.TrainState(params(), CASES[name], strategy, name=name)
+    state = rw.training.jax.TrainState(params(), CASES[name], strategy, name=name)
     return [float(one_step(state, name)) for _ in range(STEPS)]
 
 
@@ -134,15 +134,15 @@ def test_each_model_of_a_program_has_the_curve_of_optax(
     """As those of a cross-validation, which have the same names."""
 
     def program() -> list[list[float]]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         found = []
         for _ in range(2):
-            state = wl.training.jax.TrainState(params(), CASES[name], strategy)
+            state = rw.training.jax.TrainState(params(), CASES[name], strategy)
             found.append([float(one_step(state, name)) for _ in range(40)])
         return found
 
     if servers:
-        with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+        with rw.testing.LocalCluster(workers=0, ps=2) as cluster:
             curves = next(iter(cluster.run(program).values()))
     else:
         curves = program()
@@ -158,15 +158,15 @@ def check(got: list[float], expected: list[float]) -> None:
 def test_a_program_alone_has_the_curve_of_optax(
     name: str, expected: dict[str, list[float]]
 ) -> None:
-    check(curve(wl.distribute.ParameterServerStrategy(), name), expected[name])
+    check(curve(rw.distribute.ParameterServerStrategy(), name), expected[name])
 
 
 def test_a_worker_of_two_servers_has_the_curve_of_optax(expected: dict[str, list[float]]) -> None:
     def program() -> dict[str, list[float]]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         return {name: curve(strategy, name) for name in CASES}
 
-    with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=2) as cluster:
         (got,) = cluster.run(program).values()
     for name, losses in got.items():
         check(losses, expected[name])
@@ -180,9 +180,9 @@ def by_halves(values: Any, x: Any, y: Any) -> Any:
 
 def test_replicas_in_sync_have_the_curve_of_optax() -> None:
     """Two replicas, each with half of every batch, and the mean of their gradients and values."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
+        strategy = rw.distribute.MirroredStrategy()
 
         def half(array: Any) -> Any:
             return strategy.experimental_distribute_values_from_function(
@@ -191,7 +191,7 @@ def test_replicas_in_sync_have_the_curve_of_optax() -> None:
 
         halves = half(X), half(Y)
         for name, optimizer in CASES.items():
-            state = wl.training.jax.TrainState(params(), optimizer, strategy, name=name)
+            state = rw.training.jax.TrainState(params(), optimizer, strategy, name=name)
 
             def step(x: Any, y: Any, state: Any = state, name: str = name) -> Any:
                 return one_step(state, name, x, y)
@@ -202,12 +202,12 @@ def test_replicas_in_sync_have_the_curve_of_optax() -> None:
             ]
             check(losses, alone(name, by_halves))
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_what_is_frozen_by_its_path_stays_to_the_last_bit() -> None:
-    state = wl.training.jax.TrainState(
-        params(), CASES["labels of paths"], wl.distribute.ParameterServerStrategy()
+    state = rw.training.jax.TrainState(
+        params(), CASES["labels of paths"], rw.distribute.ParameterServerStrategy()
     )
     for _ in range(5):
         one_step(state, "labels of paths")
@@ -222,10 +222,10 @@ def test_a_schedule_follows_the_updates_of_its_own_state_also_in_the_next_job(
     """Two models in turn, of which the job's global step counts all; and one made later."""
 
     def program() -> list[float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         kinds = optax.sgd(0.1), optax.sgd(SCHEDULE), optax.sgd(SCHEDULE, momentum=0.9)
         states = [
-            wl.training.jax.TrainState(params(), optimizer, strategy, name=name)
+            rw.training.jax.TrainState(params(), optimizer, strategy, name=name)
             for name, optimizer in zip(("plain", "one", "other"), kinds, strict=True)
         ]
         losses = []
@@ -238,18 +238,18 @@ def test_a_schedule_follows_the_updates_of_its_own_state_also_in_the_next_job(
 
     got: list[float] = []
     for _ in range(2):
-        with wl.testing.LocalCluster(workers=0, ps=2, model_dir=str(tmp_path)) as cluster:
+        with rw.testing.LocalCluster(workers=0, ps=2, model_dir=str(tmp_path)) as cluster:
             got += next(iter(cluster.run(program).values()))
     check(got, alone("schedule")[:30])
 
 
 def test_a_schedule_in_run_counts_a_step_of_several_replicas_once() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         assert strategy.num_replicas_in_sync == 2
         optimizer = optax.sgd(lambda count: 1.0 + count)
-        state = wl.training.jax.TrainState({"w": jnp.zeros(2)}, optimizer, strategy)
+        state = rw.training.jax.TrainState({"w": jnp.zeros(2)}, optimizer, strategy)
 
         def step() -> None:
             state.apply_gradients({"w": -jnp.ones(2)})
@@ -258,7 +258,7 @@ def test_a_schedule_in_run_counts_a_step_of_several_replicas_once() -> None:
             strategy.run(step)
             np.testing.assert_array_equal(state.refresh()["w"], number * (number + 1) / 2)
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 # -- trees of other kinds ----------------------------------------------------------------------
@@ -285,7 +285,7 @@ def train_both(
         changes, state = jax.jit(optimizer.update)(gradients, state, only(values))
         values = equinox.apply_updates(values, changes)
         want.append(float(loss))
-    shared, got = wl.training.jax.TrainState(tree, optimizer), []
+    shared, got = rw.training.jax.TrainState(tree, optimizer), []
     for _ in range(STEPS):
         loss, gradients = compute(shared.params, X, Y)
         shared.apply_gradients(gradients)
@@ -376,7 +376,7 @@ def test_a_line_search_is_given_its_function() -> None:
 
     optimizer, values, want = optax.lbfgs(), params(), []
     state = optimizer.init(values)
-    shared, got = wl.training.jax.TrainState(params(), optimizer), []
+    shared, got = rw.training.jax.TrainState(params(), optimizer), []
     for _ in range(10):
         loss, gradients = loss_and_gradients(values, X, Y)
         more = {"value": loss, "grad": gradients, "value_fn": value_fn}
@@ -392,10 +392,10 @@ def test_a_line_search_is_given_its_function() -> None:
 
 def test_replicas_in_sync_take_no_functions() -> None:
     """Each would search along the loss of its own examples, and their copies would part."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
-        state = wl.training.jax.TrainState({"w": jnp.ones(3)}, optax.lbfgs(), strategy)
+        strategy = rw.distribute.MirroredStrategy()
+        state = rw.training.jax.TrainState({"w": jnp.ones(3)}, optax.lbfgs(), strategy)
 
         def step() -> None:
             more: dict[str, Any] = {
@@ -405,10 +405,10 @@ def test_replicas_in_sync_take_no_functions() -> None:
             }
             state.apply_gradients({"w": jnp.ones(3)}, **more)
 
-        with pytest.raises(wl.errors.ConfigurationError, match="value_fn="):
+        with pytest.raises(rw.errors.ConfigurationError, match="value_fn="):
             strategy.run(step)
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
     np.testing.assert_array_equal(state.params["w"], 1)
 
 
@@ -418,7 +418,7 @@ def test_a_transformation_that_cannot_be_jitted_runs_without() -> None:
         return jax.tree.map(lambda g: -scale * g, updates), state
 
     optimizer = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
-    state = wl.training.jax.TrainState({"w": jnp.ones(3)}, optimizer)
+    state = rw.training.jax.TrainState({"w": jnp.ones(3)}, optimizer)
     state.apply_gradients({"w": jnp.ones(3)})
     state.apply_gradients({"w": -jnp.ones(3)})
     np.testing.assert_allclose(state.params["w"], 0.6)
@@ -436,7 +436,7 @@ def test_a_function_of_the_programs_that_is_called_as_one_of_optaxs_is_not_taken
         return optax.GradientTransformation(lambda _: optax.EmptyState(), update_fn)
 
     tree = {"w": jnp.ones(3), "bias": jnp.ones(3)}
-    state = wl.training.jax.TrainState(tree, scale(-0.5))
+    state = rw.training.jax.TrainState(tree, scale(-0.5))
     assert state.worker_reason
     state.apply_gradients(tree)
     np.testing.assert_array_equal(state.params["w"], 0.5)
@@ -449,27 +449,27 @@ def test_a_function_of_the_programs_that_is_called_as_one_of_optaxs_is_not_taken
 def test_the_parameters_of_lookahead_are_refused_before_the_first_step() -> None:
     pair = optax.LookaheadParams.init_synced(params())
     with pytest.raises(ValueError, match="takes the gradients of"):
-        wl.training.jax.TrainState(pair, optax.lookahead(optax.sgd(0.1), 3, 0.5))
+        rw.training.jax.TrainState(pair, optax.lookahead(optax.sgd(0.1), 3, 0.5))
 
 
 def test_complex_parameters_are_refused_before_the_first_step() -> None:
     with pytest.raises(ValueError, match="'w' of params is an array of complex64"):
-        wl.training.jax.TrainState({"w": jnp.zeros(3, jnp.complex64)}, optax.sgd(0.1))
+        rw.training.jax.TrainState({"w": jnp.zeros(3, jnp.complex64)}, optax.sgd(0.1))
 
 
 def test_a_gradient_of_a_python_number_says_what_to_write() -> None:
-    state = wl.training.jax.TrainState({"w": jnp.zeros(3), "b": 0.0}, optax.sgd(0.1))
+    state = rw.training.jax.TrainState({"w": jnp.zeros(3), "b": 0.0}, optax.sgd(0.1))
     with pytest.raises(ValueError, match=r"make it a jnp\.asarray"):
         state.apply_gradients({"w": jnp.ones(3), "b": jnp.ones(())})
 
 
 def test_float64_of_numpy_is_what_jax_makes_of_it() -> None:
-    state = wl.training.jax.TrainState({"w": np.zeros(3)}, optax.sgd(0.1))
+    state = rw.training.jax.TrainState({"w": np.zeros(3)}, optax.sgd(0.1))
     assert state.store.pull()["w"].dtype == np.float32
 
 
 def test_a_state_that_the_servers_have_cannot_be_assigned() -> None:
-    state = wl.training.jax.TrainState({"w": np.zeros(3)}, optax.sgd(0.1))
+    state = rw.training.jax.TrainState({"w": np.zeros(3)}, optax.sgd(0.1))
     assert state.opt_state is None
     with pytest.raises(ValueError, match="runs on the servers"):
         state.opt_state = ()
@@ -485,8 +485,8 @@ def test_assigned_parameters_are_refused_by_what_the_optimizer_can_do_instead() 
         return jax.tree.map(lambda u, p: jnp.clip(p + u, -0.2, 0.2) - p, updates, values)
 
     optimizer = optax.chain(optax.sgd(0.1), optax.stateless(clipped))
-    state = wl.training.jax.TrainState(params(), optimizer, wl.distribute.ParameterServerStrategy())
-    with pytest.raises(wl.errors.ConfigurationError, match=r"optax\.stateless"):
+    state = rw.training.jax.TrainState(params(), optimizer, rw.distribute.ParameterServerStrategy())
+    with pytest.raises(rw.errors.ConfigurationError, match=r"optax\.stateless"):
         state.params = clip(state.params)
     values = params()
     for _ in range(10):
@@ -498,16 +498,16 @@ def test_assigned_parameters_are_refused_by_what_the_optimizer_can_do_instead() 
 
 
 def test_a_step_in_a_jitted_function_says_to_take_it_out() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     for name, optimizer in (("servers", optax.sgd(0.1)), ("worker", optax.amsgrad(0.1))):
-        state = wl.training.jax.TrainState(params(), optimizer, strategy, name=name)
-        with pytest.raises(wl.errors.ConfigurationError, match="outside of it"):
+        state = rw.training.jax.TrainState(params(), optimizer, strategy, name=name)
+        with pytest.raises(rw.errors.ConfigurationError, match="outside of it"):
             jax.jit(lambda state=state: one_step(state, ""))()
         one_step(state, "")  # whose parameters are no part of the function that was traced
 
 
 def test_parameters_that_a_jitted_function_reads_can_be_read_after_it() -> None:
-    state = wl.training.jax.TrainState(params(), optax.sgd(0.1))
+    state = rw.training.jax.TrainState(params(), optax.sgd(0.1))
     first = jax.jit(lambda: sum(leaf.sum() for leaf in jax.tree.leaves(state.params)))()
     again = sum(leaf.sum() for leaf in jax.tree.leaves(state.params))
     np.testing.assert_allclose(first, again, rtol=1e-5)

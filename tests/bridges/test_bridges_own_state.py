@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 pytestmark = [
     pytest.mark.bridges,
@@ -34,19 +34,19 @@ def test_a_job_that_resumes_has_the_state_of_pytorchs_optimizer(name: str, tmp_p
         return getattr(torch.optim, name)([parameter], lr=0.1)
 
     def program() -> list[float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
-        optimizer = wl.training.torch.DistributedOptimizer(made(parameter), strategy)
+        optimizer = rw.training.torch.DistributedOptimizer(made(parameter), strategy)
         assert optimizer.worker_reason
         return quadratic(torch, optimizer, parameter, 3)
 
     parts: list[float] = []
     for _ in range(2):
-        with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
+        with rw.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
             parts += next(iter(cluster.run(program).values()))
     alone = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
     np.testing.assert_allclose(parts, quadratic(torch, made(alone), alone, 6), rtol=1e-6)
-    exported = wl.training.export(tmp_path, tmp_path / "model.safetensors")
+    exported = rw.training.export(tmp_path, tmp_path / "model.safetensors")
     assert exported == ["parameter_0"]  # a model's values, no optimizer's
 
 
@@ -57,10 +57,10 @@ def test_another_worker_begins_with_the_chiefs_state_and_pushes_none_of_its_own(
     torch = pytest.importorskip("torch")
 
     def program() -> tuple[bool, float, float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         parameter = torch.nn.Parameter(torch.zeros(3))
         inner = torch.optim.SGD([parameter], 0.1, momentum=0.5)
-        optimizer = wl.training.torch.DistributedOptimizer(inner, strategy, deltas="always")
+        optimizer = rw.training.torch.DistributedOptimizer(inner, strategy, deltas="always")
         strategy.barrier()
         buffer = inner.state[parameter].get("momentum_buffer") if inner.state else None
         first = 0.0 if buffer is None else float(buffer[0])
@@ -71,7 +71,7 @@ def test_another_worker_begins_with_the_chiefs_state_and_pushes_none_of_its_own(
         return strategy.is_chief, first, float(inner.state[parameter]["momentum_buffer"][0])
 
     def run() -> dict[bool, tuple[float, float]]:
-        with wl.testing.LocalCluster(workers=1, ps=1, model_dir=str(tmp_path)) as cluster:
+        with rw.testing.LocalCluster(workers=1, ps=1, model_dir=str(tmp_path)) as cluster:
             return {chief: (a, b) for chief, a, b in cluster.run(program).values()}
 
     assert run() == {True: (0, 1.5), False: (0, 150)}
@@ -85,8 +85,8 @@ def test_a_program_restores_an_optimizers_state_with_its_bridge(tmp_path: Path) 
 
     def made() -> Any:
         start = {"w": np.zeros(3, np.float32)}
-        return wl.training.jax.TrainState(
-            start, optax.MultiSteps(optax.adam(0.1), 2), wl.distribute.MirroredStrategy()
+        return rw.training.jax.TrainState(
+            start, optax.MultiSteps(optax.adam(0.1), 2), rw.distribute.MirroredStrategy()
         )
 
     def step(state: Any) -> None:
@@ -96,8 +96,8 @@ def test_a_program_restores_an_optimizers_state_with_its_bridge(tmp_path: Path) 
     for _ in range(3):  # in the middle of an accumulation
         step(first)
     step(second)
-    path = wl.train.Checkpoint(state=first).save(str(tmp_path / "mine"))
-    wl.train.Checkpoint(state=second).restore(path).assert_consumed()
+    path = rw.train.Checkpoint(state=first).save(str(tmp_path / "mine"))
+    rw.train.Checkpoint(state=second).restore(path).assert_consumed()
     for state in (first, second):
         step(state)
     assert int(second.opt_state.gradient_step) == 2
@@ -117,8 +117,8 @@ def test_an_optimizer_whose_state_cannot_be_told_trains_and_says_so(
             return super().step(closure)
 
     parameter = torch.nn.Parameter(torch.zeros(2))
-    optimizer = wl.training.torch.DistributedOptimizer(
-        Odd([parameter], 0.1), wl.distribute.ParameterServerStrategy()
+    optimizer = rw.training.torch.DistributedOptimizer(
+        Odd([parameter], 0.1), rw.distribute.ParameterServerStrategy()
     )
     losses = quadratic(torch, optimizer, parameter, 3)
     assert losses[2] < losses[0]
@@ -145,7 +145,7 @@ class Copies:
 def test_an_optimizer_without_capturable_has_a_state_on_a_machine_with_cuda() -> None:
     """There ``step`` of a copied optimizer asks its groups for ``capturable``, which some lack."""
     torch = pytest.importorskip("torch")
-    from windlass.training.torch_bridge.state import TorchState
+    from ropewalk.training.torch_bridge.state import TorchState
 
     class OnCuda(torch.optim.Adafactor):  # type: ignore[misc, name-defined]
         """As torch checks it before a step on CUDA."""
@@ -162,7 +162,7 @@ def test_an_optimizer_without_capturable_has_a_state_on_a_machine_with_cuda() ->
 
 def test_gradients_of_a_device_are_copied_into_kept_buffers_and_waited_for_once() -> None:
     torch = pytest.importorskip("torch")
-    from windlass.training.torch_bridge.tensors import HostCopies
+    from ropewalk.training.torch_bridge.tensors import HostCopies
 
     seam = Copies(torch)
     copies = HostCopies(seam.on_host, seam.allocate, seam.synchronize)
@@ -200,8 +200,8 @@ def test_a_gpus_parameters_train_as_the_hosts() -> None:
     found = []
     for device in ("cpu", "cuda"):
         parameter = torch.nn.Parameter(torch.zeros(1000, device=device))
-        optimizer = wl.training.torch.DistributedOptimizer(
-            torch.optim.Adam([parameter], 0.1), wl.distribute.ParameterServerStrategy()
+        optimizer = rw.training.torch.DistributedOptimizer(
+            torch.optim.Adam([parameter], 0.1), rw.distribute.ParameterServerStrategy()
         )
         found.append(quadratic(torch, optimizer, parameter, 5))
         assert parameter.device.type == device
@@ -210,7 +210,7 @@ def test_a_gpus_parameters_train_as_the_hosts() -> None:
 
 def test_copies_of_all_gradients_start_before_the_first_is_waited_for() -> None:
     pytest.importorskip("jax")
-    from windlass.training.jax_bridge.arrays import start_copies
+    from ropewalk.training.jax_bridge.arrays import start_copies
 
     done: list[str] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 pytestmark = [
     pytest.mark.bridges,
@@ -20,19 +20,19 @@ Y = X.sum(1, keepdims=True)
 
 def in_a_job(program: Callable[[Any], Any]) -> Any:
     """What the program returns on the chief of a job with a ps of its own."""
-    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
-        found = cluster.run(lambda: program(wl.distribute.ParameterServerStrategy()))
+    with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
+        found = cluster.run(lambda: program(rw.distribute.ParameterServerStrategy()))
     return next(iter(found.values()))
 
 
 def alone(program: Callable[[Any], Any]) -> Any:
     """What the program returns where no other process has the variables."""
-    return program(wl.distribute.ParameterServerStrategy())
+    return program(rw.distribute.ParameterServerStrategy())
 
 
 def in_sync(program: Callable[[Any], Any]) -> Any:
     """What the program returns under a strategy in sync."""
-    return program(wl.distribute.MultiWorkerMirroredStrategy())
+    return program(rw.distribute.MultiWorkerMirroredStrategy())
 
 
 everywhere = pytest.mark.parametrize("run", [in_a_job, alone, in_sync])
@@ -42,12 +42,12 @@ everywhere = pytest.mark.parametrize("run", [in_a_job, alone, in_sync])
 @pytest.mark.parametrize("ends", [False, True], ids=["goes-on", "ends"])
 def test_that_of_pytorch(run: Any, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setenv("WINDLASS_NONFINITE_LIMIT", "1" if ends else "10")
+    monkeypatch.setenv("ROPEWALK_NONFINITE_LIMIT", "1" if ends else "10")
 
     def program(strategy: Any) -> tuple[Any, Any]:
         parameter = torch.nn.Parameter(torch.arange(3.0))
         inner = torch.optim.Adam([parameter], 0.1)
-        optimizer = wl.training.torch.DistributedOptimizer(inner, strategy, deltas="always")
+        optimizer = rw.training.torch.DistributedOptimizer(inner, strategy, deltas="always")
 
         def step(factor: float) -> dict[str, Any]:
             parameter.grad = torch.full((3,), factor)
@@ -56,7 +56,7 @@ def test_that_of_pytorch(run: Any, ends: bool, monkeypatch: pytest.MonkeyPatch) 
 
         before = step(1.0)
         if ends:
-            with pytest.raises(wl.errors.NonFiniteGradientError):
+            with pytest.raises(rw.errors.NonFiniteGradientError):
                 step(np.nan)
         else:
             step(np.nan)
@@ -75,7 +75,7 @@ def test_that_of_optax(run: Any) -> None:
 
     def program(strategy: Any) -> tuple[Any, Any]:
         start = {"w": np.arange(3, dtype=np.float32)}
-        state = wl.training.jax.TrainState(start, optax.adam(0.1), strategy, deltas="always")
+        state = rw.training.jax.TrainState(start, optax.adam(0.1), strategy, deltas="always")
         state.apply_gradients({"w": np.ones(3, np.float32)})
         before = state.opt_state
         state.apply_gradients({"w": np.full(3, np.nan, np.float32)})
@@ -108,7 +108,7 @@ def compiled(keras: Any, optimizer: Any) -> Any:
 def test_that_of_keras(run: Any, keras: Any) -> None:
     def program(strategy: Any) -> None:
         model = compiled(keras, keras.optimizers.Adam(0.1))
-        wl.training.keras.distribute(model, strategy, deltas="always")
+        rw.training.keras.distribute(model, strategy, deltas="always")
         model.train_on_batch(X, Y)
         before = [np.array(v) for v in (*model.weights, *model.optimizer.variables)]
         model.train_on_batch(X * np.nan, Y)

@@ -15,11 +15,11 @@ import fsspec
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled, wait_until
-from windlass.core.errors import ConfigurationError, StorageError
-from windlass.telemetry.event_files import EventWriter, encoding, event_of
+from ropewalk.core.errors import ConfigurationError, StorageError
+from ropewalk.telemetry.event_files import EventWriter, encoding, event_of
 
 pytest.importorskip("tensorboardX")
 pytestmark = pytest.mark.bridges
@@ -49,29 +49,29 @@ ARRAYS: list[Any] = [
     pytest.param(lambda: np.float16(0.5), id="numpy"),
     pytest.param(jax_array, id="jax"),
     pytest.param(torch_tensor, id="torch"),
-    pytest.param(lambda: wl.Variable(0.5, name="half"), id="variable"),
+    pytest.param(lambda: rw.Variable(0.5, name="half"), id="variable"),
 ]
 
 
 @pytest.mark.parametrize("make", ARRAYS)
 def test_arrays_of_any_framework_are_scalars(make: Callable[[], Any], tmp_path: Path) -> None:
-    writer = wl.summary.create_file_writer(str(tmp_path))
+    writer = rw.summary.create_file_writer(str(tmp_path))
     with writer.as_default(step=3):
-        assert wl.summary.scalar("loss", make())
+        assert rw.summary.scalar("loss", make())
     writer.close()
     assert points(tmp_path, "loss") == [(3, 0.5)]
 
 
 def test_tensorboard_reads_every_kind(tmp_path: Path) -> None:
-    writer = wl.summary.create_file_writer(str(tmp_path / "new" / "run"), filename_suffix=".mine")
+    writer = rw.summary.create_file_writer(str(tmp_path / "new" / "run"), filename_suffix=".mine")
     with writer.as_default(step=1):
-        wl.summary.histogram("weights", np.array([1.0, 2.0, 2.0, np.nan, np.inf]), buckets=4)
-        assert not wl.summary.histogram("nothing", np.array([np.nan]))
-        wl.summary.image("digits", np.zeros((2, 8, 8, 1)), max_outputs=1)
-        wl.summary.image("photo", np.full((1, 4, 6, 3), 255, np.uint8))
-        wl.summary.text("notes", ["# Title", "a paragraph"])
-        wl.summary.hparams({"rate": np.float32(0.1), "layers": 2, "relu": True, "kind": "mlp"})
-        wl.summary.flush()
+        rw.summary.histogram("weights", np.array([1.0, 2.0, 2.0, np.nan, np.inf]), buckets=4)
+        assert not rw.summary.histogram("nothing", np.array([np.nan]))
+        rw.summary.image("digits", np.zeros((2, 8, 8, 1)), max_outputs=1)
+        rw.summary.image("photo", np.full((1, 4, 6, 3), 255, np.uint8))
+        rw.summary.text("notes", ["# Title", "a paragraph"])
+        rw.summary.hparams({"rate": np.float32(0.1), "layers": 2, "relu": True, "kind": "mlp"})
+        rw.summary.flush()
     found = read(tmp_path / "new" / "run")
     (weights,) = found.Histograms("weights")
     assert weights.histogram_value.num == 3
@@ -108,12 +108,12 @@ def test_on_an_object_store_every_flush_is_a_part() -> None:
 
 def test_a_folder_that_cannot_be_written_is_an_error_at_the_first_summary(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    writer = wl.summary.create_file_writer(str(tmp_path / "file" / "run"))
+    writer = rw.summary.create_file_writer(str(tmp_path / "file" / "run"))
     with writer.as_default(step=1), pytest.raises(StorageError, match="event files cannot be writ"):
-        wl.summary.scalar("loss", 1.0)
-    writer = wl.summary.create_file_writer("nosuch://bucket/run")
+        rw.summary.scalar("loss", 1.0)
+    writer = rw.summary.create_file_writer("nosuch://bucket/run")
     with writer.as_default(step=1), pytest.raises(ConfigurationError, match="nosuch"):
-        wl.summary.scalar("loss", 1.0)
+        rw.summary.scalar("loss", 1.0)
 
 
 class Stuck:
@@ -140,7 +140,7 @@ class Stuck:
 def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from windlass.telemetry.event_files import writer as module
+    from ropewalk.telemetry.event_files import writer as module
 
     stuck = Stuck()
     monkeypatch.setattr(module, "open_event_file", lambda *_: stuck)
@@ -157,7 +157,7 @@ def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
 def test_a_disk_that_fails_is_told_of_and_ends_no_program(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from windlass.telemetry.event_files import writer as module
+    from ropewalk.telemetry.event_files import writer as module
 
     stuck = Stuck()
     stuck.error = OSError(28, "No space left on device")
@@ -175,21 +175,21 @@ def test_a_disk_that_fails_is_told_of_and_ends_no_program(
 
 PROGRAM = """\
 import numpy as np, sys
-import windlass as wl
+import ropewalk as rw
 
-if wl.training.is_evaluator():
-    wl.training.SidecarEvaluator(lambda values: {"loss": float(values["w"][0])}).start()
+if rw.training.is_evaluator():
+    rw.training.SidecarEvaluator(lambda values: {"loss": float(values["w"][0])}).start()
     sys.exit()
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(1000, np.float32), name="w")
-optimizer = wl.optimizers.SGD(0.1)
-writer = wl.summary.create_file_writer("mine")
+    w = rw.Variable(np.zeros(1000, np.float32), name="w")
+optimizer = rw.optimizers.SGD(0.1)
+writer = rw.summary.create_file_writer("mine")
 with writer.as_default(step=strategy):
     while strategy.global_step < 300:
         strategy.run(lambda: optimizer.apply_gradients([(np.ones(1000, np.float32), w)]))
-        wl.training.report(loss=0.25, total_steps=300)
-        assert wl.summary.scalar("value", 1.0) == strategy.is_chief
+        rw.training.report(loss=0.25, total_steps=300)
+        assert rw.summary.scalar("value", 1.0) == strategy.is_chief
 """
 
 
@@ -197,7 +197,7 @@ def test_a_job_writes_its_own_numbers_and_tensorboard_serves_them(tmp_path: Path
     (tmp_path / "train.py").write_text(PROGRAM)
     command = ["local", "--plain", "--workers", "1", "--evaluator", "--tensorboard"]
     code, output, errors = processes.run(
-        [*processes.WINDLASS, *command, "--model-dir", "model", "train.py"],
+        [*processes.ROPEWALK, *command, "--model-dir", "model", "train.py"],
         timeout_s=scaled(150),
         cwd=tmp_path,
     )
@@ -214,14 +214,14 @@ def test_a_job_writes_its_own_numbers_and_tensorboard_serves_them(tmp_path: Path
     assert step >= 300
     assert value == pytest.approx(-0.1 * step, rel=1e-3)
     assert len(os.listdir(tmp_path / "mine")) == 1  # the chief's
-    assert "its numbers: windlass tensorboard model" in output
+    assert "its numbers: ropewalk tensorboard model" in output
     _serves(tmp_path / "model", ["tensorboard/eval", "tensorboard/job"])
 
 
 def _serves(folder: Path, runs: list[str]) -> None:
-    """``windlass tensorboard`` shows these runs, on loopback."""
+    """``ropewalk tensorboard`` shows these runs, on loopback."""
     process = subprocess.Popen(
-        [*processes.WINDLASS, "tensorboard", str(folder), "--port", "0", "--load_fast=false"],
+        [*processes.ROPEWALK, "tensorboard", str(folder), "--port", "0", "--load_fast=false"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -251,9 +251,9 @@ def _serves(folder: Path, runs: list[str]) -> None:
 def test_what_was_recorded_is_in_the_file_when_the_program_fails(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(
-        "import windlass as wl\n"
-        "wl.summary.create_file_writer('run', flush_millis=3600_000).set_as_default(step=1)\n"
-        "wl.summary.scalar('loss', 0.5)\n"
+        "import ropewalk as rw\n"
+        "rw.summary.create_file_writer('run', flush_millis=3600_000).set_as_default(step=1)\n"
+        "rw.summary.scalar('loss', 0.5)\n"
         "raise ValueError('on purpose')\n"
     )
     code, _, errors = processes.run([sys.executable, program], timeout_s=scaled(150), cwd=tmp_path)

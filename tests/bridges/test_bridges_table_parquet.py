@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.bridges
 
-emb = wl.embedding
+emb = rw.embedding
 TABLE = emb.TableConfig("t", 3)
 KEYS = np.array([2**63 - 1, -5, 0, 12], np.int64)
 VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -40,8 +40,8 @@ def test_files_of_others_with_lists_of_any_kind_are_read(tmp_path: Path) -> None
     emb.export_table(checkpoint, "t", tmp_path / "rows.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "rows.npy")["value"], VALUES)
     parquet.write_table(arrow.table({"key": KEYS, "value": [[1.0], [], [1.0], [2.0, 3.0]]}), path)
-    with pytest.raises(wl.errors.WindlassError, match=r"different lengths|1 elements"):
+    with pytest.raises(rw.errors.RopewalkError, match=r"different lengths|1 elements"):
         emb.import_tables(str(tmp_path / "other"), {TABLE: path})
     parquet.write_table(arrow.table({"id": KEYS}), path)
-    with pytest.raises(wl.errors.CheckpointError, match="needs key and value"):
+    with pytest.raises(rw.errors.CheckpointError, match="needs key and value"):
         emb.import_tables(str(tmp_path / "other"), {TABLE: path})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.resumed import resumed
 from helpers.sharded import through_a_session
 
@@ -32,8 +32,8 @@ def net() -> Any:
 
 
 def wrap(make: Make, module: Any, strategy: Any = None, **more: Any) -> Any:
-    strategy = strategy if strategy is not None else wl.distribute.ParameterServerStrategy()
-    return wl.training.torch.DistributedOptimizer(
+    strategy = strategy if strategy is not None else rw.distribute.ParameterServerStrategy()
+    return rw.training.torch.DistributedOptimizer(
         make(module.parameters()), strategy, module=module, **more
     )
 
@@ -95,7 +95,7 @@ def test_any_other_runs_on_the_worker_with_the_same_curve(make: Make) -> None:
     np.testing.assert_allclose(
         losses(shared, optimizer, 50), losses(alone, make(alone.parameters()), 50), rtol=1e-5
     )
-    with pytest.raises(wl.errors.ConfigurationError, match="deltas are forbidden"):
+    with pytest.raises(rw.errors.ConfigurationError, match="deltas are forbidden"):
         wrap(make, net(), deltas="forbid")
 
 
@@ -105,7 +105,7 @@ def adam(parameters: Any) -> Any:
 
 def test_two_workers_begin_with_the_chiefs_values_and_learn_together() -> None:
     def program() -> tuple[float, float, float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         module = net()
         if not strategy.is_chief:
             with torch.no_grad():
@@ -118,7 +118,7 @@ def test_two_workers_begin_with_the_chiefs_values_and_learn_together() -> None:
         last = float((module(torch.from_numpy(X)) - torch.from_numpy(Y)).square().mean().detach())
         return first, found[0], last
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         results = list(cluster.run(program).values())
     assert all(first < 1 for first, _, _ in results)
     assert results[0][2] == results[1][2] < 0.7 * max(result[1] for result in results)
@@ -128,7 +128,7 @@ def test_deltas_of_two_workers_are_all_there() -> None:
     """Rates of 1 and gradients of known sizes: what both moved is the sum of their steps."""
 
     def program() -> list[float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         module = torch.nn.Linear(3, 1, bias=False)
         torch.nn.init.zeros_(module.weight)
         optimizer = wrap(lambda p: torch.optim.SGD(p, 1.0), module, strategy, deltas="always")
@@ -140,7 +140,7 @@ def test_deltas_of_two_workers_are_all_there() -> None:
         values: list[float] = module.weight.detach().flatten().tolist()
         return values
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         assert list(cluster.run(program).values()) == [[-75.0] * 3] * 2
 
 
@@ -171,13 +171,13 @@ def test_weight_decay_and_sparse_gradients_are_refused_together() -> None:
     module = torch.nn.Embedding(10, 2, sparse=True)
     optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1, weight_decay=0.1), module)
     module(torch.tensor([1])).sum().backward()
-    with pytest.raises(wl.errors.ConfigurationError, match="'weight' has a sparse gradient"):
+    with pytest.raises(rw.errors.ConfigurationError, match="'weight' has a sparse gradient"):
         optimizer.step()
 
 
 def test_rows_of_a_gradient_become_a_sparse_tensor_again() -> None:
     """As an optimizer of the worker's own gets them, reduced between workers in sync."""
-    from windlass.training.torch_bridge.tensors import from_gradient, to_gradient
+    from ropewalk.training.torch_bridge.tensors import from_gradient, to_gradient
 
     module = torch.nn.Embedding(10, 2, sparse=True)
     module(torch.tensor([[1, 4, 1]])).square().sum().backward()
@@ -240,8 +240,8 @@ def test_a_scheduler_of_an_optimizer_that_was_wrapped_later_does_not_warn() -> N
     module = net()
     inner = torch.optim.RMSprop(module.parameters(), 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(inner, 1)
-    strategy = wl.distribute.ParameterServerStrategy()
-    optimizer = wl.training.torch.DistributedOptimizer(inner, strategy, module=module)
+    strategy = rw.distribute.ParameterServerStrategy()
+    optimizer = rw.training.torch.DistributedOptimizer(inner, strategy, module=module)
     module(torch.from_numpy(X)).sum().backward()
     optimizer.step()
     with warnings.catch_warnings():
@@ -305,10 +305,10 @@ def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.Monk
 
 def test_a_module_shows_what_all_have_learned_with_its_buffers() -> None:
     def program() -> tuple[list[float], int, bool]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
         optimizer = wrap(adam, module, strategy)
-        model = wl.training.torch.DistributedModule(module, optimizer)
+        model = rw.training.torch.DistributedModule(module, optimizer)
         for _ in range(5 if strategy.is_chief else 2):
             optimizer.zero_grad()
             model(torch.from_numpy(X)).square().mean().backward()
@@ -319,17 +319,17 @@ def test_a_module_shows_what_all_have_learned_with_its_buffers() -> None:
         same = list(state) == list(module.state_dict())
         return state["1.running_mean"].tolist(), int(state["1.num_batches_tracked"]), same
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         first, second = cluster.run(program).values()
     assert first == second
     assert first[1:] == (7, True)
 
 
 def test_what_a_module_loads_all_workers_get() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     module = net()
     optimizer = wrap(adam, module, strategy)
-    model = wl.training.torch.DistributedModule(module, optimizer)
+    model = rw.training.torch.DistributedModule(module, optimizer)
     values = {name: torch.full_like(value, 0.25) for name, value in module.state_dict().items()}
     model.load_state_dict(values)
     assert float(optimizer.store.pull(["0.weight"])["0.weight"].max()) == 0.25
@@ -345,7 +345,7 @@ def test_an_optimizers_state_goes_out_and_in_where_it_is() -> None:
     served = wrap(adam, net())
     assert served.state_dict()["state"] == {}
     served.load_state_dict(served.state_dict())
-    with pytest.raises(wl.errors.ConfigurationError, match='deltas="always"'):
+    with pytest.raises(rw.errors.ConfigurationError, match='deltas="always"'):
         served.load_state_dict(other.state_dict())
 
 
@@ -435,7 +435,7 @@ def test_a_ruined_step_alone_leaves_the_averages_of_batch_norm() -> None:
 
 def test_torchs_sampler_gives_each_worker_its_part() -> None:
     def program() -> list[int]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         data = torch.utils.data.TensorDataset(torch.arange(8))
         sampler = torch.utils.data.DistributedSampler(
             data,
@@ -445,7 +445,7 @@ def test_torchs_sampler_gives_each_worker_its_part() -> None:
         batches = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
         return [int(each) for (batch,) in batches for each in batch]
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         parts = list(cluster.run(program).values())
     assert sorted(parts[0] + parts[1]) == list(range(8))
 
@@ -464,7 +464,7 @@ def test_a_run_of_pytorch_alone_goes_on_under_servers_with_its_optimizers_state(
     alone = net()
     own = make(alone.parameters())
     losses(alone, own, 30)
-    path = wl.training.torch.write_checkpoint(str(tmp_path), alone, own)
+    path = rw.training.torch.write_checkpoint(str(tmp_path), alone, own)
     assert Path(path).parent == tmp_path
     shared = net()  # of other values; the checkpoint's count
     optimizer = wrap(make, shared, resumed(tmp_path), deltas="forbid")
@@ -476,8 +476,8 @@ def test_a_run_of_pytorch_alone_goes_on_under_servers_with_its_optimizers_state(
 def test_a_state_without_a_counterpart_is_not_written(tmp_path: Path) -> None:
     module = net()
     for make, said in ((LEFT["amsgrad"], "keeps the maximum"), (SERVED["nadam"], "its own form")):
-        with pytest.raises(wl.errors.ConfigurationError, match=said):
-            wl.training.torch.write_checkpoint(str(tmp_path), module, make(module.parameters()))
+        with pytest.raises(rw.errors.ConfigurationError, match=said):
+            rw.training.torch.write_checkpoint(str(tmp_path), module, make(module.parameters()))
     assert not list(tmp_path.iterdir())
 
 
@@ -513,40 +513,40 @@ def test_values_are_those_of_an_optimizer_that_replaces_memory() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    strategy = wl.distribute.ParameterServerStrategy
-    wrapped = wl.training.torch.DistributedOptimizer
+    strategy = rw.distribute.ParameterServerStrategy
+    wrapped = rw.training.torch.DistributedOptimizer
     with pytest.raises(ValueError, match="not one of the module's"):
         wrapped(adam(net().parameters()), strategy(), module=net())
-    with pytest.raises(wl.errors.ConfigurationError, match="SGD of the inner loop as it is"):
+    with pytest.raises(rw.errors.ConfigurationError, match="SGD of the inner loop as it is"):
         wrapped(torch.optim.SGD(net().parameters(), 0.1, differentiable=True), strategy())
     lazy = torch.nn.LazyLinear(3)
-    with pytest.raises(wl.errors.ConfigurationError, match="run one batch through the module"):
+    with pytest.raises(rw.errors.ConfigurationError, match="run one batch through the module"):
         wrapped(adam(lazy.parameters()), strategy())
     stepped = net()
     used = adam(stepped.parameters())
     losses(stepped, used, 1)
-    with pytest.raises(wl.errors.ConfigurationError, match="has a state already"):
+    with pytest.raises(rw.errors.ConfigurationError, match="has a state already"):
         wrapped(used, strategy())
     of_servers = adam(net().parameters())
     for shared in (wrapped(of_servers, strategy()), of_servers):
-        with pytest.raises(wl.errors.ConfigurationError, match="is shared already"):
+        with pytest.raises(rw.errors.ConfigurationError, match="is shared already"):
             wrapped(shared, strategy())
     optimizer = wrap(adam, net())
-    with pytest.raises(wl.errors.ConfigurationError, match="no further parameters"):
+    with pytest.raises(rw.errors.ConfigurationError, match="no further parameters"):
         optimizer.add_param_group({"params": []})
     optimizer.param_groups[0]["amsgrad"] = True
-    with pytest.raises(wl.errors.ConfigurationError, match="parameter group 0 was changed"):
+    with pytest.raises(rw.errors.ConfigurationError, match="parameter group 0 was changed"):
         optimizer.step()
     fewer = wrap(adam, net())
     fewer.param_groups[0]["params"].pop()
-    with pytest.raises(wl.errors.ConfigurationError, match=r"had 4 parameters.*and has 3 now"):
+    with pytest.raises(rw.errors.ConfigurationError, match=r"had 4 parameters.*and has 3 now"):
         fewer.step()
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        with pytest.raises(wl.errors.ConfigurationError, match="2 replicas in this process"):
-            wrap(adam, net(), wl.distribute.MirroredStrategy())
+        with pytest.raises(rw.errors.ConfigurationError, match="2 replicas in this process"):
+            wrap(adam, net(), rw.distribute.MirroredStrategy())
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 @pytest.mark.parametrize("make", [adam, torch.optim.RMSprop], ids=["on the servers", "here"])
@@ -561,17 +561,17 @@ def test_a_loss_of_nan_changes_nothing_and_ends_the_program_in_the_end(make: Any
             optimizer.step()
             optimizer.zero_grad()
 
-    with pytest.raises(wl.errors.NonFiniteGradientError, match="diverged"):
+    with pytest.raises(rw.errors.NonFiniteGradientError, match="diverged"):
         diverge()
     torch.testing.assert_close(module[0].weight.detach(), start)
 
 
 def test_parameters_without_a_module_have_numbers_or_the_names_torch_was_given() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    named = wl.training.torch.DistributedOptimizer(
+    strategy = rw.distribute.ParameterServerStrategy()
+    named = rw.training.torch.DistributedOptimizer(
         torch.optim.SGD(net().named_parameters(), 0.1), strategy, name="a"
     )
-    numbered = wl.training.torch.DistributedOptimizer(adam(net().parameters()), strategy, name="b")
+    numbered = rw.training.torch.DistributedOptimizer(adam(net().parameters()), strategy, name="b")
     assert set(named.store.names) == {"a/0.weight", "a/0.bias", "a/2.weight", "a/2.bias"}
     assert set(numbered.store.names) == {f"b/parameter_{i}" for i in range(4)}
 
@@ -586,9 +586,9 @@ def test_moments_of_half_precision_are_told_to_be_others(
     ]
     for make, deltas, tells in cases:
         module = torch.nn.Linear(3, 1).to(torch.bfloat16)
-        wl.training.torch.DistributedOptimizer(
+        rw.training.torch.DistributedOptimizer(
             make(module.parameters(), 1e-2),
-            wl.distribute.ParameterServerStrategy(),
+            rw.distribute.ParameterServerStrategy(),
             module=module,
             deltas=deltas,
         )
@@ -602,14 +602,14 @@ def test_rounded_deltas_of_half_precision_are_told_of_on_a_cluster(
 ) -> None:
     def program() -> None:
         module = torch.nn.Linear(3, 1).half()
-        wl.training.torch.DistributedOptimizer(
+        rw.training.torch.DistributedOptimizer(
             torch.optim.SGD(module.parameters(), 1e-2),
-            wl.distribute.ParameterServerStrategy(),
+            rw.distribute.ParameterServerStrategy(),
             module=module,
             deltas="always",
         )
 
-    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
         cluster.run(program)
     told = [each.getMessage() for each in caplog.records if "rounded to" in each.getMessage()]
     assert len(told) == 1

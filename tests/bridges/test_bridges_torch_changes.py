@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 
 torch = pytest.importorskip("torch")
@@ -69,13 +69,13 @@ def assert_trained_as_alone(found: list[Any], steps: int, change: Change) -> Non
 def test_what_a_program_does_to_parameters_counts_under_servers(change: Change) -> None:
     def program() -> list[Any]:
         module = net()
-        optimizer = wl.training.torch.DistributedOptimizer(
-            adam(module.parameters()), wl.distribute.ParameterServerStrategy(), module=module
+        optimizer = rw.training.torch.DistributedOptimizer(
+            adam(module.parameters()), rw.distribute.ParameterServerStrategy(), module=module
         )
         train(module, optimizer, 30, change)
         return values(module)
 
-    with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=2) as cluster:
         found = next(iter(cluster.run(program).values()))
     assert_trained_as_alone(found, 30, change)
 
@@ -114,14 +114,14 @@ def test_a_program_trains_several_models_and_a_model_by_several_optimizers(
     of: Callable[..., list[Any]],
 ) -> None:
     def program() -> list[Any]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
 
         def wrap(optimizer: Any, module: Any) -> Any:
-            return wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+            return rw.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
 
         return of(wrap)
 
-    with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=2) as cluster:
         served = next(iter(cluster.run(program).values()))
     expected = of(lambda optimizer, module: optimizer)
     for found in (served, program()):
@@ -138,9 +138,9 @@ def test_what_a_program_does_to_parameters_without_a_gradient_counts(deltas: Any
 
     def program() -> list[Any]:
         module = net()
-        optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer = rw.training.torch.DistributedOptimizer(
             adam(module.parameters()),
-            wl.distribute.ParameterServerStrategy(),
+            rw.distribute.ParameterServerStrategy(),
             module=module,
             deltas=deltas,
         )
@@ -148,7 +148,7 @@ def test_what_a_program_does_to_parameters_without_a_gradient_counts(deltas: Any
         optimizer.refresh()
         return values(module)
 
-    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
         found = next(iter(cluster.run(program).values()))
     assert_trained_as_alone(found, 20, shrink)
 
@@ -156,11 +156,11 @@ def test_what_a_program_does_to_parameters_without_a_gradient_counts(deltas: Any
 IN_SYNC = """
 import sys
 sys.path[:0] = {path}
-import windlass as wl
+import ropewalk as rw
 from test_bridges_torch_changes import adam, clamp, net, train, values
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 module = net()
-optimizer = wl.training.torch.DistributedOptimizer(
+optimizer = rw.training.torch.DistributedOptimizer(
     adam(module.parameters()), strategy, module=module
 )
 train(module, optimizer, 30, clamp)
@@ -184,31 +184,31 @@ def test_what_all_workers_in_sync_do_to_parameters_counts(tmp_path: Path) -> Non
 def test_clamping_on_asynchronous_workers_says_what_to_write_and_that_works() -> None:
     def program(deltas: Any) -> float:
         module = net()
-        optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer = rw.training.torch.DistributedOptimizer(
             adam(module.parameters()),
-            wl.distribute.ParameterServerStrategy(),
+            rw.distribute.ParameterServerStrategy(),
             module=module,
             deltas=deltas,
         )
         train(module, optimizer, 10, clamp)
         return max(float(abs(value).max()) for value in values(module))
 
-    refused = pytest.raises(wl.errors.ConfigurationError, match='deltas="always"')
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster, refused:
+    refused = pytest.raises(rw.errors.ConfigurationError, match='deltas="always"')
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster, refused:
         cluster.run(lambda: program("allow"))
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         assert max(cluster.run(lambda: program("always")).values()) <= 0.1001
 
 
 def test_a_table_that_forward_scales_is_refused_with_several_workers() -> None:
     def program() -> None:
         table = torch.nn.Embedding(10, 4, max_norm=1.0)
-        strategy = wl.distribute.ParameterServerStrategy()
-        wl.training.torch.DistributedOptimizer(adam(table.parameters()), strategy, module=table)
+        strategy = rw.distribute.ParameterServerStrategy()
+        rw.training.torch.DistributedOptimizer(adam(table.parameters()), strategy, module=table)
 
     program()
-    refused = pytest.raises(wl.errors.ConfigurationError, match="renorm")
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster, refused:
+    refused = pytest.raises(rw.errors.ConfigurationError, match="renorm")
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster, refused:
         cluster.run(program)
 
 
@@ -219,8 +219,8 @@ def test_hooks_that_an_optimizer_had_before_are_called_once_a_step() -> None:
         inner = make(module.parameters())
         inner.register_step_pre_hook(lambda *_, called=called: called.append("before"))
         inner.register_step_post_hook(lambda *_, called=called: called.append("after"))
-        optimizer = wl.training.torch.DistributedOptimizer(
-            inner, wl.distribute.ParameterServerStrategy(), module=module
+        optimizer = rw.training.torch.DistributedOptimizer(
+            inner, rw.distribute.ParameterServerStrategy(), module=module
         )
         train(module, optimizer, 2)
         assert called == ["before", "after"] * 2, make
@@ -229,9 +229,9 @@ def test_hooks_that_an_optimizer_had_before_are_called_once_a_step() -> None:
 def test_a_state_that_servers_have_is_not_brought_back_in_silence() -> None:
     def wrapped(make: Any = adam, **options: Any) -> tuple[Any, Any]:
         module = net()
-        return module, wl.training.torch.DistributedOptimizer(
+        return module, rw.training.torch.DistributedOptimizer(
             make(module.parameters()),
-            wl.distribute.ParameterServerStrategy(),
+            rw.distribute.ParameterServerStrategy(),
             module=module,
             **options,
         )
@@ -244,10 +244,10 @@ def test_a_state_that_servers_have_is_not_brought_back_in_silence() -> None:
     optimizer.load_state_dict(now)  # nothing has happened since
     train(module, optimizer, 1)
     for other in (first, now):
-        with pytest.raises(wl.errors.ConfigurationError, match='deltas="always"'):
+        with pytest.raises(rw.errors.ConfigurationError, match='deltas="always"'):
             optimizer.load_state_dict(other)
     for options in ({}, {"deltas": "always"}):
-        with pytest.raises(wl.errors.ConfigurationError, match="model_dir"):
+        with pytest.raises(rw.errors.ConfigurationError, match="model_dir"):
             wrapped(**options)[1].load_state_dict(now)  # of another run
     module, optimizer = wrapped(lambda p: torch.optim.SGD(p, 0.1))
     first = optimizer.state_dict()
@@ -259,23 +259,23 @@ def test_groups_of_another_optimizer_of_the_job_do_not_stand_for_its_moments() -
     """The job has made steps, as one that resumes has; but here its state is the first one's."""
 
     def program() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         modules = [net(), net()]
         first, second = (
-            wl.training.torch.DistributedOptimizer(
+            rw.training.torch.DistributedOptimizer(
                 adam(module.parameters()), strategy, module=module, name=name
             )
             for name, module in zip("ab", modules, strict=True)
         )
         train(modules[0], first, 3)
-        later = wl.training.torch.DistributedOptimizer(
+        later = rw.training.torch.DistributedOptimizer(
             adam(net().parameters()), strategy, name="later"
         )
         for other in (second, later):
-            with pytest.raises(wl.errors.ConfigurationError, match="of another optimizer"):
+            with pytest.raises(rw.errors.ConfigurationError, match="of another optimizer"):
                 other.load_state_dict(first.state_dict())
 
-    with wl.testing.LocalCluster(workers=0, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
         cluster.run(program)
 
 
@@ -285,8 +285,8 @@ def test_a_rate_that_is_a_tensor_may_be_changed_in_place() -> None:
         rate, module = torch.tensor(0.1), net()
         optimizer = torch.optim.SGD(module.parameters(), lr=rate)
         if is_shared:
-            optimizer = wl.training.torch.DistributedOptimizer(
-                optimizer, wl.distribute.ParameterServerStrategy(), module=module
+            optimizer = rw.training.torch.DistributedOptimizer(
+                optimizer, rw.distribute.ParameterServerStrategy(), module=module
             )
         for _ in range(10):
             train(module, optimizer, 1)
@@ -328,8 +328,8 @@ def test_an_optimizer_around_another_that_is_not_made_as_torchs_trains_as_alone(
         module = net()
         optimizer = kind(torch.optim.SGD(module.parameters(), 0.1, momentum=0.9))
         if is_shared:
-            optimizer = wl.training.torch.DistributedOptimizer(
-                optimizer, wl.distribute.ParameterServerStrategy(), module=module
+            optimizer = rw.training.torch.DistributedOptimizer(
+                optimizer, rw.distribute.ParameterServerStrategy(), module=module
             )
         train(module, optimizer, 10)
         found.append(values(module))
@@ -340,9 +340,9 @@ def test_an_optimizer_around_another_that_is_not_made_as_torchs_trains_as_alone(
 
 def test_complex_parameters_are_refused_before_the_first_step() -> None:
     parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
-    with pytest.raises(wl.errors.ConfigurationError, match="view_as_real"):
-        wl.training.torch.DistributedOptimizer(
-            torch.optim.Adam([parameter]), wl.distribute.ParameterServerStrategy()
+    with pytest.raises(rw.errors.ConfigurationError, match="view_as_real"):
+        rw.training.torch.DistributedOptimizer(
+            torch.optim.Adam([parameter]), rw.distribute.ParameterServerStrategy()
         )
 
 
@@ -350,8 +350,8 @@ def test_moments_that_servers_have_are_not_cleared_or_replaced_in_silence() -> N
     def wrapped(make: Any = adam, **options: Any) -> tuple[Any, Any, Any]:
         module = net()
         inner = make(module.parameters())
-        optimizer = wl.training.torch.DistributedOptimizer(
-            inner, wl.distribute.ParameterServerStrategy(), module=module, **options
+        optimizer = rw.training.torch.DistributedOptimizer(
+            inner, rw.distribute.ParameterServerStrategy(), module=module, **options
         )
         train(module, optimizer, 3)
         return module[0].weight, inner, optimizer
@@ -368,7 +368,7 @@ def test_moments_that_servers_have_are_not_cleared_or_replaced_in_silence() -> N
             lambda: setattr(optimizer, "state", collections.defaultdict(dict)),
         ]
         for act in acts:
-            with pytest.raises(wl.errors.ConfigurationError, match='deltas="always"'):
+            with pytest.raises(rw.errors.ConfigurationError, match='deltas="always"'):
                 act()
         assert len(optimizer.state[weight]) == 0
         optimizer.load_state_dict(optimizer.state_dict())
@@ -382,8 +382,8 @@ def test_moments_that_servers_have_are_not_cleared_or_replaced_in_silence() -> N
 
 def test_a_shared_optimizer_is_not_copied() -> None:
     module = net()
-    optimizer = wl.training.torch.DistributedOptimizer(
-        adam(module.parameters()), wl.distribute.ParameterServerStrategy(), module=module
+    optimizer = rw.training.torch.DistributedOptimizer(
+        adam(module.parameters()), rw.distribute.ParameterServerStrategy(), module=module
     )
-    with pytest.raises(wl.errors.ConfigurationError, match="cannot be copied"):
+    with pytest.raises(rw.errors.ConfigurationError, match="cannot be copied"):
         copy.deepcopy(optimizer)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.sharded import through_a_session
 from helpers.waiting import scaled
@@ -30,7 +30,7 @@ def plain(case: str) -> list[float]:
 
 
 @pytest.mark.parametrize("case", torch_closures.MAKE)
-@pytest.mark.parametrize("make", [through_a_session, wl.distribute.ParameterServerStrategy])
+@pytest.mark.parametrize("make", [through_a_session, rw.distribute.ParameterServerStrategy])
 def test_an_optimizer_with_a_closure_has_the_curve_it_has_alone(
     make: Callable[[], Any], case: str
 ) -> None:
@@ -43,7 +43,7 @@ def test_an_optimizer_with_a_closure_has_the_curve_it_has_alone(
 def test_workers_in_sync_search_along_the_line_of_the_whole_batch(tmp_path: Path) -> None:
     local = ["local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
     code, output, errors = processes.run(
-        [*processes.WINDLASS, *local, torch_closures.__file__],
+        [*processes.ROPEWALK, *local, torch_closures.__file__],
         timeout_s=scaled(120),
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -61,7 +61,7 @@ def test_steps_beside_step_are_an_error_that_says_what_to_write() -> None:
             """As many programs have it."""
 
     optimizer = InTwo(torch.nn.Linear(1, 1).parameters(), 0.1)
-    shared = wl.training.torch.DistributedOptimizer(optimizer)
+    shared = rw.training.torch.DistributedOptimizer(optimizer)
     with pytest.raises(AttributeError, match=r"which InTwo has.*step\(closure\)"):
         shared.first_step()
     with pytest.raises(AttributeError, match=r"no attribute 'second_step'$"):
@@ -69,12 +69,12 @@ def test_steps_beside_step_are_an_error_that_says_what_to_write() -> None:
 
 
 def test_a_closure_and_rows_of_a_collection_do_not_go_together() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    table = wl.embedding.TableConfig("t", dim=2, vocabulary_size=4)
-    features = [wl.embedding.FeatureConfig("f", table)]
-    rows = wl.training.torch.EmbeddingBagCollection(features, wl.optimizers.Adagrad(0.1), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    table = rw.embedding.TableConfig("t", dim=2, vocabulary_size=4)
+    features = [rw.embedding.FeatureConfig("f", table)]
+    rows = rw.training.torch.EmbeddingBagCollection(features, rw.optimizers.Adagrad(0.1), strategy)
     module = torch.nn.ModuleList([rows, torch.nn.Linear(2, 1)])
-    with pytest.raises(wl.errors.ConfigurationError, match="take another optimizer for a module"):
-        wl.training.torch.DistributedOptimizer(
+    with pytest.raises(rw.errors.ConfigurationError, match="take another optimizer for a module"):
+        rw.training.torch.DistributedOptimizer(
             torch.optim.LBFGS(module.parameters()), strategy, module=module
         )

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.bridges
 
-emb = wl.embedding
+emb = rw.embedding
 ROWS, DIM, EXAMPLES = 40, 4, 8
 LENGTHS = np.array([2, 0, 3, 1, 1, 2, 1, 2, 1, 1, 4, 1, 2, 1, 1, 1])  # of "a", then of "b"
 IDS = np.random.default_rng(0).integers(0, ROWS, LENGTHS.sum())
@@ -43,20 +43,20 @@ class Alone(torch.nn.Module):  # type: ignore[misc]
             ids = torch.from_numpy(IDS[start : start + lengths.sum()])
             parts.append(self.bag(ids, offsets))
             start += lengths.sum()
-        return wl.training.torch.KeyedTensor(dict(zip("ab", parts, strict=True)))
+        return rw.training.torch.KeyedTensor(dict(zip("ab", parts, strict=True)))
 
 
 def jagged() -> Any:
-    return wl.training.torch.KeyedJaggedTensor.from_lengths_sync(
+    return rw.training.torch.KeyedJaggedTensor.from_lengths_sync(
         ["a", "b"], torch.from_numpy(IDS), torch.from_numpy(LENGTHS)
     )
 
 
 def collection(strategy: Any, **table: Any) -> Any:
-    own: dict[str, Any] = {"initializer": wl.Initializer("ones"), "combiner": "sum"} | table
+    own: dict[str, Any] = {"initializer": rw.Initializer("ones"), "combiner": "sum"} | table
     shared = emb.TableConfig("t", DIM, **own)
     features = [emb.FeatureConfig("a", shared), emb.FeatureConfig("b", shared)]
-    return wl.training.torch.EmbeddingBagCollection(features, wl.optimizers.SGD(0.02), strategy)
+    return rw.training.torch.EmbeddingBagCollection(features, rw.optimizers.SGD(0.02), strategy)
 
 
 def loss_of(module: Any, features: Any) -> Any:
@@ -75,7 +75,7 @@ def curve(module: Any, optimizer: Any, steps: int = 20) -> list[float]:
 
 
 def wrapped(make: Any, net: Any, strategy: Any) -> Any:
-    return wl.training.torch.DistributedOptimizer(make(net.last.parameters()), strategy, module=net)
+    return rw.training.torch.DistributedOptimizer(make(net.last.parameters()), strategy, module=net)
 
 
 def sgd(parameters: Any) -> Any:
@@ -100,7 +100,7 @@ def test_the_curve_is_that_of_pytorchs_own_bags(make: Any, table: Any) -> None:
             for each in own:
                 each.step()
 
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     shared = Net(collection(strategy, **table))
     optimizer = wrapped(make, shared, strategy)
     assert len(list(shared.embeddings.parameters())) == 0
@@ -109,8 +109,8 @@ def test_the_curve_is_that_of_pytorchs_own_bags(make: Any, table: Any) -> None:
 
 
 def test_several_backward_passes_are_one_update_and_zero_grad_forgets_them() -> None:
-    rule = wl.optimizers.Adagrad(1.0, initial_accumulator_value=0.0, epsilon=0.0)
-    strategy = wl.distribute.ParameterServerStrategy()
+    rule = rw.optimizers.Adagrad(1.0, initial_accumulator_value=0.0, epsilon=0.0)
+    strategy = rw.distribute.ParameterServerStrategy()
     bags = collection(strategy, optimizer=rule)
     for _ in range(2):
         bags({"a": torch.tensor([7])})["a"].sum().backward()
@@ -126,11 +126,11 @@ def test_several_backward_passes_are_one_update_and_zero_grad_forgets_them() -> 
 
 
 def test_offsets_weights_and_sequences() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    table = emb.TableConfig("t", DIM, combiner="sum", initializer=wl.Initializer("ones"))
+    strategy = rw.distribute.ParameterServerStrategy()
+    table = emb.TableConfig("t", DIM, combiner="sum", initializer=rw.Initializer("ones"))
     features = [emb.FeatureConfig("a", table), emb.FeatureConfig("s", table, 3)]
-    bags = wl.training.torch.EmbeddingBagCollection(features, wl.optimizers.SGD(1.0), strategy)
-    keyed = wl.training.torch.KeyedJaggedTensor(
+    bags = rw.training.torch.EmbeddingBagCollection(features, rw.optimizers.SGD(1.0), strategy)
+    keyed = rw.training.torch.KeyedJaggedTensor(
         ["a", "s", "unknown"],
         torch.arange(9),
         torch.arange(9.0),
@@ -148,7 +148,7 @@ def test_offsets_weights_and_sequences() -> None:
 
 
 def test_a_grad_scaler_is_taken_out_and_a_skipped_step_trains_nothing() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     net = Net(collection(strategy))
     optimizer = wrapped(sgd, net, strategy)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -163,34 +163,34 @@ def test_a_grad_scaler_is_taken_out_and_a_skipped_step_trains_nothing() -> None:
     first = net(jagged()).detach().numpy()
     np.testing.assert_array_equal(step(float("inf")), first)
     after = step(1.0)
-    plain_strategy = wl.distribute.ParameterServerStrategy()
+    plain_strategy = rw.distribute.ParameterServerStrategy()
     plain = Net(collection(plain_strategy))
     curve(plain, wrapped(sgd, plain, plain_strategy), 1)
     np.testing.assert_allclose(after, plain(jagged()).detach().numpy(), rtol=1e-5)
     loss_of(net, jagged()).backward()
     scaler.scale(loss_of(net, jagged())).backward()
     scaler.unscale_(optimizer)
-    with pytest.raises(wl.errors.ConfigurationError, match="unscale_"):
+    with pytest.raises(rw.errors.ConfigurationError, match="unscale_"):
         scaler.step(optimizer)
 
 
 def test_gradients_that_no_step_applies_are_refused_in_the_end() -> None:
-    bags = collection(wl.distribute.ParameterServerStrategy())
+    bags = collection(rw.distribute.ParameterServerStrategy())
     ids = {"a": torch.tensor([1])}
     with torch.no_grad():
         assert not bags(ids)["a"].requires_grad
     for _ in range(1024):
         bags(ids)["a"].sum().backward()
     one_more = bags(ids)["a"].sum()
-    with pytest.raises(wl.errors.ConfigurationError, match="module=module"):
+    with pytest.raises(rw.errors.ConfigurationError, match="module=module"):
         one_more.backward()
 
 
 def test_tables_of_another_strategy_and_wrong_lengths_are_refused() -> None:
-    net = Net(collection(wl.distribute.ParameterServerStrategy()))
-    with pytest.raises(wl.errors.ConfigurationError, match="another strategy"):
-        wrapped(sgd, net, wl.distribute.ParameterServerStrategy())
-    keyed = wl.training.torch.KeyedJaggedTensor
+    net = Net(collection(rw.distribute.ParameterServerStrategy()))
+    with pytest.raises(rw.errors.ConfigurationError, match="another strategy"):
+        wrapped(sgd, net, rw.distribute.ParameterServerStrategy())
+    keyed = rw.training.torch.KeyedJaggedTensor
     with pytest.raises(ValueError, match="3 lengths for 2 keys"):
         keyed(["a", "b"], torch.arange(3), lengths=torch.tensor([1, 1, 1]))
     with pytest.raises(ValueError, match="3 ids and 2 weights"):
@@ -199,7 +199,7 @@ def test_tables_of_another_strategy_and_wrong_lengths_are_refused() -> None:
 
 def test_two_workers_train_one_table() -> None:
     def program() -> float:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         net = Net(collection(strategy))
         optimizer = wrapped(sgd, net, strategy)
         curve(net, optimizer, 15)
@@ -207,7 +207,7 @@ def test_two_workers_train_one_table() -> None:
         optimizer.refresh()
         return float(loss_of(net, jagged()).item())
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         chief, worker = cluster.run(program).values()
     assert chief == pytest.approx(worker, rel=1e-5)
     assert chief < 0.5
@@ -215,10 +215,10 @@ def test_two_workers_train_one_table() -> None:
 
 def test_rows_that_are_looked_up_ahead_train_the_same() -> None:
     def curve(count: int) -> list[float]:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         net = Net(collection(strategy))
         own = torch.optim.SGD(net.parameters(), 0.02)
-        optimizer = wl.training.torch.DistributedOptimizer(own, strategy, module=net)
+        optimizer = rw.training.torch.DistributedOptimizer(own, strategy, module=net)
         batches = [jagged() for _ in range(5)]
         found = []
         ahead = net.embeddings.look_ahead(batches, lambda batch: batch, count=count or 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 torch: Any = pytest.importorskip("torch")
 
@@ -64,8 +64,8 @@ def trained(
     parameter = torch.nn.Parameter(torch.from_numpy(random.normal(size=(ROWS, WIDTH))))
     optimizer = getattr(torch.optim, kind)([parameter], **options)
     if shared:
-        strategy = wl.distribute.ParameterServerStrategy()
-        optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy)
+        strategy = rw.distribute.ParameterServerStrategy()
+        optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     for _ in range(STEPS):
         if sparse:

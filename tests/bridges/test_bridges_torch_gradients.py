@@ -19,13 +19,13 @@ PROGRAM = """\
 import json, sys
 import numpy as np
 import torch
-import windlass as wl
+import ropewalk as rw
 
 rng = np.random.default_rng(0)
 X = torch.tensor(rng.normal(size=(64, 8)), dtype=torch.float32)
 Y = 5 * torch.sin(X.sum(1, keepdim=True))
 alone = len(sys.argv) < 2
-strategy = None if alone else wl.distribute.MultiWorkerMirroredStrategy()
+strategy = None if alone else rw.distribute.MultiWorkerMirroredStrategy()
 mine = slice(None) if alone else slice(strategy.extended.input_pipeline_id, None, 2)
 CASES = {
     "norm": (lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), {}),
@@ -43,7 +43,7 @@ def train(case, *, synchronize=True, clip=True, mean=True, steps=20):
     )
     optimizer = torch.optim.Adam(module.parameters(), 1e-2, **options)
     if not alone:
-        optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer = rw.training.torch.DistributedOptimizer(
             optimizer, strategy, module=module, name=f"{case} {mean} {synchronize}", mean=mean
         )
     scaler = torch.amp.GradScaler("cpu", enabled=case == "scaler")
@@ -73,7 +73,7 @@ print("found", json.dumps(found))
 REFUSED = """
 train("scaler", synchronize=False, clip=False, steps=2)
 layers = torch.nn.ModuleList([torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)])
-optimizer = wl.training.torch.DistributedOptimizer(
+optimizer = rw.training.torch.DistributedOptimizer(
     torch.optim.SGD(layers.parameters(), 0.1), strategy, module=layers, name="in turn"
 )
 for layer in layers:  # the second time the first one has zeros, of no backward
@@ -82,7 +82,7 @@ for layer in layers:  # the second time the first one has zeros, of no backward
     optimizer.step()
 try:
     train("norm", synchronize=False, steps=1)
-except wl.errors.ConfigurationError as error:
+except rw.errors.ConfigurationError as error:
     print("refused", error)
 """
 
@@ -91,9 +91,9 @@ def run(folder: Path, body: str, *, in_sync: bool) -> str:
     program = folder / "train.py"
     program.write_text(PROGRAM + body)
     local = ["local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
-    command: list[str | Path] = [*processes.WINDLASS, *local, program, "--", "in-sync"]
+    command: list[str | Path] = [*processes.ROPEWALK, *local, program, "--", "in-sync"]
     if not in_sync:
-        command = [processes.WINDLASS[0], program]
+        command = [processes.ROPEWALK[0], program]
     code, output, errors = processes.run(
         command,
         timeout_s=scaled(120),
@@ -128,7 +128,7 @@ def test_gradients_clipped_before_they_are_averaged_are_an_error_that_says_what_
 def test_a_hook_is_told_to_see_the_gradient_of_its_worker(
     register: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from windlass.training.torch_bridge.gradients import GradientsInSync
+    from ropewalk.training.torch_bridge.gradients import GradientsInSync
 
     parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in ("hooked", "plain")}
     getattr(parameters["hooked"], register)(lambda _: None)

@@ -1,4 +1,4 @@
-"""``wl.training.torch.prepare``: alone nothing changes; with workers each has its part."""
+"""``rw.training.torch.prepare``: alone nothing changes; with workers each has its part."""
 
 import warnings
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.resumed import resumed
 from helpers.sharded import through_a_session
-from windlass.core.errors import ConfigurationError
-from windlass.distribute.base.moved_average import MovedAverage
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.distribute.base.moved_average import MovedAverage
 
 torch: Any = pytest.importorskip("torch")
 
@@ -52,20 +52,20 @@ def trained(prepare: Callable[..., Any]) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize(
-    "make", [wl.distribute.ParameterServerStrategy, wl.distribute.get_strategy]
+    "make", [rw.distribute.ParameterServerStrategy, rw.distribute.get_strategy]
 )
 def test_alone_a_program_computes_what_it_did(make: Callable[[], Any]) -> None:
     strategy = make()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # that the scheduler was stepped before its optimizer
-        shared = trained(lambda *things: wl.training.torch.prepare(strategy, *things))
+        shared = trained(lambda *things: rw.training.torch.prepare(strategy, *things))
     plain = trained(lambda *things: things)
     np.testing.assert_allclose(shared[0], plain[0], rtol=1e-5)
     np.testing.assert_allclose(shared[1], plain[1], rtol=1e-12)
 
 
 def test_each_worker_has_its_part_of_every_epoch_and_another_order_in_each() -> None:
-    parts = [wl.training.torch.WorkerLoader(loader(), 3, worker) for worker in range(3)]
+    parts = [rw.training.torch.WorkerLoader(loader(), 3, worker) for worker in range(3)]
     orders = []
     for _ in range(2):
         rows = [torch.cat([x for x, _ in part]) for part in parts]
@@ -78,7 +78,7 @@ def test_each_worker_has_its_part_of_every_epoch_and_another_order_in_each() -> 
 
 
 def test_a_loader_in_order_stays_in_order_and_keeps_its_settings() -> None:
-    part = wl.training.torch.WorkerLoader(loader(shuffle=False, drop_last=True, batch_size=7), 2, 1)
+    part = rw.training.torch.WorkerLoader(loader(shuffle=False, drop_last=True, batch_size=7), 2, 1)
     assert torch.equal(torch.cat([x for x, _ in part]), X[1::2][:28])
     assert (part.batch_size, part.drop_last) == (7, True)
 
@@ -109,19 +109,19 @@ class Iterable(torch.utils.data.IterableDataset):  # type: ignore[misc]
 )
 def test_a_loader_that_cannot_be_divided_is_refused(make: Callable[[], Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){says}.*input_pipeline_id"):
-        wl.training.torch.WorkerLoader(make(), 2, 0)
+        rw.training.torch.WorkerLoader(make(), 2, 0)
 
 
 def scheduled(strategy: Any = None, **schedule: Any) -> tuple[Any, Any, Any]:
     """An optimizer, its scheduler, and another optimizer of the same job."""
-    strategy = strategy or wl.distribute.ParameterServerStrategy()
+    strategy = strategy or rw.distribute.ParameterServerStrategy()
     made = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0) for _ in range(2)]
     rates = torch.optim.lr_scheduler.StepLR(made[0], **schedule)
     shared, other = (
-        wl.training.torch.DistributedOptimizer(each, strategy, name=str(number))
+        rw.training.torch.DistributedOptimizer(each, strategy, name=str(number))
         for number, each in enumerate(made)
     )
-    return shared, wl.training.torch.JobScheduler(rates, shared), other
+    return shared, rw.training.torch.JobScheduler(rates, shared), other
 
 
 def stepped(optimizer: Any) -> None:
@@ -167,8 +167,8 @@ def test_schedulers_of_two_optimizers_in_turn_have_the_rates_they_have_alone() -
             seen.append([*slow.get_last_lr(), *fast.get_last_lr()])
         return seen
 
-    strategy = wl.distribute.ParameterServerStrategy()
-    shared = rates_of(lambda *things: wl.training.torch.prepare(strategy, *things))
+    strategy = rw.distribute.ParameterServerStrategy()
+    shared = rates_of(lambda *things: rw.training.torch.prepare(strategy, *things))
     np.testing.assert_allclose(shared, rates_of(lambda *things: things), rtol=1e-12)
 
 
@@ -178,18 +178,18 @@ def test_a_run_that_resumes_makes_its_first_step_at_the_rate_where_it_was(tmp_pa
         stepped(alone)
     module = torch.nn.ParameterList(alone.param_groups[0]["params"])
     alone.state[module[0]]["step"] = 25.0  # which plain SGD does not count
-    wl.training.torch.write_checkpoint(str(tmp_path), module, alone)
+    rw.training.torch.write_checkpoint(str(tmp_path), module, alone)
     fresh = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(1))])
     optimizer = torch.optim.SGD(fresh.parameters(), lr=1.0)
     rates = torch.optim.lr_scheduler.StepLR(optimizer, 10, gamma=0.5)
-    _, optimizer, rates = wl.training.torch.prepare(resumed(tmp_path), fresh, optimizer, rates)
+    _, optimizer, rates = rw.training.torch.prepare(resumed(tmp_path), fresh, optimizer, rates)
     assert (rates.last_epoch, optimizer.param_groups[0]["lr"]) == (25, 0.25)
     stepped(optimizer)
     rates.step()
     assert rates.last_epoch == 26
 
 
-@pytest.mark.parametrize("make", [through_a_session, wl.distribute.ParameterServerStrategy])
+@pytest.mark.parametrize("make", [through_a_session, rw.distribute.ParameterServerStrategy])
 def test_a_step_that_a_grad_scaler_leaves_out_counts_as_it_does_alone(
     make: Callable[[], Any],
 ) -> None:
@@ -207,10 +207,10 @@ def test_a_step_that_a_grad_scaler_leaves_out_counts_as_it_does_alone(
 
 def test_a_scheduler_that_was_made_too_late_is_refused() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    shared = wl.training.torch.prepare(wl.distribute.ParameterServerStrategy(), optimizer)
+    shared = rw.training.torch.prepare(rw.distribute.ParameterServerStrategy(), optimizer)
     late = torch.optim.lr_scheduler.StepLR(shared, 10)
     with pytest.raises(ValueError, match="made after its optimizer was shared"):
-        wl.training.torch.JobScheduler(late, shared)
+        rw.training.torch.JobScheduler(late, shared)
 
 
 @pytest.mark.parametrize("steps", [0, 3])
@@ -223,21 +223,21 @@ def test_a_scheduler_of_epochs_is_refused(steps: int) -> None:
 
 
 def test_several_modules_keep_their_parameters_apart() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     made = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (one, other)]
     both = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    _, _, first, second = wl.training.torch.prepare(strategy, one, other, *made)
+    _, _, first, second = rw.training.torch.prepare(strategy, one, other, *made)
     assert [sorted(each.store.variables) for each in (first, second)] == [
         ["0/bias", "0/weight"],
         ["1/bias", "1/weight"],
     ]
     with pytest.raises(TypeError, match="without its optimizer"):
-        wl.training.torch.prepare(strategy, torch.optim.lr_scheduler.StepLR(both, 1))
+        rw.training.torch.prepare(strategy, torch.optim.lr_scheduler.StepLR(both, 1))
 
 
 @pytest.mark.parametrize("thing", [[1, 2], "loader", torch.zeros(1)])
 def test_anything_else_is_refused(thing: Any) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with pytest.raises(TypeError, match=rf"not {type(thing).__name__}"):
-        wl.training.torch.prepare(strategy, thing)
+        rw.training.torch.prepare(strategy, thing)

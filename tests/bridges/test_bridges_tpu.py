@@ -17,7 +17,7 @@ import threading
 import jax, optax
 import jax.numpy as jnp
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 assert len(jax.devices()) == 8
 rng = np.random.default_rng(0)
@@ -36,14 +36,14 @@ compute = jax.jit(jax.value_and_grad(loss_of))
 whole = jax.jit(loss_of)
 
 # Each replica computes on a device of its own, and a jitted function may be run itself.
-strategy = wl.distribute.TPUStrategy()
+strategy = rw.distribute.TPUStrategy()
 found["replicas"] = strategy.num_replicas_in_sync
 found["static"] = strategy.extended.experimental_require_static_shapes
 found["worker_devices"] = strategy.extended.worker_devices
 results = strategy.experimental_local_results(strategy.run(jax.jit(lambda: jnp.ones(3) + 1)))
 found["devices"] = [f"{d.platform}:{d.id}" for each in results for d in each.devices()]
 found["sum"] = float(strategy.reduce("SUM", strategy.run(lambda: jnp.float32(
-    wl.distribute.get_replica_context().replica_id_in_sync_group)), axis=None))
+    rw.distribute.get_replica_context().replica_id_in_sync_group)), axis=None))
 
 # The curve is that of one device, by a rule, by an own optimizer, and by hand.
 def alone(optimizer):
@@ -58,16 +58,16 @@ def alone(optimizer):
 
 
 def shared(optimizer, name):
-    state = wl.training.jax.TrainState(PARAMS, optimizer, strategy, name=name)
+    state = rw.training.jax.TrainState(PARAMS, optimizer, strategy, name=name)
     losses = []
 
     def step(batch):
         loss, gradients = compute(state.params, *batch)
         assert {str(d) for d in loss.devices()} == {str(jax.local_devices()[
-            wl.distribute.get_replica_context().replica_id_in_sync_group])}
+            rw.distribute.get_replica_context().replica_id_in_sync_group])}
         state.apply_gradients(gradients)
 
-    data = wl.data.from_arrays((X, Y), batch_size=64, shuffle=False, epochs=60)
+    data = rw.data.from_arrays((X, Y), batch_size=64, shuffle=False, epochs=60)
     for batch in strategy.experimental_distribute_dataset(data):
         losses.append(float(whole(state.refresh(), X, Y)))
         strategy.run(step, args=(batch,))
@@ -78,11 +78,11 @@ for name, optimizer in {"adam": optax.adam(1e-2), "amsgrad": optax.amsgrad(1e-2)
     found[name] = [alone(optimizer), shared(optimizer, name)]
 
 # Four replicas of two logical devices.
-assignment = wl.distribute.experimental.DeviceAssignment.build(
+assignment = rw.distribute.experimental.DeviceAssignment.build(
     computation_shape=[1, 1, 1, 2], num_replicas=4
 )
-resolver = wl.distribute.cluster_resolver.TPUClusterResolver("local")
-logical = wl.distribute.TPUStrategy(resolver, experimental_device_assignment=assignment)
+resolver = rw.distribute.cluster_resolver.TPUClusterResolver("local")
+logical = rw.distribute.TPUStrategy(resolver, experimental_device_assignment=assignment)
 matmul = jax.jit(lambda a, b: a @ b)
 
 
@@ -109,7 +109,7 @@ box = {}
 
 
 def keep():
-    box[wl.distribute.get_replica_context().replica_id_in_sync_group] = divided()
+    box[rw.distribute.get_replica_context().replica_id_in_sync_group] = divided()
 
 
 logical.run(keep)
@@ -137,11 +137,11 @@ refused(lambda: split(X, [2, 2]))
 refused(lambda: split(X[:63], [2, 1]))
 refused(lambda: assign(X, 2))
 refused(lambda: jax.jit(lambda x: assign(x, 0))(X))
-build = wl.distribute.experimental.DeviceAssignment.build
-refused(lambda: wl.distribute.TPUStrategy(None, build(num_replicas=9)), inside=False)
-refused(lambda: wl.distribute.cluster_resolver.TPUClusterResolver("my-tpu"), inside=False)
+build = rw.distribute.experimental.DeviceAssignment.build
+refused(lambda: rw.distribute.TPUStrategy(None, build(num_replicas=9)), inside=False)
+refused(lambda: rw.distribute.cluster_resolver.TPUClusterResolver("my-tpu"), inside=False)
 refused(lambda: build(computation_stride=[2]), inside=False)
-refused(lambda: wl.distribute.experimental.DeviceAssignment(None, [[0, 1], [1, 2]]), inside=False)
+refused(lambda: rw.distribute.experimental.DeviceAssignment(None, [[0, 1], [1, 2]]), inside=False)
 print("found", json.dumps(found))
 """
 
@@ -153,7 +153,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("tpu")
     (folder / "train.py").write_text(PROGRAM)
     code, output, errors = processes.run(
-        [processes.WINDLASS[0], folder / "train.py"],
+        [processes.ROPEWALK[0], folder / "train.py"],
         timeout_s=scaled(90),
         cwd=folder,
         env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},

@@ -14,9 +14,9 @@ from helpers.streams import (
     StreamPair,
     stream_pairs,
 )
-from windlass.core.settings import Settings
-from windlass.net.connection import Connection
-from windlass.net.host import TaskHost
+from ropewalk.core.settings import Settings
+from ropewalk.net.connection import Connection
+from ropewalk.net.host import TaskHost
 
 
 @pytest.fixture(scope="module", params=KINDS)

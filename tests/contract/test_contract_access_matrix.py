@@ -27,14 +27,14 @@ from helpers.callers import (
     step_frames,
     verdict_of,
 )
-from windlass.cluster.access.principal import Principal
-from windlass.collectives.server import CollectiveServer
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.error_table import from_detail
-from windlass.net.shared_memory import unavailable
-from windlass.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
-from windlass.server.chief.server import ChiefServer
-from windlass.server.ps.server import PsServer
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.collectives.server import CollectiveServer
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.error_table import from_detail
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
+from ropewalk.server.chief.server import ChiefServer
+from ropewalk.server.ps.server import PsServer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -21,17 +21,17 @@ from helpers.hosts import (
 )
 from helpers.streams import open_descriptors
 from helpers.waiting import scaled
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     AddressInUseError,
     ConfigurationError,
     RefusedError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.net.reach import reach
-from windlass.net.shared_memory import unavailable
-from windlass.net.tcp import connect_tcp, tcp_stream
-from windlass.net.unix import connect_unix, listen_unix, unix_stream
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.net.reach import reach
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.net.tcp import connect_tcp, tcp_stream
+from ropewalk.net.unix import connect_unix, listen_unix, unix_stream
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_that_names_it_and_leaves_nothi
 @pytest.mark.filterwarnings("ignore:.*fork")  # Python's, and JAX's if another test has loaded it
 @pytest.mark.needs("root")  # which can be somebody else
 def test_another_user_is_neither_let_in_nor_trusted() -> None:
-    ours, theirs = (f"@windlass-test-{who}-{os.getpid()}" for who in ("ours", "theirs"))
+    ours, theirs = (f"@ropewalk-test-{who}-{os.getpid()}" for who in ("ours", "theirs"))
     with listen_unix(ours, 1) as listening, socket.socket(socket.AF_UNIX) as ready:
         ready_ours, ready_theirs = socket.socketpair()
         child = os.fork()

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from helpers.waiting import scaled, wait_until
-from windlass.client.worker.closure_link import SERVICE, ClosureLink, Knowledge, WorkerLink
-from windlass.core.errors import RefusedError, WindlassError
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.structures import from_parts
-from windlass.net.auth.guard import Guard
-from windlass.net.connection import Connection
-from windlass.net.endpoint import Greeting
-from windlass.net.host import TaskHost
-from windlass.proto.v1 import session_pb2
+from ropewalk.client.worker.closure_link import SERVICE, ClosureLink, Knowledge, WorkerLink
+from ropewalk.core.errors import RefusedError, RopewalkError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.structures import from_parts
+from ropewalk.net.auth.guard import Guard
+from ropewalk.net.connection import Connection
+from ropewalk.net.endpoint import Greeting
+from ropewalk.net.host import TaskHost
+from ropewalk.proto.v1 import session_pb2
 
 WORKER = TaskId("worker", 0)
 WHO = Incarnation(TaskId("chief", 0), 1)
@@ -34,7 +34,7 @@ class Coordinator:
         self._on_answer = on_answer
         self.heard: list[str] = []
         self.on_lost: Callable[[], None] = lambda: None
-        self.errors: list[WindlassError] = []
+        self.errors: list[RopewalkError] = []
         self._lock = threading.Lock()
 
     def note(self, what: str) -> None:
@@ -54,7 +54,7 @@ class Coordinator:
         self.note("lost")
         self.on_lost()
 
-    def refused(self, link: WorkerLink, error: WindlassError) -> None:
+    def refused(self, link: WorkerLink, error: RopewalkError) -> None:
         self.errors.append(error)
         self.note("refused")
 

@@ -37,10 +37,10 @@ from helpers.streams import (
     start,
 )
 from helpers.waiting import wait_until
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import LimitExceededError, RefusedError
-from windlass.net.connection import Connection
-from windlass.net.stream import NEVER, ByteStream
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import LimitExceededError, RefusedError
+from ropewalk.net.connection import Connection
+from ropewalk.net.stream import NEVER, ByteStream
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,8 +13,8 @@ from helpers.streams import (
     result,
     start,
 )
-from windlass.core.errors import RefusedError
-from windlass.net.connection import Connection
+from ropewalk.core.errors import RefusedError
+from ropewalk.net.connection import Connection
 
 pytestmark = pytest.mark.timeout(60)
 

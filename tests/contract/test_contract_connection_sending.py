@@ -30,9 +30,9 @@ from helpers.streams import (
     start,
 )
 from helpers.waiting import scaled
-from windlass.net.connection import Connection, FrameWriter
-from windlass.net.outbox import Outbox
-from windlass.net.stream import NEVER, Buffer, ByteStream
+from ropewalk.net.connection import Connection, FrameWriter
+from ropewalk.net.outbox import Outbox
+from ropewalk.net.stream import NEVER, Buffer, ByteStream
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,20 +11,20 @@ import pytest
 from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.client.ps.reading import MemoryReading
-from windlass.cluster.replication.configuration import CopyTo, Lead
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.task import TaskId
-from windlass.net.connection import Connection
-from windlass.net.shared_memory import unavailable
-from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.records import BlockUpdated, CopiedTile, Record
-from windlass.server.ps.replication.replaying import Replayer
-from windlass.server.ps.replication.segments import SegmentsReceived
-from windlass.server.ps.replication.share import ReplicatedShare
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.reading import MemoryReading
+from ropewalk.cluster.replication.configuration import CopyTo, Lead
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.task import TaskId
+from ropewalk.net.connection import Connection
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.records import BlockUpdated, CopiedTile, Record
+from ropewalk.server.ps.replication.replaying import Replayer
+from ropewalk.server.ps.replication.segments import SegmentsReceived
+from ropewalk.server.ps.replication.share import ReplicatedShare
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 

@@ -12,28 +12,28 @@ from helpers.digests import digest_of
 from helpers.hosts import SETTINGS, every_kind
 from helpers.replication import Worker, fill, run_together
 from helpers.waiting import wait_until
-from windlass.cluster.replication import replica
-from windlass.cluster.replication.configuration import GiveUpShare, Lead
-from windlass.cluster.replication.replica import ReplicaRole
-from windlass.core.errors import FencedError, MovedError, PeerLostError, RefusedError
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.closure_pushes import ClosureMarks
-from windlass.net.auth.guard import Guard
-from windlass.net.endpoint import Greeting, Service
-from windlass.net.host import TaskHost
-from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.following import SERVICE, FollowService
-from windlass.server.ps.replication.joining import copy_store
-from windlass.server.ps.replication.link import RemoteLink
-from windlass.server.ps.replication.records import (
+from ropewalk.cluster.replication import replica
+from ropewalk.cluster.replication.configuration import GiveUpShare, Lead
+from ropewalk.cluster.replication.replica import ReplicaRole
+from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RefusedError
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.closure_pushes import ClosureMarks
+from ropewalk.net.auth.guard import Guard
+from ropewalk.net.endpoint import Greeting, Service
+from ropewalk.net.host import TaskHost
+from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.following import SERVICE, FollowService
+from ropewalk.server.ps.replication.joining import copy_store
+from ropewalk.server.ps.replication.link import RemoteLink
+from ropewalk.server.ps.replication.records import (
     CopiedTile,
     CopyCompleted,
     LogCopied,
     TaskRegistered,
 )
-from windlass.server.ps.replication.share import ReplicatedShare
+from ropewalk.server.ps.replication.share import ReplicatedShare
 
 LEADER, FOLLOWER = TaskId("ps", 0), TaskId("ps", 1)
 ME = Incarnation(LEADER, 1)

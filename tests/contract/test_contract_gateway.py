@@ -14,27 +14,27 @@ from click.testing import CliRunner
 
 from helpers.certificates import with_tls
 from helpers.waiting import scaled
-from windlass.client.gateway.calls import GatewayClient
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.standalone.table import ClusterLimits, JobTable
-from windlass.core.errors import (
+from ropewalk.client.gateway.calls import GatewayClient
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.standalone.table import ClusterLimits, JobTable
+from ropewalk.core.errors import (
     ConfigurationError,
     EnvironmentMismatchError,
     PeerLostError,
     PermissionDeniedError,
     RefusedError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.core.versions import own_versions
-from windlass.core.wire import codec
-from windlass.launch.cli import windlass
-from windlass.net.arrival import ROUTE
-from windlass.net.forwarding import Forwarder, connect_forwarded
-from windlass.proto.v1 import gateway_pb2
-from windlass.server.gateway.job_log import JobLog
-from windlass.server.gateway.server import GatewayServer
-from windlass.shipping import own_environment
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.core.versions import own_versions
+from ropewalk.core.wire import codec
+from ropewalk.launch.cli import ropewalk
+from ropewalk.net.arrival import ROUTE
+from ropewalk.net.forwarding import Forwarder, connect_forwarded
+from ropewalk.proto.v1 import gateway_pb2
+from ropewalk.server.gateway.job_log import JobLog
+from ropewalk.server.gateway.server import GatewayServer
+from ropewalk.shipping import own_environment
 
 CHIEF, PS, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0)
 PACKAGE = b"a package" * 100
@@ -142,7 +142,7 @@ def test_logs_show_what_tasks_print_and_steer_no_terminal(gateway: Gateway) -> N
     gateway.begin()
     texts = ["\x1b]52;c;cm0=\x07clip", "one\nps:0 | two", "\x1b[31mred\x1b[2J", "\u202eback"]
     gateway.poll(W0, [gateway.line(text) for text in texts])
-    shown = CliRunner().invoke(windlass, ["logs", "j", "--cluster", gateway.address], color=True)
+    shown = CliRunner().invoke(ropewalk, ["logs", "j", "--cluster", gateway.address], color=True)
     assert shown.output.splitlines() == [
         "worker:0 | clip",
         "worker:0 | one\ufffdps:0 | two",

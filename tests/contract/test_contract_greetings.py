@@ -20,19 +20,19 @@ from helpers.hosts import (
 )
 from helpers.streams import open_descriptors, own_threads
 from helpers.waiting import scaled, wait_until
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     LimitExceededError,
     PeerLostError,
     ProtocolMismatchError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.net.connection_choice import ConnectionKind
-from windlass.net.dial import Dialer, receive_message
-from windlass.net.reach import reach
-from windlass.proto.v1 import session_pb2
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.connection_choice import ConnectionKind
+from ropewalk.net.dial import Dialer, receive_message
+from ropewalk.net.reach import reach
+from ropewalk.proto.v1 import session_pb2
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,7 +63,7 @@ def other_protocol() -> session_pb2.ClientMessage:
     ],
 )
 def test_a_greeting_that_is_refused_is_told_why(
-    serve: Serve, kind: str, message: bytes, error: type[WindlassError], says: str
+    serve: Serve, kind: str, message: bytes, error: type[RopewalkError], says: str
 ) -> None:
     host = serve()
     dialer = dialer_to(host.port, SETTINGS[kind])

@@ -8,23 +8,23 @@ import grpc
 import pytest
 
 from helpers.ps_peers import ADD, F32, SETTINGS, Ps, put, vector
-from windlass.client.chief.calls import ChiefClient
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import RefusedError, TooManyWorkersError, WindlassError
-from windlass.core.report import TaskEnd, TaskReport
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.versions import own_versions
-from windlass.core.wire import codec, error_table
-from windlass.core.wire.steps import LayoutEntry, WireLayout
-from windlass.net.channel import open_channel
-from windlass.net.connection import Connection
-from windlass.net.dial import Dialer, receive_message
-from windlass.proto.v1 import (
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import RefusedError, RopewalkError, TooManyWorkersError
+from ropewalk.core.report import TaskEnd, TaskReport
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Outcome, Phase
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.versions import own_versions
+from ropewalk.core.wire import codec, error_table
+from ropewalk.core.wire.steps import LayoutEntry, WireLayout
+from ropewalk.net.channel import open_channel
+from ropewalk.net.connection import Connection
+from ropewalk.net.dial import Dialer, receive_message
+from ropewalk.proto.v1 import (
     chief_pb2,
     chief_pb2_grpc,
     common_pb2,
@@ -32,7 +32,7 @@ from windlass.proto.v1 import (
     ps_pb2_grpc,
     session_pb2,
 )
-from windlass.server.chief.server import ChiefServer
+from ropewalk.server.chief.server import ChiefServer
 
 W0 = TaskId("worker", 0)
 CHIEF = TaskId("chief", 0)
@@ -50,7 +50,7 @@ def incarnation(generation: int = 1, **task: Any) -> common_pb2.Incarnation:
     )
 
 
-def refusal(call: Callable[[], object]) -> WindlassError:
+def refusal(call: Callable[[], object]) -> RopewalkError:
     """What a call is refused with, as the peer reads it."""
     with pytest.raises(grpc.RpcError) as caught:
         call()

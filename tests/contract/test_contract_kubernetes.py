@@ -18,11 +18,11 @@ from helpers.pod_listings import (
     running,
     unschedulable,
 )
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError, JoinTimeoutError
-from windlass.core.task import TaskId
-from windlass.distribute.cluster_resolver import (
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError, JoinTimeoutError
+from ropewalk.core.task import TaskId
+from ropewalk.distribute.cluster_resolver import (
     KubernetesClusterResolver,
     KubernetesExecutableLocation,
     SimpleClusterResolver,
@@ -248,7 +248,7 @@ def test_within_the_cluster_the_service_account_says_where(
     module = "kubernetes.config.incluster_config"
     monkeypatch.setattr(f"{module}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(f"{module}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr("windlass.distribute.resolvers.kubernetes_pods._ACCOUNT", tmp_path)
+    monkeypatch.setattr("ropewalk.distribute.resolvers.kubernetes_pods._ACCOUNT", tmp_path)
     monkeypatch.setattr(  # the server of this test speaks no TLS
         "kubernetes.client.CoreV1Api", lambda made: _plaintext(made, api.url)
     )
@@ -270,7 +270,7 @@ def test_outside_of_a_pod_it_says_what_to_do() -> None:
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(ImportError, match=r"install windlass\[k8s\]"):
+    with pytest.raises(ImportError, match=r"install ropewalk\[k8s\]"):
         KubernetesClusterResolver()
     KubernetesClusterResolver(override_client=object())
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 
 from helpers.job_objects import DIGITS, digits
 from helpers.kubernetes_cluster import serve_cluster
-from windlass.core.errors import ConfigurationError
-from windlass.launch import cli
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.launcher import KubernetesLauncher
-from windlass.launch.launchers.compose import ComposeLauncher
-from windlass.launch.launchers.interface import Launcher, launch
-from windlass.launch.launchers.slurm import SlurmLauncher
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.launch import cli
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.launcher import KubernetesLauncher
+from ropewalk.launch.launchers.compose import ComposeLauncher
+from ropewalk.launch.launchers.interface import Launcher, launch
+from ropewalk.launch.launchers.slurm import SlurmLauncher
 
 
 class Tools:
@@ -108,7 +108,7 @@ def test_a_start_uses_what_a_dry_run_shows(
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.windlass, arguments, standalone_mode=False)
+    return CliRunner().invoke(cli.ropewalk, arguments, standalone_mode=False)
 
 
 def test_compose_waits_for_the_chief(tools: Tools) -> None:
@@ -163,8 +163,8 @@ def test_local_shows_its_processes_and_flags_win_over_the_file() -> None:
     assert [line.partition(": ")[0] for line in lines] == [
         "ps:0", "chief:0", "worker:0", "worker:1", "worker:2",
     ]  # fmt: skip
-    assert all("WINDLASS_SAVE_EVERY_STEPS=7" in line for line in lines)
-    assert lines[0].endswith(f"windlass run {DIGITS.parent / 'train.py'}")
+    assert all("ROPEWALK_SAVE_EVERY_STEPS=7" in line for line in lines)
+    assert lines[0].endswith(f"ropewalk run {DIGITS.parent / 'train.py'}")
 
 
 @pytest.mark.parametrize(

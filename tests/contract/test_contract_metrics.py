@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.waiting import scaled, wait_until
-from windlass.core.errors import AddressInUseError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.net.free_ports import free_ports
-from windlass.net.metrics_page import Collect, MetricsPage
-from windlass.net.metrics_port import MetricsPort
-from windlass.server.ps.server import PsServer
-from windlass.telemetry.catalogue import CATALOGUE, REPORTED, Sample
+from ropewalk.core.errors import AddressInUseError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.net.free_ports import free_ports
+from ropewalk.net.metrics_page import Collect, MetricsPage
+from ropewalk.net.metrics_port import MetricsPort
+from ropewalk.server.ps.server import PsServer
+from ropewalk.telemetry.catalogue import CATALOGUE, REPORTED, Sample
 
 TASK = TaskId("worker", 0)
 
@@ -55,7 +55,7 @@ def test_the_page_is_prometheus_text_with_help_and_types() -> None:
         page, content_type = get(port)
     assert content_type.startswith("text/plain; version=")
     found = {family.name: family for family in text_string_to_metric_families(page)}
-    steps, reported = found["windlass_steps"], found["windlass_reported_value"]
+    steps, reported = found["ropewalk_steps"], found["ropewalk_reported_value"]
     assert (steps.type, steps.documentation) == ("counter", STEPS.help)
     assert steps.samples[0].value == 7
     assert (reported.type, reported.samples[0].labels) == ("gauge", {"name": 'a "name"'})
@@ -67,7 +67,7 @@ def test_whoever_asks_for_openmetrics_gets_it() -> None:
         page, content_type = get(port, accept="application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert page.endswith("# EOF\n")
-    assert "windlass_steps_total 7.0" in page
+    assert "ropewalk_steps_total 7.0" in page
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_is_no_scrape_is_refused(request_line: bytes, status: bytes) -> Non
             client.sendall(request_line + b"\r\nHost: x\r\n\r\n")
             answer = client.makefile("rb").read()
         assert status in answer.split(b"\r\n")[0]
-        assert b"windlass_steps" not in answer
+        assert b"ropewalk_steps" not in answer
         assert get(port)[0]
 
 
@@ -97,7 +97,7 @@ def test_peers_that_say_nothing_or_too_much_keep_nobody_out() -> None:
         endless = socket.create_connection(("127.0.0.1", port), scaled(10))
         try:
             before = threading.active_count()
-            assert "windlass_steps_total 7.0" in get(port)[0]
+            assert "ropewalk_steps_total 7.0" in get(port)[0]
             assert threading.active_count() <= before + 1
             endless.sendall(b"a" * 8 * 1024)
             assert endless.recv(1) == b""  # closed, without an answer
@@ -137,7 +137,7 @@ def test_counters_that_cannot_be_read_do_not_pile_up_threads() -> None:
         finally:
             stuck.set()
             first.join()
-        assert "windlass_steps_total 1.0" in get(port)[0]
+        assert "ropewalk_steps_total 1.0" in get(port)[0]
 
 
 def test_a_failure_to_read_is_an_answer_and_the_port_goes_on() -> None:
@@ -153,7 +153,7 @@ def test_a_failure_to_read_is_an_answer_and_the_port_goes_on() -> None:
         with pytest.raises(AssertionError, match="503") as caught:
             get(port)
         assert "secret" not in str(caught.value)
-        assert "windlass_steps_total 1.0" in get(port)[0]
+        assert "ropewalk_steps_total 1.0" in get(port)[0]
 
 
 def test_metrics_of_the_program_are_on_the_page_and_cannot_spoil_it() -> None:
@@ -169,7 +169,7 @@ def test_metrics_of_the_program_are_on_the_page_and_cannot_spoil_it() -> None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Broken())  # type: ignore[arg-type]
     page, _ = MetricsPage(lambda: [Sample(STEPS, 7)], registry).render("")
-    assert b"windlass_steps_total 7.0" in page
+    assert b"ropewalk_steps_total 7.0" in page
 
 
 def test_a_taken_port_is_an_error_that_names_it() -> None:
@@ -193,10 +193,10 @@ def test_a_ps_says_what_it_holds_and_who_came() -> None:
         page = get(number)[0]
     finally:
         server.stop(0)
-    assert "windlass_ps_limit_bytes 12345.0" in page
-    assert "windlass_ps_pushes_total 0.0" in page
-    assert "windlass_refused_connections_total 0.0" in page
-    assert 'windlass_task_info{index="3",job_id="mine",' in page
+    assert "ropewalk_ps_limit_bytes 12345.0" in page
+    assert "ropewalk_ps_pushes_total 0.0" in page
+    assert "ropewalk_refused_connections_total 0.0" in page
+    assert 'ropewalk_task_info{index="3",job_id="mine",' in page
     with pytest.raises(ConnectionRefusedError):
         get(number)
 
@@ -211,7 +211,7 @@ def test_no_port_is_opened_unless_asked_for() -> None:
 
 def test_names_follow_prometheus_conventions() -> None:
     for metric in CATALOGUE.values():
-        assert metric.name.startswith("windlass_")
+        assert metric.name.startswith("ropewalk_")
         assert metric.name == metric.name.lower()
         assert metric.help.endswith((".", ")."))
         # Reserved for Prometheus' own, or for histograms.

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.collectives.group import CollectiveGroup
-from windlass.collectives.nccl import NcclLink
-from windlass.core.errors import (
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.collectives.group import CollectiveGroup
+from ropewalk.collectives.nccl import NcclLink
+from ropewalk.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.net.free_ports import free_ports
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.net.free_ports import free_ports
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -148,7 +148,7 @@ def together(nccl: PlayedNccl) -> Callable[..., list[Any]]:
             try:
                 group.open()
                 results[rank] = work(group, NcclLink(group, 0))
-            except WindlassError as error:
+            except RopewalkError as error:
                 results[rank] = error
             finally:
                 if results[rank] == "gone":
@@ -238,5 +238,5 @@ def test_a_worker_that_takes_too_long_is_named(
     results = together(work)
     assert results[1] == "late"
     assert any(isinstance(error, CollectiveTimeoutError) for error in results)
-    assert all(isinstance(results[rank], WindlassError) for rank in (0, 2))
+    assert all(isinstance(results[rank], RopewalkError) for rank in (0, 2))
     assert "/job:worker/task:1" in str(results[2])

@@ -32,21 +32,21 @@ from helpers.hosts import (
 )
 from helpers.streams import open_descriptors, own_threads, result, start
 from helpers.waiting import scaled, wait_until
-from windlass.core.errors import (
+from ropewalk.core.errors import (
+    RopewalkError,
     TooManyWorkersError,
-    WindlassError,
 )
-from windlass.net.auth.guard import Guard
-from windlass.net.connection import Connection
-from windlass.net.dial import receive_message
-from windlass.net.endpoint import Endpoint
-from windlass.net.listener import MAGIC, Listener
-from windlass.net.reach import reach
-from windlass.net.shared_memory import unavailable
-from windlass.net.stream import NEVER, SocketStream
-from windlass.net.tcp import listen_tcp, tcp_stream
-from windlass.net.tls.stream import TlsStream
-from windlass.net.unix import UnixStream, connect_unix, listen_unix, unix_stream
+from ropewalk.net.auth.guard import Guard
+from ropewalk.net.connection import Connection
+from ropewalk.net.dial import receive_message
+from ropewalk.net.endpoint import Endpoint
+from ropewalk.net.listener import MAGIC, Listener
+from ropewalk.net.reach import reach
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.net.stream import NEVER, SocketStream
+from ropewalk.net.tcp import listen_tcp, tcp_stream
+from ropewalk.net.tls.stream import TlsStream
+from ropewalk.net.unix import UnixStream, connect_unix, listen_unix, unix_stream
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -97,7 +97,7 @@ def test_grpcs_first_bytes_may_come_one_by_one(serve: Serve) -> None:
         b"GET / HTTP/1.1\r\n\r\n",
         b"SSH-2.0-OpenSSH\r\n",
         bytes(8),
-        b"WNDX",
+        b"RPWX",
         b"PRX",
         b"\x16\x04",
         b"X",
@@ -111,7 +111,7 @@ def test_what_is_neither_ours_nor_grpcs_is_shown_out(serve: Serve, first: bytes)
     assert works(host.port)
 
 
-@pytest.mark.parametrize("first", [b"", b"W", b"WND", b"PRI", b"\x16"])
+@pytest.mark.parametrize("first", [b"", b"R", b"RPW", b"PRI", b"\x16"])
 def test_who_leaves_in_the_middle_of_its_first_bytes_is_forgotten(
     serve: Serve, first: bytes
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_greeting_that_is_not_complete_costs_no_processor_time() -> None:
     """A selector says again and again that bytes are there, as long as they are only looked at."""
     listener, name = (
         Listener(lambda stream, greeting: stream.close(), None, 1),
-        f"@windlass-test-{os.getpid()}",
+        f"@ropewalk-test-{os.getpid()}",
     )
     listener.add(listen_unix(name, 8), unix_stream)
     listener.start()
@@ -200,7 +200,7 @@ def test_connections_beyond_the_limit_are_refused_and_leave_room_when_they_end(
         assert echoes(first.connection)
 
     def has_room() -> bool:
-        with contextlib.suppress(WindlassError):
+        with contextlib.suppress(RopewalkError):
             return works(host.port)
         return False
 

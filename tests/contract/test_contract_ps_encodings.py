@@ -14,16 +14,16 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.arrays.dtypes import BFLOAT16, FLOATS, INTEGERS, DType
-from windlass.core.errors import (
+from ropewalk.core.arrays.dtypes import BFLOAT16, FLOATS, INTEGERS, DType
+from ropewalk.core.errors import (
     RefusedError,
     ShapeMismatchError,
 )
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, cut
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.wire.steps import Operation
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, cut
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.wire.steps import Operation
 
 F16, F64 = np.dtype(np.float16), np.dtype(np.float64)
 HALVES = pytest.mark.parametrize("wire", [F16, BFLOAT16], ids=lambda dtype: dtype.name)

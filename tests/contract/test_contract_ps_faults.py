@@ -27,16 +27,16 @@ from helpers.ps_peers import (
     worker_settings,
 )
 from helpers.waiting import scaled, wait_until
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.dtypes import as_bytes
-from windlass.core.errors import (
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.dtypes import as_bytes
+from ropewalk.core.errors import (
     FencedError,
     JoinTimeoutError,
     PeerLostError,
 )
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import PullTarget
-from windlass.server.ps.server import PsServer
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import PullTarget
+from ropewalk.server.ps.server import PsServer
 
 
 @STEPS

@@ -23,13 +23,13 @@ from helpers.ps_peers import (
     vector,
 )
 from helpers.waiting import scaled, wait_until
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.errors import (
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.errors import (
     LimitExceededError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, TaskId
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REMOTE if kind != "shm"])
@@ -114,7 +114,7 @@ def test_clients_that_do_not_read_hold_up_nobody(start: Start, kind: str) -> Non
 def held() -> tuple[int, int, int]:
     """Descriptors, threads and mappings of shared memory in this process."""
     gc.collect()
-    mapped = Path("/proc/self/maps").read_text().count("memfd:windlass")
+    mapped = Path("/proc/self/maps").read_text().count("memfd:ropewalk")
     return len(os.listdir("/proc/self/fd")), threading.active_count(), mapped
 
 
@@ -129,7 +129,7 @@ def test_many_reconnects_leave_nothing_behind(
 ) -> None:
     """Neither descriptors, threads nor mappings, on both sides: they are this process."""
     # A record of an error would keep the frames that it passed, and their memory.
-    caplog.set_level(logging.ERROR, "windlass")
+    caplog.set_level(logging.ERROR, "ropewalk")
     faults = faults_on(kind)
     adder = Adder(start(kind).worker(faults=faults), LARGE)
 
@@ -170,7 +170,7 @@ def test_ten_thousand_reconnects_cost_no_memory(
     """Each cut comes at another byte; after the first tenth nothing grows any more."""
     if kind == "local":
         pytest.skip("nothing is connected")
-    caplog.set_level(logging.CRITICAL, "windlass")
+    caplog.set_level(logging.CRITICAL, "ropewalk")
     faults = faults_on(kind)
     adder = Adder(start(kind).worker(faults=faults), SMALL)
     adder.step()
@@ -256,7 +256,7 @@ def test_sixty_four_workers_at_once_add_up_and_one_more_is_refused(start: Start,
     def room() -> bool:
         try:
             ps.worker(count)
-        except WindlassError:
+        except RopewalkError:
             return False
         return True
 

@@ -20,15 +20,15 @@ from helpers.ps_peers import (
     vector,
 )
 from helpers.waiting import wait_until
-from windlass.core.arrays.dtypes import Array
-from windlass.core.arrays.gather_buffer import GatherBuffer
-from windlass.core.errors import (
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.errors import (
     FencedError,
     SequenceError,
 )
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import StepRequest
-from windlass.server.ps.store import Store
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import StepRequest
+from ropewalk.server.ps.store import Store
 
 
 @contextmanager

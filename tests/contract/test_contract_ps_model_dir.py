@@ -10,24 +10,24 @@ import pytest
 
 from helpers.ps_peers import Ps, put, vector
 from helpers.waiting import scaled
-from windlass.client.ps.control import PsControl
-from windlass.cluster.access.principal import Principal
-from windlass.core.checkpoint.storage import probe_name
-from windlass.core.errors import (
+from ropewalk.client.ps.control import PsControl
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.checkpoint.storage import probe_name
+from ropewalk.core.errors import (
     CheckpointError,
     ConfigurationError,
     RefusedError,
+    RopewalkError,
     StorageError,
-    WindlassError,
 )
-from windlass.core.rules.definitions import ShardDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire import codec
-from windlass.core.wire.error_table import from_rpc_error
-from windlass.core.wire.steps import Operation
-from windlass.net.channel import open_channel
-from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
+from ropewalk.core.rules.definitions import ShardDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire import codec
+from ropewalk.core.wire.error_table import from_rpc_error
+from ropewalk.core.wire.steps import Operation
+from ropewalk.net.channel import open_channel
+from ropewalk.proto.v1 import ps_pb2, ps_pb2_grpc
 
 CKPT = "ckpt-0000000007"
 W = vector()
@@ -90,7 +90,7 @@ def test_a_path_or_url_is_refused(
     if path:  # empty: no checkpoint is meant
         with pytest.raises(grpc.RpcError, match="is no name of a job's checkpoint"):
             define(ps, path)
-    with pytest.raises(WindlassError):
+    with pytest.raises(RopewalkError):
         control.try_model_dir(path or "/", timeout_s=scaled(5))
     assert sorted(tmp_path.rglob("*")) == before
     assert list(model_dir.iterdir()) == []

@@ -8,15 +8,15 @@ import pytest
 from helpers.ps_faults import DIRECTIONS
 from helpers.ps_peers import CONNECTIONS, Ps, Put, Worker, faults_on, get, open_session, vector
 from helpers.tables import DIM, EXTREMES, gradients, table
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.arrays.dtypes import BFLOAT16, Array, DType, narrow
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.arrays.scaled_rows import INT8, pack_rows, unpack_rows
-from windlass.core.errors import NonFiniteGradientError, RefusedError
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.wire.steps import Operation
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType, narrow
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.arrays.scaled_rows import INT8, pack_rows, unpack_rows
+from ropewalk.core.errors import NonFiniteGradientError, RefusedError
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.wire.steps import Operation
 
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
 WIRES = pytest.mark.parametrize("wire", [F16, BFLOAT16, INT8], ids=lambda dtype: dtype.name)

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from helpers.ps_peers import ADD, F32, REMOTE, SETTINGS, Ps, put, vector
-from windlass.client.chief.calls import ChiefClient
-from windlass.client.ps.control import PsControl
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import (
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.client.ps.control import PsControl
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import (
     FencedError,
     LimitExceededError,
     ProtocolMismatchError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.rules.definitions import ShardDefinition
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire import codec, error_table
-from windlass.core.wire.steps import LayoutEntry, WireLayout
-from windlass.net.channel import open_channel
-from windlass.net.connection import Connection
-from windlass.net.dial import Dialer, receive_message
-from windlass.proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
+from ropewalk.core.rules.definitions import ShardDefinition
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire import codec, error_table
+from ropewalk.core.wire.steps import LayoutEntry, WireLayout
+from ropewalk.net.channel import open_channel
+from ropewalk.net.connection import Connection
+from ropewalk.net.dial import Dialer, receive_message
+from ropewalk.proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 
 CALLER = Principal("worker", index=0)
 WHO = Incarnation(TaskId("worker", 0), 1)
@@ -106,7 +106,7 @@ Frames = list[tuple[Any, bytes]]
 )  # fmt: skip
 def test_a_session_of_nonsense_ends_with_its_error(
     ps: Ps, connection: Connection, caplog: pytest.LogCaptureFixture,
-    frames: Frames, error: type[WindlassError], text: str,
+    frames: Frames, error: type[RopewalkError], text: str,
 ) -> None:  # fmt: skip
     pushes = ps.store.counters().pushes
     for message, payload in frames:

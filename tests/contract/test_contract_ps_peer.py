@@ -15,14 +15,14 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     DefinitionMismatchError,
     PeerLostError,
 )
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.rules.initializers import Initializer
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.rules.initializers import Initializer
 
 
 def test_a_transport_says_whom_it_reaches_and_how(ps: Ps) -> None:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from helpers.ps_peers import ADD, APPLY, ASSIGN, CONNECTIONS, F32, SETTINGS, Ps, open_session
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.placement.partitioners import FixedShardsPartitioner
-from windlass.core.arrays.dtypes import Array
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.errors import LimitExceededError, PeerLostError, RefusedError
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.wire.compression import WireFormat
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.errors import LimitExceededError, PeerLostError, RefusedError
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.wire.compression import WireFormat
 
 SMALL, LARGE = 5, 100_000
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])

@@ -18,8 +18,8 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.arrays.gather_buffer import GatherBuffer
-from windlass.core.errors import (
+from ropewalk.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.errors import (
     FencedError,
     LimitExceededError,
     RefusedError,
@@ -27,8 +27,8 @@ from windlass.core.errors import (
     ShapeMismatchError,
     UnknownVariableError,
 )
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.wire.steps import PushResult, StepRequest
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.wire.steps import PushResult, StepRequest
 
 
 def test_a_repeated_push_is_answered_and_not_applied_again(ps: Ps) -> None:

@@ -9,10 +9,10 @@ import pytest
 from helpers.ps_faults import DIRECTIONS, shm
 from helpers.ps_peers import CONNECTIONS, REMOTE, Ps, faults_on, open_session
 from helpers.tables import DIM, EXTREMES, Reference, gradients, on_disk, table
-from windlass.client.ps.distinct_rows import DistinctRows, RowSums
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.engine.keyed.row_states import counts_of
+from ropewalk.client.ps.distinct_rows import DistinctRows, RowSums
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.engine.keyed.row_states import counts_of
 
 
 @pytest.fixture(params=CONNECTIONS)

@@ -23,11 +23,11 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import RefusedError
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.wire.steps import LayoutEntry, StepRequest, WireLayout
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.wire.steps import LayoutEntry, StepRequest, WireLayout
 
 SMALL_PULL = 64 * 1024  # up to this a pull is sent whole
 BIG = [vector(name, 70_000) for name in "abcd"]  # each has a block of its own

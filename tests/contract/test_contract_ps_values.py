@@ -13,13 +13,13 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.arrays.dtypes import DTYPES
-from windlass.core.errors import (
+from ropewalk.core.arrays.dtypes import DTYPES
+from ropewalk.core.errors import (
     ShapeMismatchError,
 )
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import VariableDefinition, cut
-from windlass.core.wire.steps import PushResult
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import VariableDefinition, cut
+from ropewalk.core.wire.steps import PushResult
 
 SHAPES = [(), (1,), (0,), (0, 3), (3, 0), (7, 5), (2, 3, 4), (300, 100)]
 

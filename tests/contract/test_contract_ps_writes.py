@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from helpers.ps_peers import REMOTE, Ps, faults_on, open_session, vector
-from windlass.client.ps.push_plans import PushPayload, Write
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.wire.steps import Operation
+from ropewalk.client.ps.push_plans import PushPayload, Write
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.wire.steps import Operation
 
 VARIABLES = [vector("w", 4), vector("large", 300_000)]
 NAMES = [each.name for each in VARIABLES]

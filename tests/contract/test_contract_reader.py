@@ -10,32 +10,32 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import windlass as wl
+import ropewalk as rw
 from helpers.certificates import tls_settings
 from helpers.digests import log_of
 from helpers.ps_peers import REMOTE, Ps, open_session
 from helpers.tables import DIM, EXTREMES, F32, RULE, gradients, table
 from helpers.waiting import wait_until
-from windlass.client.chief.calls import ChiefClient
-from windlass.client.ps.control import PsControl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload, Write
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.arrays.dtypes import Array
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Operation
-from windlass.net.free_ports import free_ports
-from windlass.proto.v1 import session_pb2
-from windlass.server.chief.server import ChiefServer
-from windlass.server.chief.servicer import WATCH_S
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.client.ps.control import PsControl
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload, Write
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Operation
+from ropewalk.net.free_ports import free_ports
+from ropewalk.proto.v1 import session_pb2
+from ropewalk.server.chief.server import ChiefServer
+from ropewalk.server.chief.servicer import WATCH_S
 
-emb = wl.embedding
+emb = rw.embedding
 WEEKDAYS = VariableDefinition("weekdays", (7, DIM), F32)
 TABLES = {
     "t": emb.TableConfig("t", dim=DIM, combiner="sum"),
@@ -71,7 +71,7 @@ class Job:
         start = np.arange(7 * DIM, dtype=F32).reshape(7, DIM)
         self.worker.define(definitions, {"weekdays": start}, create=True)
 
-    def reader(self, **arguments: Any) -> "wl.embedding.Reader":
+    def reader(self, **arguments: Any) -> "rw.embedding.Reader":
         return emb.Reader(self.address, FEATURES, settings=SHORT, **arguments)
 
     def push(self, keys: Array, step_increment: int = 1) -> None:
@@ -160,7 +160,7 @@ def test_a_reader_shows_a_certificate_of_its_role(role: str) -> None:
             rows = reader.lookup({"id": np.arange(9)})["id"]
             np.testing.assert_array_equal(rows, job.worker.rows.lookup("t", np.arange(9)))
     else:
-        with pytest.raises(wl.errors.PermissionDeniedError, match="credentials of"):
+        with pytest.raises(rw.errors.PermissionDeniedError, match="credentials of"):
             emb.Reader(job.address, FEATURES, settings=settings)
     job.close()
 
@@ -198,10 +198,10 @@ def test_rows_older_than_the_lag_are_an_error_or_a_warning_where_no_ps_answers(j
     for ps in job.servers:
         ps.close()
     time.sleep(0.3)
-    with pytest.raises(wl.errors.StaleRowsError, match=r"more than max_lag_s=0\.2"):
+    with pytest.raises(rw.errors.StaleRowsError, match=r"more than max_lag_s=0\.2"):
         strict.lookup(ids)
     np.testing.assert_array_equal(lax.lookup(ids)["id"], before)
-    with pytest.raises(wl.errors.PeerLostError):
+    with pytest.raises(rw.errors.PeerLostError):
         lax.lookup({"id": [77]})
     assert lax.lag_s > 0.2
     strict.close()
@@ -209,7 +209,7 @@ def test_rows_older_than_the_lag_are_an_error_or_a_warning_where_no_ps_answers(j
 
 
 def test_rows_that_are_kept_stay_within_their_bytes(job: Job) -> None:
-    from windlass.distribute.embedding.row_cache import ROW_BYTES
+    from ropewalk.distribute.embedding.row_cache import ROW_BYTES
 
     job.push(np.arange(500))
     most = 50 * (DIM * 4 + ROW_BYTES)
@@ -233,17 +233,17 @@ def test_prometheus_reads_what_a_reader_keeps(job: Job) -> None:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             families = text_string_to_metric_families(answer.read().decode())
             found = {s.name: s for family in families for s in family.samples}
-        with pytest.raises(wl.errors.AddressInUseError, match="metrics"):
+        with pytest.raises(rw.errors.AddressInUseError, match="metrics"):
             job.reader(metrics_port=port)
     wanted = {"kept_rows": 8, "cached_rows_total": 2, "looked_up_rows_total": 1,
               "changed_rows_total": 8 + 4, "renewed_rows_total": 8 + 4}  # fmt: skip
     for name, value in wanted.items():
-        sample = found[f"windlass_reader_{name}"]
+        sample = found[f"ropewalk_reader_{name}"]
         assert (sample.value, sample.labels) == (value, {"table": "t"}), name
-    assert 0 <= found["windlass_reader_lag_seconds"].value < 100
-    assert found["windlass_reader_kept_bytes"].value == reader._kept["t"].rows.num_bytes
-    assert found["windlass_reader_received_bytes_total"].value >= (8 + 4 + 2) * 4 * DIM
-    assert found["windlass_task_info"].labels["role"] == "reader"
+    assert 0 <= found["ropewalk_reader_lag_seconds"].value < 100
+    assert found["ropewalk_reader_kept_bytes"].value == reader._kept["t"].rows.num_bytes
+    assert found["ropewalk_reader_received_bytes_total"].value >= (8 + 4 + 2) * 4 * DIM
+    assert found["ropewalk_task_info"].labels["role"] == "reader"
 
 
 def test_a_ps_notes_changes_only_while_a_reader_follows(job: Job) -> None:
@@ -282,7 +282,7 @@ def test_a_reader_pushes_nothing_also_where_nobody_shows_who_they_are(insecure: 
             lambda: session.step(step_increment=1),
         ]
         for attempt in attempts:
-            with pytest.raises(wl.errors.PermissionDeniedError, match="reader may not"):
+            with pytest.raises(rw.errors.PermissionDeniedError, match="reader may not"):
                 attempt()
         job.push(np.arange(3))
     assert job.worker.global_step == 1
@@ -298,7 +298,7 @@ def test_readers_fill_their_own_places_alone() -> None:
         return made
 
     opened = [greeted(TaskId("reader", 3))]
-    with pytest.raises(wl.errors.TooManyWorkersError, match="max_sessions=4 allows 1 readers"):
+    with pytest.raises(rw.errors.TooManyWorkersError, match="max_sessions=4 allows 1 readers"):
         greeted(TaskId("reader", 4))
     opened += [greeted(TaskId("worker", index)) for index in range(4)]
     for each in opened:
@@ -352,16 +352,16 @@ def test_messages_of_a_reader_that_make_no_sense_are_refused_and_it_goes_on(job:
         assert reader.lookup({"day": [1]})
     worker = job.servers[0].worker(1)
     for message, payload in nonsense:
-        with pytest.raises(wl.errors.RefusedError, match="a session goes on with steps"):
+        with pytest.raises(rw.errors.RefusedError, match="a session goes on with steps"):
             worker.peer.ask(message, payload)  # type: ignore[attr-defined]
 
 
 def test_a_table_that_the_job_has_otherwise_is_refused(job: Job) -> None:
     wrong = emb.FeatureConfig("x", emb.TableConfig("t", dim=DIM + 1))
-    with pytest.raises(wl.errors.ConfigurationError, match="table 't' is float32"):
+    with pytest.raises(rw.errors.ConfigurationError, match="table 't' is float32"):
         emb.Reader(job.address, [wrong], settings=SHORT)
     missing = emb.FeatureConfig("x", emb.TableConfig("nowhere", dim=DIM))
-    with pytest.raises(wl.errors.JoinTimeoutError, match="no 'nowhere'"):
+    with pytest.raises(rw.errors.JoinTimeoutError, match="no 'nowhere'"):
         emb.Reader(job.address, [missing], settings={**SHORT, "join_timeout_s": 0.2})
 
 
@@ -422,7 +422,7 @@ def followed(ps: Ps) -> dict[str, tuple[str, ...]]:
     """The labels of a ps's samples about its shares."""
     assert ps.server is not None
     names = ("ps_shares", LAG)
-    found = ((each.metric.name.removeprefix("windlass_"), each) for each in ps.server.samples())
+    found = ((each.metric.name.removeprefix("ropewalk_"), each) for each in ps.server.samples())
     return {name: each.labels for name, each in found if name in names}
 
 
@@ -496,10 +496,10 @@ def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
         server.close()
 
 
-def _follows(reader: "wl.embedding.Reader") -> bool:
+def _follows(reader: "rw.embedding.Reader") -> bool:
     try:
         reader._follow_all()
-    except wl.errors.PeerLostError:
+    except rw.errors.PeerLostError:
         return False
     return True
 

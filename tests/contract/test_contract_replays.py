@@ -15,16 +15,16 @@ from helpers.callers import LET_IN, UNKNOWN, Caller, Way, read_answer
 from helpers.fuzzing import Cost
 from helpers.streams import own_threads
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.access.principal import Principal
-from windlass.core.task import TaskId
-from windlass.net.auth.credentials import dialled_address, key_of, since_boot_s
-from windlass.net.auth.proof import Purpose, ask
-from windlass.server.ps.server import PsServer
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.task import TaskId
+from ropewalk.net.auth.credentials import dialled_address, key_of, since_boot_s
+from ropewalk.net.auth.proof import Purpose, ask
+from ropewalk.server.ps.server import PsServer
 
 pytestmark = pytest.mark.timeout(120)
 
 JOB, WHO = "mnist", Principal("worker", "mnist", 1)
-GET_JOB = "/windlass.proto.v1.ParameterServer/GetJob"
+GET_JOB = "/ropewalk.proto.v1.ParameterServer/GetJob"
 MIB = 1024 * 1024
 
 
@@ -114,7 +114,7 @@ def test_constant_refusal_leaves_nothing_and_fills_no_log(
         before, began = Cost.of(os.getpid()), time.monotonic()
         refuse(40)
         took_s = time.monotonic() - began
-    audits = [r for r in caplog.records if r.name == "windlass.audit"]
+    audits = [r for r in caplog.records if r.name == "ropewalk.audit"]
     assert len(audits) <= took_s + 2
     assert all(record.levelno == logging.WARNING for record in audits)
     wait_until(lambda: Cost.of(os.getpid()).is_near(before, 10 * MIB, 5, 10), 20)

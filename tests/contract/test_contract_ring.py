@@ -15,22 +15,22 @@ from helpers.faulty_stream import Faults
 from helpers.rings import KINDS
 from helpers.streams import result, start
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.collectives.group import CollectiveGroup
-from windlass.collectives.peers import hold_server, release_server
-from windlass.collectives.worker_client import WorkerClient
-from windlass.core.errors import (
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.collectives.group import CollectiveGroup
+from ropewalk.collectives.peers import hold_server, release_server
+from ropewalk.collectives.worker_client import WorkerClient
+from ropewalk.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     JoinTimeoutError,
     PeerLostError,
+    RopewalkError,
     ShapeMismatchError,
-    WindlassError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.net.free_ports import free_ports
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.net.free_ports import free_ports
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Work = Callable[[CollectiveGroup], Any]
@@ -70,7 +70,7 @@ def run_all(groups: list[CollectiveGroup], work: Work) -> list[Any]:
         try:
             group.open()
             return work(group)
-        except WindlassError as error:
+        except RopewalkError as error:
             return error
 
     running = [start(partial(worker, group)) for group in groups]
@@ -184,7 +184,7 @@ def test_a_worker_in_another_call_is_an_error_that_names_both(together: Together
 
     errors = together(2, work)
     assert any(isinstance(error, CollectiveMismatchError) for error in errors)
-    assert all(isinstance(error, WindlassError) for error in errors)
+    assert all(isinstance(error, RopewalkError) for error in errors)
     text = " ".join(str(error) for error in errors)
     assert "all_reduce of 10 float32" in text
     assert "all_reduce of 10 float64" in text
@@ -287,7 +287,7 @@ def test_what_was_sent_may_be_changed_once_the_call_is_over(
     changed = threading.Event()
     faults = Faults(plan=lambda stream, _number: stream.fill())
     client = partial(WorkerClient, wrap=faults.wrap)
-    monkeypatch.setattr("windlass.collectives.links.WorkerClient", client)
+    monkeypatch.setattr("ropewalk.collectives.links.WorkerClient", client)
 
     def work(group: CollectiveGroup) -> Array:
         values = mine(group.rank, (700_000,), "float32")

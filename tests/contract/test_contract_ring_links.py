@@ -17,7 +17,7 @@ from helpers.faulty_stream import Faults
 from helpers.rings import KINDS, NO_MEMORY
 from helpers.streams import open_descriptors, own_threads, result, start, stream_pairs
 from helpers.waiting import scaled, wait_until
-from windlass.collectives.ring_frames import (
+from ropewalk.collectives.ring_frames import (
     HEAD_BYTES,
     MAX_PAYLOAD_BYTES,
     Call,
@@ -27,20 +27,20 @@ from windlass.collectives.ring_frames import (
     RingMember,
     Sender,
 )
-from windlass.collectives.server import CollectiveServer
-from windlass.collectives.slot_link import LINK_BYTES, SlotReceiver, SlotSender
-from windlass.collectives.stream_link import StreamReceiver, StreamSender
-from windlass.collectives.worker_client import SERVICE, WorkerClient
-from windlass.core.errors import (
+from ropewalk.collectives.server import CollectiveServer
+from ropewalk.collectives.slot_link import LINK_BYTES, SlotReceiver, SlotSender
+from ropewalk.collectives.stream_link import StreamReceiver, StreamSender
+from ropewalk.collectives.worker_client import SERVICE, WorkerClient
+from ropewalk.core.errors import (
     RefusedError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.net.connection import Connection
-from windlass.net.dial import Dialer, receive_message
-from windlass.net.shared_memory import SharedSegment, unavailable
-from windlass.net.stream import NEVER, ByteStream
-from windlass.proto.v1 import session_pb2
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.connection import Connection
+from ropewalk.net.dial import Dialer, receive_message
+from ropewalk.net.shared_memory import SharedSegment, unavailable
+from ropewalk.net.stream import NEVER, ByteStream
+from ropewalk.proto.v1 import session_pb2
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Link = tuple[Sender, Receiver]

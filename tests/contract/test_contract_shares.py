@@ -9,17 +9,17 @@ import pytest
 
 from helpers.digests import digest_of, log_of
 from helpers.ps_peers import ADD, Ps, Worker, put, vector, worker_settings
-from windlass.client.ps.control import PsControl
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
-from windlass.cluster.replication.replica import GRANT_S, ReplicaRole
-from windlass.cluster.replication.reports import FollowerState, ShareLeader
-from windlass.core.errors import FencedError, MovedError, PeerLostError, WindlassError
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.closure_pushes import ClosureRun
-from windlass.server.ps.store import Store
+from ropewalk.client.ps.control import PsControl
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ropewalk.cluster.replication.replica import GRANT_S, ReplicaRole
+from ropewalk.cluster.replication.reports import FollowerState, ShareLeader
+from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RopewalkError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.closure_pushes import ClosureRun
+from ropewalk.server.ps.store import Store
 
 PS = [TaskId("ps", 0), TaskId("ps", 1)]
 CHIEF = TaskId("chief", 0)
@@ -205,7 +205,7 @@ def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]])
 
 def test_what_cannot_be_obeyed_is_refused(pair: tuple[list[Ps], list[PsControl]]) -> None:
     _, [control, _] = pair
-    with pytest.raises(WindlassError, match="beyond 4096"):
+    with pytest.raises(RopewalkError, match="beyond 4096"):
         control.lead_share(FIRST, Lead(4096, 1, PS[0]), timeout_s=5)
     with pytest.raises(FencedError, match="cannot lead share 1"):
         control.lead_share(FIRST, Lead(1, 7, PS[0]), timeout_s=5)

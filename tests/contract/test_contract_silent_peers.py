@@ -20,22 +20,22 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helpers.ps_peers import ADD, SETTINGS, Ps, put, vector
 from helpers.streams import start
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import TooManyWorkersError
-from windlass.core.task import TaskId
-from windlass.net.arrival import MAGIC, Arrival
-from windlass.net.channel import open_channel
-from windlass.net.newcomers import Newcomers
-from windlass.net.tunnel import METHOD as TUNNEL
-from windlass.proto.v1 import ps_pb2
-from windlass.server.ps.session_limiter import SessionLimiter
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import TooManyWorkersError
+from ropewalk.core.task import TaskId
+from ropewalk.net.arrival import MAGIC, Arrival
+from ropewalk.net.channel import open_channel
+from ropewalk.net.newcomers import Newcomers
+from ropewalk.net.tunnel import METHOD as TUNNEL
+from ropewalk.proto.v1 import ps_pb2
+from ropewalk.server.ps.session_limiter import SessionLimiter
 
 pytestmark = pytest.mark.timeout(120)
 
 W = vector()
 INSECURE = SETTINGS.model_copy(update={"insecure": True})
 CALLER = Principal("worker", index=0)
-GET_JOB = "/windlass.proto.v1.ParameterServer/GetJob"
+GET_JOB = "/ropewalk.proto.v1.ParameterServer/GetJob"
 WATCH = "/grpc.health.v1.Health/Watch"
 
 
@@ -271,7 +271,7 @@ def test_idle_connections_leave_descriptors_for_checkpoints(
 def test_a_connection_without_a_call_is_closed_and_the_next_call_connects_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("windlass.net.host._IDLE_S", 1.0)
+    monkeypatch.setattr("ropewalk.net.host._IDLE_S", 1.0)
     ps = Ps("tcp", insecure=True)
     try:
         port = int(ps.address.rpartition(":")[2])

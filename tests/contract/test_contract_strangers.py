@@ -12,10 +12,10 @@ import pytest
 from helpers.certificates import tls_settings
 from helpers.hosts import SETTINGS, Serve, can_call, dial, echoes, is_shown_out, reached
 from helpers.waiting import scaled, wait_until
-from windlass.net.arrival import MAGIC
-from windlass.net.http2 import frames
-from windlass.net.http2.fields import encode_fields
-from windlass.net.http2.frames import PREFACE, Kind
+from ropewalk.net.arrival import MAGIC
+from ropewalk.net.http2 import frames
+from ropewalk.net.http2.fields import encode_fields
+from ropewalk.net.http2.frames import PREFACE, Kind
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -23,7 +23,7 @@ OPENING = PREFACE + frames.settings({})
 PING = frames.frame(Kind.PING, 0, 0, bytes(8))
 SETTING = frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 70_000})
 FIELDS = encode_fields(
-    [(":method", "POST"), (":scheme", "http"), (":path", "/windlass.proto.v1.Tunnel/Nothing"),
+    [(":method", "POST"), (":scheme", "http"), (":path", "/ropewalk.proto.v1.Tunnel/Nothing"),
      (":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers")]
 )  # fmt: skip
 

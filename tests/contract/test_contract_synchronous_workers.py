@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import context, replica
 from helpers.waiting import scaled
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.spec import ClusterSpec
-from windlass.collectives.group import CollectiveGroup
-from windlass.core.arrays.dtypes import BFLOAT16
-from windlass.core.errors import (
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.collectives.group import CollectiveGroup
+from ropewalk.core.arrays.dtypes import BFLOAT16
+from ropewalk.core.errors import (
     CollectiveTimeoutError,
     IncompatibleError,
     JoinTimeoutError,
     OtherJobError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.settings import Settings
-from windlass.distribute import MultiWorkerMirroredStrategy, PerReplica
-from windlass.distribute.cluster_resolver import SimpleClusterResolver
+from ropewalk.core.settings import Settings
+from ropewalk.distribute import MultiWorkerMirroredStrategy, PerReplica
+from ropewalk.distribute.cluster_resolver import SimpleClusterResolver
 
 Work = Callable[[MultiWorkerMirroredStrategy, int], Any]
 
@@ -39,10 +39,10 @@ _used: set[str] = set()
 def replicas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """So many per worker; no GPU."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    wl.config.set_logical_cpu_devices(request.param)
+    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
+    rw.config.set_logical_cpu_devices(request.param)
     yield request.param
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_cpu_devices(1)
 
 
 def addresses(count: int) -> list[str]:
@@ -150,10 +150,10 @@ def test_sums_over_an_axis_of_shapes_that_differ_are_refused_and_not_spread(repl
 def test_workers_agree_on_the_number_of_a_checkpoint_they_do_not_name(tmp_path: Path) -> None:
     def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> Any:
         with strategy.scope():
-            v = wl.Variable(1.0, name="v")
+            v = rw.Variable(1.0, name="v")
         # Each on a disk of its own: only the first one sees what is written.
         directory = str(tmp_path / str(rank))
-        checkpoint = wl.Checkpoint([v])
+        checkpoint = rw.Checkpoint([v])
         return [checkpoint.save(directory) for _ in range(3)]
 
     first, second = together(work)
@@ -163,7 +163,7 @@ def test_workers_agree_on_the_number_of_a_checkpoint_they_do_not_name(tmp_path: 
 
 def test_one_worker_may_ask_again_after_the_end() -> None:
     def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> Any:
-        data = wl.data.from_arrays(np.arange(8.0), 4, shuffle=False)
+        data = rw.data.from_arrays(np.arange(8.0), 4, shuffle=False)
         steps = iter(strategy.experimental_distribute_dataset(data))
         count = len(list(steps))
         if rank == 0:
@@ -176,7 +176,7 @@ def test_one_worker_may_ask_again_after_the_end() -> None:
 def test_a_strategy_that_cannot_be_made_gives_its_port_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("WINDLASS_JOIN_TIMEOUT_S", "0.3")
+    monkeypatch.setenv("ROPEWALK_JOIN_TIMEOUT_S", "0.3")
     spec = ClusterSpec({"worker": addresses(2)})
     with pytest.raises(JoinTimeoutError, match="task:1"):
         MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, "", "worker", 0))
@@ -193,13 +193,13 @@ def test_a_worker_of_another_job_is_refused_by_the_ring() -> None:
         one = group(rank)
         try:
             one.open()
-        except WindlassError as error:
+        except RopewalkError as error:
             errors.append(error)
         finally:
             one.close()
 
     spec = ClusterSpec({"worker": addresses(2)})
-    errors: list[WindlassError] = []
+    errors: list[RopewalkError] = []
     threads = [threading.Thread(target=open_it, args=(i,), daemon=True) for i in range(2)]
     for thread in threads:
         thread.start()
@@ -244,13 +244,13 @@ def test_a_barrier_of_workers_in_sync_names_who_does_not_come() -> None:
 def test_a_change_of_one_worker_between_steps_is_an_error_that_names_it_on_all() -> None:
     def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> str:
         with strategy.scope():
-            w = wl.Variable(np.zeros(2, np.float32))
-            seen = wl.Variable(
+            w = rw.Variable(np.zeros(2, np.float32))
+            seen = rw.Variable(
                 0.0,
-                synchronization=wl.VariableSynchronization.ON_READ,
-                aggregation=wl.VariableAggregation.SUM,
+                synchronization=rw.VariableSynchronization.ON_READ,
+                aggregation=rw.VariableAggregation.SUM,
             )
-            optimizer = wl.optimizers.SGD(0.1)
+            optimizer = rw.optimizers.SGD(0.1)
 
         def train(steps: int) -> None:
             for _ in range(steps):
@@ -274,9 +274,9 @@ def test_noise_that_each_worker_draws_by_itself_is_an_error_that_names_the_varia
     def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> str:
         rng = np.random.default_rng(rank)
         with strategy.scope():
-            w = wl.Variable(np.ones((8, 4), np.float32), name="w")
-            best = wl.Variable(0.0, name="best")
-            optimizer = wl.optimizers.SGD(0.1)
+            w = rw.Variable(np.ones((8, 4), np.float32), name="w")
+            best = rw.Variable(0.0, name="best")
+            optimizer = rw.optimizers.SGD(0.1)
 
         def train(steps: int, noise: float) -> None:
             for _ in range(steps):

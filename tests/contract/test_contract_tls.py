@@ -20,32 +20,32 @@ from helpers.certificates import issued, tls_settings, with_tls, write
 from helpers.hosts import is_shown_out
 from helpers.streams import own_threads
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import (
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,
     PeerLostError,
     PermissionDeniedError,
+    RopewalkError,
     UnauthenticatedError,
-    WindlassError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.error_table import from_rpc_error
-from windlass.net import host as host_module
-from windlass.net.auth.guard import Guard
-from windlass.net.auth.token import new_keys, sign_token
-from windlass.net.channel import open_channel
-from windlass.net.connection import Connection
-from windlass.net.dial import Dialer
-from windlass.net.endpoint import Greeting
-from windlass.net.host import TaskHost
-from windlass.net.listener import MAGIC
-from windlass.net.reach import Reached, reach
-from windlass.net.shared_memory import unavailable
-from windlass.net.tcp import connect_tcp
-from windlass.net.unix import connect_unix
-from windlass.proto.v1 import session_pb2
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.error_table import from_rpc_error
+from ropewalk.net import host as host_module
+from ropewalk.net.auth.guard import Guard
+from ropewalk.net.auth.token import new_keys, sign_token
+from ropewalk.net.channel import open_channel
+from ropewalk.net.connection import Connection
+from ropewalk.net.dial import Dialer
+from ropewalk.net.endpoint import Greeting
+from ropewalk.net.host import TaskHost
+from ropewalk.net.listener import MAGIC
+from ropewalk.net.reach import Reached, reach
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.net.tcp import connect_tcp
+from ropewalk.net.unix import connect_unix
+from ropewalk.proto.v1 import session_pb2
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -61,7 +61,7 @@ if unavailable():
     del WAYS["shm"]
 every_way = pytest.mark.parametrize("way", list(WAYS))
 remote_way = pytest.mark.parametrize("way", ["tcp", "grpc"])
-NO_CHECK = "windlass.net.tls.files._try_out"  # of one's own certificate, when it is read
+NO_CHECK = "ropewalk.net.tls.files._try_out"  # of one's own certificate, when it is read
 
 
 class Server:
@@ -132,12 +132,12 @@ def call(address: str, settings: Settings) -> int:
         return check_health(channel)
 
 
-def failure_of(server: Server, settings: Settings, way: str) -> WindlassError:
+def failure_of(server: Server, settings: Settings, way: str) -> RopewalkError:
     """What a session over this way, and a call, fail with."""
     settings = settings.model_copy(update=WAYS[way])
-    with pytest.raises(WindlassError) as session, reached(server, settings):
+    with pytest.raises(RopewalkError) as session, reached(server, settings):
         pass
-    with pytest.raises((WindlassError, grpc.RpcError)) as failed:
+    with pytest.raises((RopewalkError, grpc.RpcError)) as failed:
         call(server.address, settings)
     error = failed.value
     if isinstance(error, grpc.RpcError):  # of a channel without TLS
@@ -278,7 +278,7 @@ def test_a_certificate_that_names_nobody_of_ours_is_refused_by_its_names(
     error = failure_of(server, Settings(**write(tmp_path, stranger)), way)
     assert type(error) is UnauthenticatedError
     assert "URI:spiffe://prod/ns/x/sa/y" in error.message
-    assert "windlass/JOB/ROLE/INDEX" in error.message
+    assert "ropewalk/JOB/ROLE/INDEX" in error.message
 
 
 def test_another_task_than_the_one_that_was_dialled_is_refused(
@@ -303,12 +303,12 @@ def test_a_plaintext_client_at_a_tls_port_hears_what_to_set(
     if way == "grpc":
         with pytest.raises(grpc.RpcError) as failed:
             call(address, settings)
-        error: WindlassError = from_rpc_error(failed.value, peer="ps", doing="ask")
+        error: RopewalkError = from_rpc_error(failed.value, peer="ps", doing="ask")
     else:
         error = failure_of(server, settings, way)
     assert type(error) is UnauthenticatedError
     assert "this port speaks TLS" in error.message
-    assert "WINDLASS_TLS_CA" in error.message
+    assert "ROPEWALK_TLS_CA" in error.message
     wait_until(lambda: "this port speaks TLS" in caplog.text, 5)
 
 

@@ -14,19 +14,19 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.waiting import scaled
-from windlass.client.ps.control import PsControl
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import AddressInUseError
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.net.free_ports import free_ports
-from windlass.net.health import REPLICATED
-from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
-from windlass.server.chief.server import ChiefServer
-from windlass.server.ps.server import PsServer
-from windlass.worker.process.probes import Probes
+from ropewalk.client.ps.control import PsControl
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import AddressInUseError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.free_ports import free_ports
+from ropewalk.net.health import REPLICATED
+from ropewalk.proto.v1 import chief_pb2, chief_pb2_grpc
+from ropewalk.server.chief.server import ChiefServer
+from ropewalk.server.ps.server import PsServer
+from ropewalk.worker.process.probes import Probes
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -51,7 +51,7 @@ def test_a_server_is_serving_until_it_drains(name: str) -> None:
     server = SERVERS[name](Settings())
     server.start("127.0.0.1:0")
     try:
-        for service in ("", f"windlass.proto.v1.{name}"):
+        for service in ("", f"ropewalk.proto.v1.{name}"):
             assert health(server.port, service) == SERVING
         (server._host if isinstance(server, ChiefServer) else server).drain()
         assert health(server.port) == NOT_SERVING

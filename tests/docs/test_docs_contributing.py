@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.pages import ROOT
-from windlass.core.report import TaskReport
-from windlass.core.rules import built_in as folder
-from windlass.core.rules.known_rules import built_in, built_in_rules, rule_from_dict
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.distribute import optimizers
-from windlass.engine.rules import apply_formula, hyperparameters
-from windlass.launch import launchers
-from windlass.launch.lazy_group import LazyGroup
-from windlass.telemetry import catalogue
-from windlass.telemetry.task_metrics import report_samples
+from ropewalk.core.report import TaskReport
+from ropewalk.core.rules import built_in as folder
+from ropewalk.core.rules.known_rules import built_in, built_in_rules, rule_from_dict
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.distribute import optimizers
+from ropewalk.engine.rules import apply_formula, hyperparameters
+from ropewalk.launch import launchers
+from ropewalk.launch.lazy_group import LazyGroup
+from ropewalk.telemetry import catalogue
+from ropewalk.telemetry.task_metrics import report_samples
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 RULE, OPTIMIZER, LAUNCHER = (
@@ -80,23 +80,23 @@ def test_a_file_and_a_line_make_a_launcher(tmp_path: Path, monkeypatch: pytest.M
     shown = CliRunner().invoke(group, command, catch_exceptions=False).output.splitlines()
     assert len(shown) == 4
     words = shlex.split(shlex.split(shown[-1])[-1])
-    variables = dict(word.split("=", 1) for word in words[1 : words.index("windlass")])
+    variables = dict(word.split("=", 1) for word in words[1 : words.index("ropewalk")])
     assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
-    assert variables["WINDLASS_SAVE_EVERY_S"] == "9.0"
-    assert words[words.index("windlass") :] == ["windlass", "run", "train.py"]
+    assert variables["ROPEWALK_SAVE_EVERY_S"] == "9.0"
+    assert words[words.index("ropewalk") :] == ["ropewalk", "run", "train.py"]
 
 
 def test_a_row_makes_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "CATALOGUE", dict(catalogue.CATALOGUE))
     exec(METRIC, vars(catalogue))  # noqa: S102 - our own page
     shown = {each.metric.name: each.value for each in report_samples(TaskReport(total_steps=7))}
-    assert shown["windlass_goal_steps"] == 7
+    assert shown["ropewalk_goal_steps"] == 7
 
 
 def test_every_file_that_the_architecture_names_is_there() -> None:
     """By its path from the root, or from the room that the paragraph is about."""
     named = set(re.findall(r"`([\w/-]+\.py)\b", (ROOT / "ARCHITECTURE.md").read_text()))
-    below = [ROOT, ROOT / "src", *(ROOT / "src" / "windlass").iterdir()]
+    below = [ROOT, ROOT / "src", *(ROOT / "src" / "ropewalk").iterdir()]
     inside = {name for name in named if "/" in name}
     assert [name for name in inside if not any((each / name).exists() for each in below)] == []
     assert len(inside) > 100

@@ -7,14 +7,14 @@ import click
 import pytest
 
 from helpers.job_objects import ROOT, digits
-from windlass.launch import cli
-from windlass.launch.job import pod_part
-from windlass.launch.job.fields import Part
-from windlass.launch.job.gang_part import Gang
-from windlass.launch.job.model import JobFile
-from windlass.launch.job.parts import KubernetesPart, SlurmPart, Storage
-from windlass.launch.job.reading import parse_job
-from windlass.launch.k8s.manifests import manifests
+from ropewalk.launch import cli
+from ropewalk.launch.job import pod_part
+from ropewalk.launch.job.fields import Part
+from ropewalk.launch.job.gang_part import Gang
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.job.parts import KubernetesPart, SlurmPart, Storage
+from ropewalk.launch.job.reading import parse_job
+from ropewalk.launch.k8s.manifests import manifests
 
 MODELS = [
     JobFile, KubernetesPart, SlurmPart, Storage, pod_part.ReferredVariable, pod_part.VariableSource,
@@ -42,11 +42,11 @@ def test_every_field_is_named(model: type[Part]) -> None:
 @pytest.mark.parametrize("page", ["job-file.md", "kubernetes.md"])
 def test_every_flag_of_a_command_is_one(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
-    lines = re.findall(r"^\$ (windlass [^\n>|#]*)", text, re.M)
+    lines = re.findall(r"^\$ (ropewalk [^\n>|#]*)", text, re.M)
     assert len(lines) >= 5
     for line in lines:
         words = shlex.split(line.removesuffix("&"))[1:]
-        command: click.Command = cli.windlass
+        command: click.Command = cli.ropewalk
         while isinstance(command, click.Group):
             found = command.get_command(click.Context(command), words.pop(0))
             assert found is not None, line
@@ -55,9 +55,9 @@ def test_every_flag_of_a_command_is_one(page: str) -> None:
 
 
 def test_every_command_of_the_page_is_one() -> None:
-    commands = set(re.findall(r"windlass (k8s|job|compose|slurm) ([a-z]+)", PAGE))
+    commands = set(re.findall(r"ropewalk (k8s|job|compose|slurm) ([a-z]+)", PAGE))
     assert len(commands) >= 10
     for group, name in commands:
-        found = cli.windlass.get_command(click.Context(cli.windlass), group)
+        found = cli.ropewalk.get_command(click.Context(cli.ropewalk), group)
         assert isinstance(found, click.Group)
-        assert found.get_command(click.Context(found), name), f"windlass {group} {name}"
+        assert found.get_command(click.Context(found), name), f"ropewalk {group} {name}"

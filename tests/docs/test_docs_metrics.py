@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from helpers.processes import ROOT
-from windlass.telemetry.catalogue import CATALOGUE
+from ropewalk.telemetry.catalogue import CATALOGUE
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 
@@ -18,6 +18,6 @@ def test_the_table_has_every_metric_as_it_is_exported() -> None:
 
 def test_every_name_on_the_page_is_one() -> None:
     known = {metric.name for metric in CATALOGUE.values()}
-    named = set(re.findall(r"\bwindlass_[a-z_]+[a-z]\b", PAGE))
+    named = set(re.findall(r"\bropewalk_[a-z_]+[a-z]\b", PAGE))
     assert len(named) > len(known) - 1
     assert named <= known

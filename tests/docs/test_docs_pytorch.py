@@ -32,7 +32,7 @@ def test_an_example_of_the_page_runs(
         pytest.param([sys.executable], 1, id="python"),
         pytest.param([sys.executable], 2, id="two replicas"),
         pytest.param(
-            [*processes.WINDLASS, "local", "--plain", "--workers", "2", "--ps", "2"], 1, id="local"
+            [*processes.ROPEWALK, "local", "--plain", "--workers", "2", "--ps", "2"], 1, id="local"
         ),
     ],
 )
@@ -42,9 +42,9 @@ def test_the_program_by_hand_learns_the_digits(
     """Without a warning of PyTorch, which would be an error here."""
     starts = tmp_path / "train.py"
     starts.write_text(
-        "import runpy, warnings, windlass\n"
+        "import runpy, warnings, ropewalk\n"
         "warnings.simplefilter('error', UserWarning)\n"
-        f"windlass.config.set_logical_cpu_devices({replicas})\n"
+        f"ropewalk.config.set_logical_cpu_devices({replicas})\n"
         f"runpy.run_path({str(ROOT / 'examples' / 'pytorch_by_hand.py')!r})\n"
     )
     code, output, errors = processes.run([*command, starts], timeout_s=scaled(90), cwd=tmp_path)

@@ -39,7 +39,7 @@ def run(command: str, folder: Path) -> str:
     return output
 
 
-@pytest.mark.parametrize("starter", ["python", "windlass run", "windlass local --workers 2 --ps 2"])
+@pytest.mark.parametrize("starter", ["python", "ropewalk run", "ropewalk local --workers 2 --ps 2"])
 def test_the_first_lines_of_all(starter: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(examples(ROOT / "README.md")[0])
     assert "[1. 1. 1.]" in run(f"{starter} train.py", tmp_path)
@@ -49,7 +49,7 @@ def test_the_jax_program_on_a_local_cluster(tmp_path: Path) -> None:
     """Where one worker may have compiled its step when the others have made all of them."""
     pytest.importorskip("jax")
     (tmp_path / "train.py").write_text(examples(ROOT / "docs" / "jax.md")[0])
-    output = run("windlass local --workers 2 --ps 2 train.py", tmp_path)
+    output = run("ropewalk local --workers 2 --ps 2 train.py", tmp_path)
     assert len(re.findall(r"loss 0\.0\d\d\d$", output, flags=re.MULTILINE)) == 3, output
 
 
@@ -59,7 +59,7 @@ AS_A_MODULE = pytest.param("python -m train", marks=pytest.mark.real_start)
 
 @pytest.mark.parametrize(
     "command",
-    ["python train.py", AS_A_MODULE, "windlass run train.py", "windlass run -m train"],
+    ["python train.py", AS_A_MODULE, "ropewalk run train.py", "ropewalk run -m train"],
 )
 def test_alone(command: str, write: Write) -> None:
     assert ANSWER in run(command, write("ParameterServerStrategy"))
@@ -67,11 +67,11 @@ def test_alone(command: str, write: Write) -> None:
 
 @pytest.mark.parametrize("program", ["train.py", "-m train"])
 def test_on_a_local_cluster(program: str, write: Write) -> None:
-    output = run(f"windlass local --workers 2 --ps 2 {program}", write("ParameterServerStrategy"))
+    output = run(f"ropewalk local --workers 2 --ps 2 {program}", write("ParameterServerStrategy"))
     assert output.count(ANSWER) == 3, output
 
 
-@pytest.mark.parametrize("command", ["python train.py", "windlass run train.py"])
+@pytest.mark.parametrize("command", ["python train.py", "ropewalk run train.py"])
 def test_in_five_processes_with_tf_config(command: str, write: Write) -> None:
     folder = write("ParameterServerStrategy")
     ended = HandStarted(command.split(), tf_configs(chief=1, worker=2, ps=2), folder).wait()
@@ -86,11 +86,11 @@ def test_the_same_program_on_the_devices_of_one_machine(write: Write) -> None:
 
 def test_the_same_program_in_sync_on_a_local_cluster(write: Write) -> None:
     folder = write("MultiWorkerMirroredStrategy")
-    output = run("windlass local --ps 0 --no-chief --workers 3 train.py", folder)
+    output = run("ropewalk local --ps 0 --no-chief --workers 3 train.py", folder)
     assert output.count(ANSWER) == 3, output
 
 
-@pytest.mark.parametrize("command", ["python train.py", "windlass run train.py"])
+@pytest.mark.parametrize("command", ["python train.py", "ropewalk run train.py"])
 def test_the_same_program_in_sync_in_three_processes(command: str, write: Write) -> None:
     folder = write("MultiWorkerMirroredStrategy")
     ended = HandStarted(command.split(), tf_configs(worker=3), folder).wait()

@@ -55,19 +55,19 @@ def test_the_navigation_has_every_page_once() -> None:
 
 def test_the_shell_completes_commands_and_flags() -> None:
     for line in ("bash_source", "zsh_source", "fish_source"):
-        assert f"_WINDLASS_COMPLETE={line} windlass" in (DOCS / "quickstart.md").read_text()
+        assert f"_ROPEWALK_COMPLETE={line} ropewalk" in (DOCS / "quickstart.md").read_text()
 
     def completed(words: str) -> str:
         completing = {
-            "_WINDLASS_COMPLETE": "bash_complete",
+            "_ROPEWALK_COMPLETE": "bash_complete",
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split()) - 1),
         }
         code, output, errors = processes.run(
-            processes.WINDLASS, timeout_s=scaled(30), env={**os.environ, **completing}
+            processes.ROPEWALK, timeout_s=scaled(30), env={**os.environ, **completing}
         )
         assert code == 0, errors
         return output
 
-    assert "plain,status" in completed("windlass st")
-    assert "plain,--workers" in completed("windlass local --work")
+    assert "plain,status" in completed("ropewalk st")
+    assert "plain,--workers" in completed("ropewalk local --work")

@@ -87,7 +87,7 @@ def test_what_is_the_same_takes_what_tensorflows_takes(
 
 def test_a_name_that_is_forgotten_is_noticed(tool: ModuleType) -> None:
     names = {"tf.distribute.NewStrategy": {"kind": "class", "signature": []}}
-    with pytest.raises(tool.Problem, match=r"there is no windlass\.distribute\.NewStrategy"):
+    with pytest.raises(tool.Problem, match=r"there is no ropewalk\.distribute\.NewStrategy"):
         tool.states_of(names, {})
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-import windlass
-from windlass.core.checkpoint import latest_checkpoint, list_checkpoints
-from windlass.core.checkpoint.folder import Folder
-from windlass.core.checkpoint.storage import storage_error
-from windlass.core.errors import StorageError
-from windlass.net.free_ports import free_ports
-from windlass.server.ps import servicer
+import ropewalk
+from ropewalk.core.checkpoint import latest_checkpoint, list_checkpoints
+from ropewalk.core.checkpoint.folder import Folder
+from ropewalk.core.checkpoint.storage import storage_error
+from ropewalk.core.errors import StorageError
+from ropewalk.net.free_ports import free_ports
+from ropewalk.server.ps import servicer
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 WriteProgram = Callable[..., str]
@@ -43,7 +43,7 @@ def run(run_cli: Cli, tmp_path: Path) -> Iterator[Cli]:
 
 def one_line(result: subprocess.CompletedProcess[str]) -> str:
     """The message of an error found before the program ran: one line, no traceback."""
-    lines = [line for line in result.stderr.splitlines() if line.startswith("windlass: ")]
+    lines = [line for line in result.stderr.splitlines() if line.startswith("ropewalk: ")]
     assert len(lines) == 1, result.stderr
     assert "Traceback" not in result.stderr
     return lines[0]
@@ -162,13 +162,13 @@ def test_a_ps_that_never_answers_is_named_after_the_join_timeout(
     [
         pytest.param(
             "np.zeros(4, np.float32), name",
-            "np.zeros(4 if wl.distribute.get_strategy().is_chief else 5, np.float32), name",
+            "np.zeros(4 if rw.distribute.get_strategy().is_chief else 5, np.float32), name",
             ["float32[4]", "float32[5]"],
             id="shape",
         ),
         pytest.param(
             "np.zeros(4, np.float32), name",
-            "np.zeros(4, 'f4' if wl.distribute.get_strategy().is_chief else 'f8'), name",
+            "np.zeros(4, 'f4' if rw.distribute.get_strategy().is_chief else 'f8'), name",
             ["float32", "float64"],
             id="dtype",
         ),
@@ -196,7 +196,7 @@ def test_a_program_of_nan_gradients_is_ended(
     program = write_program(replace=NAN)
     result = run("run", "--nonfinite-limit", "4", "--model-dir", "model", program, "100", "0")
     assert result.returncode == 6, result.stderr
-    for word in ("'w'", "4 steps in a row", "/job:chief/task:0", "WINDLASS_NONFINITE_GRADIENTS"):
+    for word in ("'w'", "4 steps in a row", "/job:chief/task:0", "ROPEWALK_NONFINITE_GRADIENTS"):
         assert word in result.stderr
     # Nothing was applied, so there is nothing to save; but what became of the job is told.
     assert list_checkpoints(str(tmp_path / "model")) == []
@@ -231,10 +231,10 @@ def test_nan_gradients_may_be_allowed(run: Cli, write_program: WriteProgram) -> 
 
 
 def test_a_variable_of_no_scope_cannot_be_trained(run: Cli, write_program: WriteProgram) -> None:
-    stray = "wl.Variable(np.zeros(4, np.float32), name='stray')"
+    stray = "rw.Variable(np.zeros(4, np.float32), name='stray')"
     program = write_program(
         replace={
-            "    optimizer = wl": f"    stray = {stray}\n    optimizer = wl",
+            "    optimizer = rw": f"    stray = {stray}\n    optimizer = rw",
             "(x.T @ rest / 8, w)": "(x.T @ rest / 8, w), (x.T @ rest / 8, stray)",
         }
     )
@@ -248,10 +248,10 @@ def test_a_step_over_the_limit_is_refused_with_both_numbers(
     run: Cli, write_program: WriteProgram, tmp_path: Path
 ) -> None:
     # w and b travel in one step: 4 * (2000 + 1) bytes. Assigning the first value is one already.
-    program = write_program(replace={"wl.Variable(np.zeros(4,": "wl.Variable(np.zeros(2000,"})
+    program = write_program(replace={"rw.Variable(np.zeros(4,": "rw.Variable(np.zeros(2000,"})
     result = run("run", "--max-step-bytes", "4096", "--model-dir", "model", program, "10", "0")
     assert result.returncode == 6, result.stderr
-    for word in ("max_step_bytes=4096", "8004", "/job:ps/task:0", "WINDLASS_MAX_STEP_BYTES"):
+    for word in ("max_step_bytes=4096", "8004", "/job:ps/task:0", "ROPEWALK_MAX_STEP_BYTES"):
         assert word in result.stderr
     assert list_checkpoints(str(tmp_path / "model")) == []
 
@@ -276,17 +276,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("trained") / "model"
 
-    wl: Any = windlass  # a class made by its metaclass is more than mypy can follow
+    rw: Any = ropewalk  # a class made by its metaclass is more than mypy can follow
 
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            w = wl.Variable(np.zeros(4, np.float32), name="w")
-            wl.Variable(np.zeros((), np.float32), name="b")
-        optimizer = wl.optimizers.SGD(0.05)
+            w = rw.Variable(np.zeros(4, np.float32), name="w")
+            rw.Variable(np.zeros((), np.float32), name="b")
+        optimizer = rw.optimizers.SGD(0.05)
         strategy.run(lambda: optimizer.apply_gradients([(np.ones(4, np.float32), w)]))
 
-    with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(folder)) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1, model_dir=str(folder)) as cluster:
         cluster.run(train)
     return folder
 
@@ -362,7 +362,7 @@ def test_a_checkpoint_of_another_shape_names_the_variable(
 ) -> None:
     model_dir = tmp_path / "model"
     shutil.copytree(trained, model_dir)
-    program = write_program(replace={"wl.Variable(np.zeros(4,": "wl.Variable(np.zeros(6,"})
+    program = write_program(replace={"rw.Variable(np.zeros(4,": "rw.Variable(np.zeros(6,"})
     result = run("run", "--model-dir", str(model_dir), program, "10", "0")
     assert result.returncode == 4, result.stderr
     for word in ("'w'", "float32[4]", "float32[6]"):
@@ -396,7 +396,7 @@ def test_a_ps_that_cannot_write_is_named_before_training(
     ran: list[bool] = []
     words = r"^/job:ps/task:0 cannot write to .*permission denied"
     with (
-        windlass.testing.LocalCluster(workers=0, model_dir=str(tmp_path / "model")) as cluster,
+        ropewalk.testing.LocalCluster(workers=0, model_dir=str(tmp_path / "model")) as cluster,
         pytest.raises(StorageError, match=words),
     ):
         cluster.run(lambda: ran.append(True))
@@ -409,15 +409,15 @@ def test_a_full_disk_at_the_last_save_asks_for_no_restart(run: Cli, tmp_path: Pa
     text = """
         import resource, signal
         import numpy as np
-        import windlass as wl
+        import ropewalk as rw
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            w = wl.Variable(np.zeros(1_000_000, np.float32), name="w")
+            w = rw.Variable(np.zeros(1_000_000, np.float32), name="w")
         strategy.run(lambda: w.assign_add(np.ones(1_000_000, np.float32)))
-        wl.optimizers.SGD(0.1).apply_gradients([(np.ones(1_000_000, np.float32), w)])
+        rw.optimizers.SGD(0.1).apply_gradients([(np.ones(1_000_000, np.float32), w)])
         """
     program.write_text(textwrap.dedent(text))
     result = run("run", "--model-dir", str(tmp_path / "model"), str(program))

@@ -49,10 +49,10 @@ def chaos(
     """
     draw = random.Random(seed)
     # A chief that a busy machine starts late is not lost.
-    environment: dict[str, Any] = {"WINDLASS_RECONNECT_TIMEOUT_S": str(scaled(15))}
+    environment: dict[str, Any] = {"ROPEWALK_RECONNECT_TIMEOUT_S": str(scaled(15))}
     if disk is not None:
-        environment |= {"WINDLASS_MODEL_DIR": str(disk.folder), "WINDLASS_SAVE_EVERY_S": "1"}
-        environment["WINDLASS_KEEP_CHECKPOINTS"] = "2"
+        environment |= {"ROPEWALK_MODEL_DIR": str(disk.folder), "ROPEWALK_SAVE_EVERY_S": "1"}
+        environment["ROPEWALK_KEEP_CHECKPOINTS"] = "2"
     ps = ps or draw.randint(2, 4)
     with ExitStack() as stack:
         network = None

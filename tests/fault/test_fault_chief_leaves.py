@@ -11,12 +11,12 @@ import pytest
 from helpers.counting_job import CountingJob, counting_job
 from helpers.histories import read_history
 from helpers.waiting import scaled, wait_until
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.core.exit_codes import ExitCode
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.core.exit_codes import ExitCode
 
 CHIEF, WORKERS, PS = "chief:0", ("worker:0", "worker:1"), ("ps:0", "ps:1")
 LOST_S = 4.0  # of lease_s and reconnect_timeout_s, after which others give up a chief
-RETURNS: dict[str, Any] = {"WINDLASS_CHIEF_RETURNS": "true", "WINDLASS_RECONNECT_TIMEOUT_S": "1"}
+RETURNS: dict[str, Any] = {"ROPEWALK_CHIEF_RETURNS": "true", "ROPEWALK_RECONNECT_TIMEOUT_S": "1"}
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def job_to_stop(folder: Path) -> Iterator[CountingJob]:
 def test_a_chief_that_alone_is_asked_to_stop_leaves_its_job_to_the_next_one(
     tmp_path: Path, replicas: int
 ) -> None:
-    lease: dict[str, Any] = {"WINDLASS_LEASE_S": str(scaled(LOST_S) - 1)}
+    lease: dict[str, Any] = {"ROPEWALK_LEASE_S": str(scaled(LOST_S) - 1)}
     with counting_job(
         tmp_path, replicas=replicas, chief_counts=False, rows=100, pause_s=0.05, **RETURNS, **lease
     ) as job:

@@ -14,12 +14,12 @@ import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
-from windlass.core.checkpoint import CheckpointInfo, CheckpointReader, list_checkpoints
-from windlass.core.exit_codes import ExitCode
-from windlass.core.task import TaskId
-from windlass.launch.container import code_for_launcher, write_termination_message
-from windlass.net.free_ports import free_ports
-from windlass.net.tcp import is_listening
+from ropewalk.core.checkpoint import CheckpointInfo, CheckpointReader, list_checkpoints
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.task import TaskId
+from ropewalk.launch.container import code_for_launcher, write_termination_message
+from ropewalk.net.free_ports import free_ports
+from ropewalk.net.tcp import is_listening
 
 pytestmark = [pytest.mark.real_start, pytest.mark.usefixtures("no_process_left")]
 
@@ -52,7 +52,7 @@ class Containers:
         self.cluster: dict[str, list[str]] = {}
         for task, port in zip(tasks, free_ports(len(tasks)), strict=True):
             self.cluster.setdefault(task.type, []).append(f"127.0.0.1:{port}")
-        self._command = [*processes.WINDLASS, "run", program, *arguments]
+        self._command = [*processes.ROPEWALK, "run", program, *arguments]
         self._folder = folder
         self._step = Path(f"{program}.step")
         self.running: dict[TaskId, subprocess.Popen[Any]] = {}
@@ -68,12 +68,12 @@ class Containers:
                 env={
                     **os.environ,
                     "TF_CONFIG": json.dumps(where),
-                    "WINDLASS_SUPERVISE": "true",
-                    "WINDLASS_CHIEF_RETURNS": "true",
-                    "WINDLASS_JOB_ID": "digits",
-                    "WINDLASS_MODEL_DIR": str(self._folder / "model"),
-                    "WINDLASS_SAVE_EVERY_S": "0.5",
-                    "WINDLASS_JOIN_TIMEOUT_S": "600",
+                    "ROPEWALK_SUPERVISE": "true",
+                    "ROPEWALK_CHIEF_RETURNS": "true",
+                    "ROPEWALK_JOB_ID": "digits",
+                    "ROPEWALK_MODEL_DIR": str(self._folder / "model"),
+                    "ROPEWALK_SAVE_EVERY_S": "0.5",
+                    "ROPEWALK_JOIN_TIMEOUT_S": "600",
                     **self._environment,
                 },
                 stdin=subprocess.DEVNULL,
@@ -237,10 +237,10 @@ def test_a_chief_does_not_wait_for_a_worker_once_another_one_has_failed_for_good
         "import json, os\n"
         "if json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'worker':\n"
         "    raise ValueError('no data here')\n"
-        "import windlass as wl\n"
-        "wl.distribute.ParameterServerStrategy()\n"
+        "import ropewalk as rw\n"
+        "rw.distribute.ParameterServerStrategy()\n"
     )
-    waits = {"WINDLASS_WAIT_FOR_WORKERS": "2"}
+    waits = {"ROPEWALK_WAIT_FOR_WORKERS": "2"}
     job = Containers(str(program), tmp_path, started=[CHIEF, PS0, PS1, W0], environment=waits)
     try:
         assert job.running[CHIEF].wait(scaled(60)) == ExitCode.JOB_FAILED
@@ -276,9 +276,9 @@ def run_alone(folder: Path, text: str, **environment: str) -> tuple[int, str, st
     program = folder / "program.py"
     program.write_text(text)
     return processes.run(
-        [*processes.WINDLASS, "run", str(program)],
+        [*processes.ROPEWALK, "run", str(program)],
         timeout_s=scaled(60),
-        env={**os.environ, "WINDLASS_SUPERVISE": "true", **environment},
+        env={**os.environ, "ROPEWALK_SUPERVISE": "true", **environment},
     )
 
 
@@ -292,7 +292,7 @@ def test_the_exit_code_the_output_and_the_error_of_a_program_are_the_containers(
 
 
 def test_a_task_is_told_what_its_container_was_told(tmp_path: Path) -> None:
-    told = "WINDLASS_STATUS_OBJECT"
+    told = "ROPEWALK_STATUS_OBJECT"
     code, output, errors = run_alone(
         tmp_path, f"import os; print(os.environ[{told!r}])", **{told: "digits-status"}
     )
@@ -334,12 +334,12 @@ def test_a_container_that_is_started_again_by_whatever_ends_stays_when_its_part_
     [port] = free_ports(1)
     with (tmp_path / "log").open("wb") as log:
         container = processes.start(
-            [*processes.WINDLASS, "run", str(program)],
+            [*processes.ROPEWALK, "run", str(program)],
             env={
                 **os.environ,
-                "WINDLASS_SUPERVISE": "true",
-                "WINDLASS_HOLDS": "true",
-                "WINDLASS_HEALTH_PORT": str(port),
+                "ROPEWALK_SUPERVISE": "true",
+                "ROPEWALK_HOLDS": "true",
+                "ROPEWALK_HEALTH_PORT": str(port),
             },
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -362,8 +362,8 @@ def test_a_task_ends_when_its_parent_is_killed(
     program = tmp_path / "program.py"
     program.write_text(f"open({str(tmp_path / 'ready')!r}, 'w'); import time; time.sleep(600)")
     parent = processes.start(
-        [*processes.WINDLASS, "run", str(program)],
-        env={**os.environ, "WINDLASS_SUPERVISE": "true"},
+        [*processes.ROPEWALK, "run", str(program)],
+        env={**os.environ, "ROPEWALK_SUPERVISE": "true"},
     )
     wait_until((tmp_path / "ready").exists, 30, "the program")
     [task] = children(parent.pid)
@@ -377,9 +377,9 @@ def test_a_task_ends_when_its_parent_is_killed(
 KILLED = """\
 import itertools, json, sys
 from pathlib import Path
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.launch.container import Container
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.launch.container import Container
 kills = itertools.chain(json.loads(sys.argv[2]), itertools.repeat(0))
 container = Container(
     TaskId("chief", 0), ["run", sys.argv[1]], Settings(), Path(sys.argv[1] + ".error"),

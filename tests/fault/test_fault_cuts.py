@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.clusters import HandStarted, tf_configs
 from helpers.waiting import wait_until
 
@@ -17,15 +17,15 @@ from helpers.waiting import wait_until
 PROGRAM = """
 import json, os, pathlib
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 slot = 0 if task["type"] == "chief" else task["index"] + 1
-strategy = wl.distribute.ParameterServerStrategy(placement=wl.distribute.placement.round_robin)
+strategy = rw.distribute.ParameterServerStrategy(placement=rw.distribute.placement.round_robin)
 with strategy.scope():
-    first = wl.Variable(np.zeros(3, np.float32), name="first")
-    second = wl.Variable(np.zeros((3, 200_000), np.float32), name="second")
-    table = wl.Variable(np.zeros((30_000, 8), np.float32), name="table")
+    first = rw.Variable(np.zeros(3, np.float32), name="first")
+    second = rw.Variable(np.zeros((3, 200_000), np.float32), name="second")
+    table = rw.Variable(np.zeros((30_000, 8), np.float32), name="table")
 ones = np.zeros(second.shape, np.float32)
 ones[slot] = 1
 rows = np.array([slot, 15_000 + slot, 29_990 + slot])
@@ -36,7 +36,7 @@ def step():
 
 def sparse():
     step()
-    table.scatter_add(wl.IndexedSlices(np.ones((3, 8), np.float32), rows))
+    table.scatter_add(rw.IndexedSlices(np.ones((3, 8), np.float32), rows))
 
 steps = 0
 while not pathlib.Path("enough").exists():
@@ -45,7 +45,7 @@ while not pathlib.Path("enough").exists():
     if slot == 0 and steps % 10 == 0 and not pathlib.Path("no-snapshots").exists():
         try:
             values = strategy.snapshot(timeout_s=2).values
-        except wl.errors.CutVoidError as error:
+        except rw.errors.CutVoidError as error:
             print("no snapshot:", error, flush=True)
             continue
         whole = values["second"]
@@ -66,14 +66,14 @@ class CutJob(HandStarted):
         self.folder = folder
         (folder / "program.py").write_text(PROGRAM)
         settings = {
-            "WINDLASS_MODEL_DIR": str(self.model),
-            "WINDLASS_SAVE_EVERY_S": "0.3",
-            "WINDLASS_KEEP_CHECKPOINTS": "1000",
-            "WINDLASS_HEARTBEAT_S": "0.1",
-            "WINDLASS_LEASE_S": "2",
+            "ROPEWALK_MODEL_DIR": str(self.model),
+            "ROPEWALK_SAVE_EVERY_S": "0.3",
+            "ROPEWALK_KEEP_CHECKPOINTS": "1000",
+            "ROPEWALK_HEARTBEAT_S": "0.1",
+            "ROPEWALK_LEASE_S": "2",
         }
         configs = tf_configs(chief=1, worker=2, ps=2)
-        command = ["windlass", "run", "program.py"]
+        command = ["ropewalk", "run", "program.py"]
         super().__init__(command, configs, folder, **settings, **environment)
 
     def manifests(self) -> list[Path]:
@@ -99,7 +99,7 @@ class CutJob(HandStarted):
                 continue
             path = str(manifest.parent)
             first, second, table = (
-                wl.train.load_variable(path, name) for name in ("first", "second", "table")
+                rw.train.load_variable(path, name) for name in ("first", "second", "table")
             )
             for slot in (TASKS.index(task) for task in cut["workers"]):
                 assert set(second[slot].tolist()) == {first[slot]}, (path, slot)
@@ -145,7 +145,7 @@ def test_every_cut_is_consistent_while_a_worker_stands_still_and_when_one_dies(j
 def test_a_ps_that_is_killed_makes_the_cut_void_and_the_next_one_is_consistent(
     tmp_path: Path,
 ) -> None:
-    job = CutJob(tmp_path, WINDLASS_PS_REPLICAS="2")
+    job = CutJob(tmp_path, ROPEWALK_PS_REPLICAS="2")
     try:
         job.until_more_cuts()
         job.running["ps:0"].kill()

@@ -12,15 +12,15 @@ from click.testing import CliRunner
 
 from helpers.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.replication.moves import MovePhase
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.core.checkpoint.file_systems import open_folder
-from windlass.core.checkpoint.job_record import read_job_record
-from windlass.core.errors import RefusedError
-from windlass.core.exit_codes import ExitCode
-from windlass.core.task import TaskId
-from windlass.launch.commands.move import move_command
-from windlass.worker.lead.status import read_status
+from ropewalk.cluster.replication.moves import MovePhase
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint.job_record import read_job_record
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.task import TaskId
+from ropewalk.launch.commands.move import move_command
+from ropewalk.worker.lead.status import read_status
 
 
 def test_a_killed_ps_takes_nothing_with_it_and_its_successor_neither(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_killed_ps_takes_nothing_with_it_and_its_successor_neither(tmp_path: P
 def test_rows_of_a_growing_table_count_exactly_whatever_becomes_of_their_ps(
     shares_memory: str, tmp_path: Path
 ) -> None:
-    with counting_job(tmp_path, keyed=True, WINDLASS_SHARED_MEMORY=shares_memory) as job:
+    with counting_job(tmp_path, keyed=True, ROPEWALK_SHARED_MEMORY=shares_memory) as job:
         for ps in ("ps:0", "ps:1", "ps:0"):
             job.go_on()
             job.running[ps].kill()
@@ -73,7 +73,7 @@ def test_a_ps_that_is_asked_to_leave_hands_over_what_it_has(tmp_path: Path) -> N
 
 
 def test_a_ps_that_is_started_again_as_its_job_ends_ends_with_it(tmp_path: Path) -> None:
-    with counting_job(tmp_path, WINDLASS_LEAVE_GRACE_S=str(scaled(20))) as job:
+    with counting_job(tmp_path, ROPEWALK_LEAVE_GRACE_S=str(scaled(20))) as job:
         job.go_on()
         job.stop_counting()
         job.running["ps:0"].kill()
@@ -166,7 +166,7 @@ def test_a_ps_that_has_no_memory_for_a_copy_holds_up_nobody(tmp_path: Path) -> N
         job.go_on()
         job.running["ps:1"].kill()
         job.running["ps:1"].wait(scaled(10))
-        config = {"TF_CONFIG": job.configs["ps:1"], "WINDLASS_MAX_PS_BYTES": "100000"}
+        config = {"TF_CONFIG": job.configs["ps:1"], "ROPEWALK_MAX_PS_BYTES": "100000"}
         job.begin("ps:1", config)
         refused = "/job:ps/task:1 would hold 25"
         wait_until(lambda: refused in job.said("ps:0"), 60, "a copy that is refused")
@@ -208,7 +208,7 @@ def test_a_chief_that_is_killed_during_moves_and_its_successor_lose_nothing(tmp_
 
 def test_a_job_whose_ps_are_all_asked_to_leave_saves_and_stops(tmp_path: Path) -> None:
     """The chief's program only waits: it is interrupted, since the ps leave soon."""
-    job = CountingJob(tmp_path, chief_counts=False, WINDLASS_LEASE_S=str(scaled(20)))
+    job = CountingJob(tmp_path, chief_counts=False, ROPEWALK_LEASE_S=str(scaled(20)))
     try:
         job.until_whole()
         job.go_on()
@@ -240,7 +240,7 @@ def test_a_ps_without_replicas_that_is_started_again_takes_no_part_in_a_checkpoi
     tmp_path: Path, *, chief_too: bool
 ) -> None:
     """It is empty: the job fails, saying what is lost, and its last checkpoint stays the newest."""
-    job = CountingJob(tmp_path, replicas=1, chief_counts=False, WINDLASS_SAVE_EVERY_S="1")
+    job = CountingJob(tmp_path, replicas=1, chief_counts=False, ROPEWALK_SAVE_EVERY_S="1")
     again = ["ps:0", "chief:0"] if chief_too else ["ps:0"]
     try:
         job.until_said("saved ")

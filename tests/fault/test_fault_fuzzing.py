@@ -9,7 +9,7 @@ import pytest
 from helpers.fuzzing import Cost, Credentials, Fuzzer, Port, key_credentials
 from helpers.live_jobs import Live
 from helpers.waiting import wait_until
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, TaskId
 
 MIB = 1024 * 1024
 STRANGE_INDEX = 900  # of a task that the live job does not have

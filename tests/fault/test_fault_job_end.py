@@ -11,11 +11,11 @@ import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
-from windlass.core.exit_codes import ExitCode
-from windlass.launch import job_end
-from windlass.net import pod_account
-from windlass.net.free_ports import free_ports
-from windlass.worker.lead import own_job
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.launch import job_end
+from ropewalk.net import pod_account
+from ropewalk.net.free_ports import free_ports
+from ropewalk.worker.lead import own_job
 
 
 class ApiServer(ThreadingHTTPServer):
@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         token = self.headers["Authorization"]
         path, _, query = self.path.partition("?")
-        assert query == "fieldManager=windlass-chief"
+        assert query == "fieldManager=ropewalk-chief"
         self.server.asked.append((path, self.headers["Content-Type"], body, token))
         self.send_response(self.server.coming.pop(0) if self.server.coming else self.server.status)
         self.end_headers()
@@ -61,8 +61,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        monkeypatch.setattr("windlass.worker.lead.own_job.cluster_url", lambda: url)
-        monkeypatch.setenv("WINDLASS_ENDS_JOB", "true")
+        monkeypatch.setattr("ropewalk.worker.lead.own_job.cluster_url", lambda: url)
+        monkeypatch.setenv("ROPEWALK_ENDS_JOB", "true")
         monkeypatch.setenv("POD_NAMESPACE", "training")
         yield server
         server.shutdown()
@@ -97,7 +97,7 @@ def test_a_job_that_is_over_for_good_ends_what_it_has_left(
 def test_a_chief_that_is_started_again_keeps_its_job(
     api: ApiServer, account: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setenv("WINDLASS_POD_FAILURES", "2")
+    monkeypatch.setenv("ROPEWALK_POD_FAILURES", "2")
     api.job = {"spec": {"backoffLimitPerIndex": 3}}
     job_end.end_job("digits", "chief", code, account)
     assert api.asked == []
@@ -123,7 +123,7 @@ def test_a_chief_whose_job_makes_no_other_pod_ends_what_is_left(
     *,
     is_last: bool,
 ) -> None:
-    monkeypatch.setenv("WINDLASS_POD_FAILURES", failures)
+    monkeypatch.setenv("ROPEWALK_POD_FAILURES", failures)
     said = [{"type": each, "status": "True"} for each in conditions]
     api.job = {"spec": {"backoffLimitPerIndex": 3}, "status": {"conditions": said}}
     job_end.end_job("digits", "chief", code, account)
@@ -173,7 +173,7 @@ def test_a_chief_that_is_asked_to_stop_finds_out_whether_another_one_follows(
 ) -> None:
     api.status, api.job = status, {"metadata": {}, **job}
     assert own_job.why_none_follows("digits", "chief", account) == why
-    monkeypatch.delenv("WINDLASS_ENDS_JOB")
+    monkeypatch.delenv("ROPEWALK_ENDS_JOB")
     api.status = 404
     assert own_job.why_none_follows("digits", "chief", account) is None, "it may not ask"
 
@@ -199,7 +199,7 @@ def test_a_chief_whose_pod_a_stateful_set_makes_writes_the_result_and_ends_itsel
     code: int,
     ended: list[str],
 ) -> None:
-    monkeypatch.setenv("WINDLASS_HOLDS", "true")
+    monkeypatch.setenv("ROPEWALK_HOLDS", "true")
     api.paths = {f"{SETS}chief": {"metadata": {}, "spec": {"replicas": 1}}}
     assert job_end.end_job("digits", role, code, account, reason="why") is bool(ended)
     if not ended:
@@ -248,7 +248,7 @@ def test_a_chief_that_is_started_when_its_job_is_over_finds_that_out(
 def test_a_chief_of_a_stateful_set_finds_out_whether_another_one_follows(
     api: ApiServer, account: Path, monkeypatch: pytest.MonkeyPatch, own: object, why: str
 ) -> None:
-    monkeypatch.setenv("WINDLASS_HOLDS", "true")
+    monkeypatch.setenv("ROPEWALK_HOLDS", "true")
     api.paths = {f"{SETS}chief": own}
     assert own_job.why_none_follows("digits", "chief", account) == why
     api.status = 404
@@ -290,13 +290,13 @@ def test_a_container_whose_account_has_no_token_ends_as_its_job_did(tmp_path: Pa
     program = tmp_path / "program.py"
     program.write_text("print('done')")
     code, output, errors = processes.run(
-        [*processes.WINDLASS, "run", str(program)],
+        [*processes.ROPEWALK, "run", str(program)],
         timeout_s=scaled(60),
         env={
             **os.environ,
-            "WINDLASS_SUPERVISE": "true",
-            "WINDLASS_ENDS_JOB": "true",
-            "WINDLASS_JOB_ID": "digits",
+            "ROPEWALK_SUPERVISE": "true",
+            "ROPEWALK_ENDS_JOB": "true",
+            "ROPEWALK_JOB_ID": "digits",
             "POD_NAMESPACE": "training",
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         },
@@ -313,15 +313,15 @@ def test_a_chief_whose_tasks_do_not_come_ends_what_the_job_holds(tmp_path: Path)
     chief, ps = (f"127.0.0.1:{port}" for port in free_ports(2))
     where = {"cluster": {"chief": [chief], "ps": [ps]}, "task": {"type": "chief", "index": 0}}
     code, output, errors = processes.run(
-        [*processes.WINDLASS, "run", str(program)],
+        [*processes.ROPEWALK, "run", str(program)],
         timeout_s=scaled(60),
         env={
             **os.environ,
             "TF_CONFIG": json.dumps(where),
-            "WINDLASS_SUPERVISE": "true",
-            "WINDLASS_ENDS_JOB": "incomplete",
-            "WINDLASS_JOIN_TIMEOUT_S": "0.5",
-            "WINDLASS_JOB_ID": "digits",
+            "ROPEWALK_SUPERVISE": "true",
+            "ROPEWALK_ENDS_JOB": "incomplete",
+            "ROPEWALK_JOIN_TIMEOUT_S": "0.5",
+            "ROPEWALK_JOB_ID": "digits",
             "POD_NAMESPACE": "training",
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         },

@@ -12,7 +12,7 @@ import pytest
 
 from helpers import processes, saving
 from helpers.waiting import scaled
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
 
 
 @pytest.fixture(params=["/dev/shm", ""], ids=["shm", "disk"])  # noqa: S108 - a file system

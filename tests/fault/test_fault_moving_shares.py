@@ -4,9 +4,9 @@ from pathlib import Path
 
 from helpers.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.replication.moves import MovePhase
-from windlass.core.exit_codes import ExitCode
-from windlass.core.task import TaskId
+from ropewalk.cluster.replication.moves import MovePhase
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.task import TaskId
 
 
 def led_by(job: CountingJob) -> dict[str, list[int]]:

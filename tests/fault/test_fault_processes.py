@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.core.exit_codes import ExitCode
-from windlass.core.states import Phase, State
-from windlass.core.task import TaskId
-from windlass.testing import FaultPlan, ProcessResult, run_script
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.states import Phase, State
+from ropewalk.core.task import TaskId
+from ropewalk.testing import FaultPlan, ProcessResult, run_script
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 WriteProgram = Callable[..., str]
@@ -168,7 +168,7 @@ def test_ctrl_c_saves_and_stops_within_five_seconds(
     text = output.read_text()
     assert "Ctrl-C: saving a checkpoint and stopping; Ctrl-C again ends it at once" in text
     assert "SIGTERM" not in text  # that the tasks are told to end is no news
-    assert text.splitlines()[-1].startswith("to resume: windlass local --plain")
+    assert text.splitlines()[-1].startswith("to resume: ropewalk local --plain")
     assert "failed first" not in text
     assert "Traceback" not in text
     saved = latest_checkpoint(str(tmp_path / "model"))

@@ -21,15 +21,15 @@ from helpers import processes, ps_process
 from helpers.ps_peers import F32, REMOTE
 from helpers.ps_process import BLOCKS, NAMES, PS
 from helpers.waiting import scaled, wait_until
-from windlass.client.ps.control import PsControl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.cluster.access.principal import Principal
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.core.settings import Settings
-from windlass.core.states import Phase
-from windlass.core.task import Incarnation, TaskId
-from windlass.testing import FaultPlan, run_script
+from ropewalk.client.ps.control import PsControl
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Phase
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.testing import FaultPlan, run_script
 
 MANY = 100_000_000  # steps: more than anybody waits for
 # What settings of both sides make of each connection. (A Unix socket without memory is taken care
@@ -164,7 +164,7 @@ def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_generation
     rng = random.Random(20)
     done, steps = cluster.look()
     maps = Path(f"/proc/{cluster.ps.pid}/maps")
-    held = maps.read_text().count("memfd:windlass")
+    held = maps.read_text().count("memfd:ropewalk")
     for generation in range(1, 5):
         worker = cluster.worker(generation)
         worker.until_step(rng.randrange(1, 6))
@@ -181,7 +181,7 @@ def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_generation
     last.until("done")
     assert cluster.look() == ({name: count + 5 for name, count in done.items()}, steps + 5)
     cluster.until_sessions(1)
-    wait_until(lambda: maps.read_text().count("memfd:windlass") <= held, 10, "memory given back")
+    wait_until(lambda: maps.read_text().count("memfd:ropewalk") <= held, 10, "memory given back")
 
 
 @ways
@@ -255,13 +255,13 @@ def test_killed_processes_leave_neither_files_nor_sockets(lives: int, no_process
     assert len(used) >= lives
     # Named sockets are in one list for all processes, of which other tests have some.
     wait_until(lambda: not used & {name for _, name in named_sockets()}, 10, "the sockets to go")
-    assert not list(Path("/dev/shm").glob("*windlass*"))  # noqa: S108 - looked at
+    assert not list(Path("/dev/shm").glob("*ropewalk*"))  # noqa: S108 - looked at
 
 
 def named_sockets() -> list[tuple[str, str]]:
     """(inode, name) of the Unix sockets of this machine that have one of ours."""
     rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return [(row[6], row[7]) for row in rows if len(row) > 7 and "windlass" in row[7]]
+    return [(row[6], row[7]) for row in rows if len(row) > 7 and "ropewalk" in row[7]]
 
 
 def names_of(pid: int) -> set[str]:
@@ -290,7 +290,7 @@ def test_a_job_that_prefetches_survives_a_killed_worker_as_one_that_waits(
             "ParameterServerStrategy()": f"ParameterServerStrategy(prefetch={prefetch})",
             # Large enough not to travel in a message.
             'name="b")': 'name="b")\n'
-            '        big = wl.Variable(np.zeros(40_000, np.float32), name="big")',
+            '        big = rw.Variable(np.zeros(40_000, np.float32), name="big")',
             "(np.float32(2 * rest.mean()), b)]": "(np.float32(2 * rest.mean()), b), "
             "(big.read_value() - 1, big)]",
         }

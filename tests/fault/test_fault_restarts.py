@@ -8,41 +8,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import windlass as wl
-import windlass.testing
+import ropewalk as rw
+import ropewalk.testing
 from helpers.ps_peers import Ps, vector
-from windlass.client.ps.control import PsControl
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.job.job import Job
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.core.checkpoint.file_systems import open_folder
-from windlass.core.checkpoint.job_record import (
+from ropewalk.client.ps.control import PsControl
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.job.job import Job
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint.job_record import (
     JobRecord,
     ShareRecord,
     read_job_record,
     write_job_record,
 )
-from windlass.core.settings import Settings
-from windlass.core.states import Phase
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.bounds import MAX_GENERATION
-from windlass.net.free_ports import free_ports
-from windlass.worker.lead.job_identity import find_job
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Phase
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.bounds import MAX_GENERATION
+from ropewalk.net.free_ports import free_ports
+from ropewalk.worker.lead.job_identity import find_job
 
 CHIEF, W0 = TaskId("chief", 0), TaskId("worker", 0)
 
 
 def train() -> float:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        w = wl.Variable(np.zeros(3, np.float32), name="w")
+        w = rw.Variable(np.zeros(3, np.float32), name="w")
     for _ in range(3):
         strategy.run(lambda: w.assign_add(np.ones(3, np.float32)))
     return float(w.read_value()[0])
 
 
 def run(model_dir: Path, program: Callable[[], object] = train) -> object:
-    with windlass.testing.LocalCluster(workers=0, ps=2, model_dir=str(model_dir)) as cluster:
+    with ropewalk.testing.LocalCluster(workers=0, ps=2, model_dir=str(model_dir)) as cluster:
         return cluster.run(program)[CHIEF]
 
 
@@ -75,9 +75,9 @@ def test_a_job_goes_back_to_the_whole_checkpoint_before_and_trains_on(
 
 def test_a_program_that_only_assigns_is_saved(tmp_path: Path) -> None:
     def assign() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            w = wl.Variable(np.zeros(3, np.float32), name="w")
+            w = rw.Variable(np.zeros(3, np.float32), name="w")
         w.assign(np.full(3, 5, np.float32))
 
     run(tmp_path, assign)

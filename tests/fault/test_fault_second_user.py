@@ -20,9 +20,9 @@ from helpers.live_jobs import TRAIN, Live
 from helpers.processes import ROOT
 from helpers.stranger import USER, unix_sockets
 from helpers.waiting import scaled, wait_until
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
-from windlass.net.auth.key_file import load_key
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
+from ropewalk.net.auth.key_file import load_key
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -52,7 +52,7 @@ def run(command: Sequence[str]) -> dict[str, Any]:
 @pytest.fixture
 def key_file() -> Iterator[Path]:
     """A key in a folder that everybody may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="windlass-key-"))
+    folder = Path(tempfile.mkdtemp(prefix="ropewalk-key-"))
     folder.chmod(0o755)
     load_key(Settings(key_file=str(folder / "key")))
     yield folder / "key"
@@ -61,7 +61,7 @@ def key_file() -> Iterator[Path]:
 
 @pytest.fixture
 def live(tmp_path: Path, no_process_left: str, key_file: Path) -> Iterator[Live]:
-    made = Live(tmp_path, WINDLASS_KEY_FILE=str(key_file))
+    made = Live(tmp_path, ROPEWALK_KEY_FILE=str(key_file))
     wait_until(lambda: all(made.steps()), 60, "the jobs to begin")
     yield made
     made.kill()
@@ -88,7 +88,7 @@ def test_another_user_reaches_nothing_of_a_live_job(live: Live, key_file: Path) 
     live.end()
 
 
-def test_another_user_reaches_nothing_of_windlass_local(
+def test_another_user_reaches_nothing_of_ropewalk_local(
     start_cli: Callable[..., tuple["subprocess.Popen[bytes]", Path]],
     write_program: Callable[..., str],
     live_pids: Callable[[], dict[int, dict[str, str]]],
@@ -96,7 +96,7 @@ def test_another_user_reaches_nothing_of_windlass_local(
 ) -> None:
     cluster = ["--plain", "--chief", "--workers", "1", "--ps", "1"]
     process, output = start_cli(
-        "local", *cluster, write_program(), "1000000", "0.05", WINDLASS_KEY_FILE=str(key_file)
+        "local", *cluster, write_program(), "1000000", "0.05", ROPEWALK_KEY_FILE=str(key_file)
     )
     wait_until(lambda: b"has done 5 steps" in output.read_bytes(), 60, "steps")
     ports = []
@@ -171,14 +171,14 @@ def test_who_takes_the_port_of_a_task_first_is_not_believed(
     if place == "chief:0":
         del configs["ps:0"]  # it would wait for a chief for long
     with impostor(int(address.rpartition(":")[2]), lies=lies) as heard:
-        command = ["windlass", "run", "train.py"]
+        command = ["ropewalk", "run", "train.py"]
         job = HandStarted(
             command,
             configs,
             tmp_path,
-            WINDLASS_KEY_FILE=str(key_file),
-            WINDLASS_JOIN_TIMEOUT_S="5",
-            WINDLASS_RECONNECT_TIMEOUT_S="5",
+            ROPEWALK_KEY_FILE=str(key_file),
+            ROPEWALK_JOIN_TIMEOUT_S="5",
+            ROPEWALK_RECONNECT_TIMEOUT_S="5",
         )
         ended = job.wait(60)
     worker = ended["worker:0"]

@@ -11,15 +11,15 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 PROGRAM = """
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 rank = strategy.extended.input_pipeline_id
 SHAPE, STEPS = (4,), 5
 # CHANGE
 with strategy.scope():
-    w = wl.Variable(np.zeros(SHAPE, np.float32), name="w")
-optimizer = wl.optimizers.SGD(0.1)
+    w = rw.Variable(np.zeros(SHAPE, np.float32), name="w")
+optimizer = rw.optimizers.SGD(0.1)
 for step in range(STEPS):
     # STEP
     strategy.run(lambda: optimizer.apply_gradients([(np.ones(SHAPE, np.float32), w)]))
@@ -64,7 +64,7 @@ def test_workers_that_do_different_things_are_told_what_and_not_to_restart(
 
 def test_a_synchronous_job_shows_steps_losses_and_its_status(run_cli: Cli, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
-    step = "wl.training.report(total_steps=60, loss=1 / (step + 1)); __import__('time').sleep(0.05)"
+    step = "rw.training.report(total_steps=60, loss=1 / (step + 1)); __import__('time').sleep(0.05)"
     program.write_text(PROGRAM.replace("# CHANGE", "STEPS = 60").replace("# STEP", step))
     result = run_cli(
         "local", "--plain", "--workers", "2", "--ps", "0", "--no-chief", "--model-dir", "model",

@@ -10,11 +10,11 @@ from helpers.waiting import wait_until
 PROGRAM = """
 import os, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros((), np.float32), name="w")
+    w = rw.Variable(np.zeros((), np.float32), name="w")
 
 def step():
     w.assign_add(np.float32(1))
@@ -37,7 +37,7 @@ def test_a_worker_too_many_is_refused_and_the_job_ends_well(
     (tmp_path / "train.py").write_text(PROGRAM)
     configs = tf_configs(chief=1, worker=1, ps=1)
     late = {"worker:0": configs.pop("worker:0")}
-    command = ["windlass", "run", "--max-sessions", "1", "train.py"]
+    command = ["ropewalk", "run", "--max-sessions", "1", "train.py"]
     job = HandStarted(command, configs, tmp_path)
     wait_until((tmp_path / "began").exists, 30)
     refused = HandStarted(command, late, tmp_path).wait()["worker:0"]

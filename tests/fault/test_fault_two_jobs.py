@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled
-from windlass.cluster.access.principal import Principal
-from windlass.net.free_ports import free_ports
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.net.free_ports import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
@@ -19,11 +19,11 @@ StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 PROGRAM = """
 import pathlib, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(2, np.float32), name="w")
+    w = rw.Variable(np.zeros(2, np.float32), name="w")
 steps = 0
 while not pathlib.Path("stop").exists():
     strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
@@ -76,14 +76,14 @@ def job(start_cli: StartCli, tmp_path: Path, wait_until: Callable[..., None]) ->
 
 def _steps(job: Job) -> int:
     """Steps of the worker, from the chief's status."""
-    from windlass.client.chief.calls import ChiefClient
-    from windlass.core.errors import WindlassError
-    from windlass.core.settings import Settings
+    from ropewalk.client.chief.calls import ChiefClient
+    from ropewalk.core.errors import RopewalkError
+    from ropewalk.core.settings import Settings
 
     client = ChiefClient(job.cluster["chief"][0], Settings(), Principal("worker", index=0))
     try:
         status = client.status(timeout_s=2)
-    except WindlassError:
+    except RopewalkError:
         return 0
     finally:
         client.close()
@@ -127,7 +127,7 @@ def test_a_worker_that_was_killed_comes_back_without_any_setting(
 
 
 def test_a_task_that_names_another_job_is_refused_at_once(job: Job, run_cli: RunCli) -> None:
-    second = run_cli(*job.command(), TF_CONFIG=job.config("worker"), WINDLASS_JOB_ID="mine")
+    second = run_cli(*job.command(), TF_CONFIG=job.config("worker"), ROPEWALK_JOB_ID="mine")
     assert second.returncode == 5, second.stderr
     assert "worker:0 of job mine does not: Register is refused" in second.stderr
     assert job.end() == {"ps": 0, "chief": 0, "worker": 0}

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.errors import JoinTimeoutError
-from windlass.core.task import TaskId
-from windlass.net.free_ports import free_ports
-from windlass.testing import FaultPlan, run_script
+import ropewalk as rw
+from ropewalk.core.errors import JoinTimeoutError
+from ropewalk.core.task import TaskId
+from ropewalk.net.free_ports import free_ports
+from ropewalk.testing import FaultPlan, run_script
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 SYNC = """
-import windlass as wl
-wl.distribute.MultiWorkerMirroredStrategy()
+import ropewalk as rw
+rw.distribute.MultiWorkerMirroredStrategy()
 """
 
 
@@ -72,9 +72,9 @@ def test_a_task_that_waits_alone_says_for_whom(
     program.write_text(
         SYNC
         if "ps" not in roles
-        else "import windlass as wl\n"
-        "if wl.training.is_evaluator():\n"
-        "    wl.training.SidecarEvaluator(lambda values: {}, idle_timeout_s=5).start()\n"
+        else "import ropewalk as rw\n"
+        "if rw.training.is_evaluator():\n"
+        "    rw.training.SidecarEvaluator(lambda values: {}, idle_timeout_s=5).start()\n"
     )
     config = {"cluster": cluster_of(*roles), "task": {"type": me[0], "index": me[1]}}
     result = run_cli(
@@ -92,22 +92,22 @@ def test_a_task_that_waits_alone_says_for_whom(
 def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("windlass"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("ropewalk"), "propagate", True)
 
     failed = threading.Event()
 
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         try:
             with strategy.scope():
-                wl.Variable(np.zeros(2, np.float32), name="w" if strategy.is_chief else "v")
+                rw.Variable(np.zeros(2, np.float32), name="w" if strategy.is_chief else "v")
         except JoinTimeoutError:
             failed.set()
             raise
         failed.wait(60)  # else it is clear sooner: the chief's program has ended without it
 
     with (
-        wl.testing.LocalCluster(workers=1, join_timeout_s=5) as cluster,
+        rw.testing.LocalCluster(workers=1, join_timeout_s=5) as cluster,
         pytest.raises(JoinTimeoutError, match="for the chief to create 'v'"),
     ):
         cluster.run(train)
@@ -119,11 +119,11 @@ def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
 HANGS = """
 import time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(2, np.float32), name="w")
+    w = rw.Variable(np.zeros(2, np.float32), name="w")
 strategy.run(w.read_value)  # by then a task knows both ps
 strategy.barrier()
 while strategy.global_step < 10**6:

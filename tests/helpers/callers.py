@@ -17,25 +17,25 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from windlass.cluster.access.principal import READER, Principal
-from windlass.core.errors import (
+from ropewalk.cluster.access.principal import READER, Principal
+from ropewalk.core.errors import (
     AccessError,
     OtherJobError,
+    RopewalkError,
     UnauthenticatedError,
-    WindlassError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.versions import own_versions
-from windlass.core.wire import codec
-from windlass.core.wire.error_table import from_detail, from_rpc_error
-from windlass.net.arrival import MAGIC
-from windlass.net.auth import proof
-from windlass.net.auth.credentials import key_of, since_boot_s
-from windlass.net.auth.metadata import AUTHORIZATION
-from windlass.net.auth.token import new_keys, sign_token
-from windlass.net.tunnel import METHOD as TUNNEL
-from windlass.proto.v1 import common_pb2, session_pb2
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.versions import own_versions
+from ropewalk.core.wire import codec
+from ropewalk.core.wire.error_table import from_detail, from_rpc_error
+from ropewalk.net.arrival import MAGIC
+from ropewalk.net.auth import proof
+from ropewalk.net.auth.credentials import key_of, since_boot_s
+from ropewalk.net.auth.metadata import AUTHORIZATION
+from ropewalk.net.auth.token import new_keys, sign_token
+from ropewalk.net.tunnel import METHOD as TUNNEL
+from ropewalk.proto.v1 import common_pb2, session_pb2
 
 from .certificates import authority, issued, tls_settings
 from .waiting import scaled
@@ -46,7 +46,7 @@ LET_IN, REFUSED, UNKNOWN, NO_TLS, NO_SUCH = "x", ".", "?", "tls", "-"
 """Verdicts: let in; known, and refused; not known; no connection comes about; there is none."""
 
 
-def verdict_of(error: WindlassError | None) -> str:
+def verdict_of(error: RopewalkError | None) -> str:
     """What an answer says of whoever asked."""
     match error:
         case UnauthenticatedError():

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.errors import WindlassError
-from windlass.core.task import TaskId
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.task import TaskId
 
 from .counting_job import CountingJob
 from .small_disk import SmallDisk
@@ -236,7 +236,7 @@ class Chaos:
         """Wait until a move that has begun beside this one is over."""
 
         def is_over() -> bool:
-            with suppress(WindlassError), self._job.chief() as chief:
+            with suppress(RopewalkError), self._job.chief() as chief:
                 move = chief.status(timeout_s=2).move
                 return move is None or move.phase.is_over
             return False
@@ -247,7 +247,7 @@ class Chaos:
         """A share begins to move, which what comes next may prevent."""
         share, to = self._a_move()
         self._say(f"begin to move {share.share} to {to.short}")
-        with suppress(WindlassError), self._job.chief() as chief:
+        with suppress(RopewalkError), self._job.chief() as chief:
             chief.move_share(share.share, to, timeout_s=10)
 
     def move_and_kill(self) -> None:
@@ -257,7 +257,7 @@ class Chaos:
         """
         share, to = self._a_move()
         self._say(f"move {share.share} to {to.short} and kill {share.leader.short}")
-        with suppress(WindlassError), self._job.chief() as chief:
+        with suppress(RopewalkError), self._job.chief() as chief:
             chief.move_share(share.share, to, timeout_s=10)
         self._end(share.leader.short)
 

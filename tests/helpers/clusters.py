@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windlass.net.free_ports import free_ports
+from ropewalk.net.free_ports import free_ports
 
 from . import processes
 from .waiting import scaled
@@ -41,7 +41,7 @@ class HandStarted:
     """One process per task, as a cluster manager starts them.
 
     Args:
-        command: For all: ``python …`` or ``windlass …``.
+        command: For all: ``python …`` or ``ropewalk …``.
         configs: TF_CONFIG by task, or the variables that its launcher sets.
         folder: Where they run; each writes ``<task>.txt`` there.
         environment: Variables of all processes.
@@ -99,9 +99,9 @@ class HandStarted:
 
 
 def as_command(words: Sequence[str]) -> list[str]:
-    """``python`` and ``windlass`` are those of this interpreter."""
+    """``python`` and ``ropewalk`` are those of this interpreter."""
     first, *rest = words
-    begin = {"python": [sys.executable], "windlass": processes.WINDLASS}[first]
+    begin = {"python": [sys.executable], "ropewalk": processes.ROPEWALK}[first]
     return [*begin, *rest]
 
 

@@ -1,14 +1,14 @@
-"""The part of ``windlass k8s`` that talks to Kubernetes, connected to a server of a test."""
+"""The part of ``ropewalk k8s`` that talks to Kubernetes, connected to a server of a test."""
 
 from typing import Any
 
 import pytest
 
 from helpers.kubernetes_cluster import KubernetesCluster
-from windlass.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.client import KubernetesApi
 
 client = pytest.importorskip("kubernetes").client
-SELECTOR = "app.kubernetes.io/name=windlass,app.kubernetes.io/instance=digits"
+SELECTOR = "app.kubernetes.io/name=ropewalk,app.kubernetes.io/instance=digits"
 
 
 def connected(cluster: KubernetesCluster, **arguments: Any) -> KubernetesApi:

@@ -8,8 +8,8 @@ import numpy as np
 from helpers.streams import (
     StreamPair,
 )
-from windlass.core.arrays.dtypes import Array
-from windlass.net.connection import Connection
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.net.connection import Connection
 
 LIMIT = 4 * 1024**2
 KIB64 = 64 * 1024

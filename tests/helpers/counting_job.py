@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from windlass.client.chief.calls import ChiefClient
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.replication.moves import Move
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.errors import WindlassError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.net.free_ports import free_ports
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.replication.moves import Move
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.net.free_ports import free_ports
 
 from .certificates import LOCAL, issued, write
 from .clusters import HandStarted, tf_configs
@@ -27,8 +27,8 @@ from .waiting import scaled, wait_until
 
 _HELPERS = Path(__file__).resolve().parent
 _OUTER = "127.0.0.2"  # of proxies
-_NO_MEMORY = {"WINDLASS_SHARED_MEMORY": "false"}
-_OVER = {"tls": _NO_MEMORY, "tunnel": {"WINDLASS_TCP_SESSIONS": "false", **_NO_MEMORY}}
+_NO_MEMORY = {"ROPEWALK_SHARED_MEMORY": "false"}
+_OVER = {"tls": _NO_MEMORY, "tunnel": {"ROPEWALK_TCP_SESSIONS": "false", **_NO_MEMORY}}
 
 
 class CountingJob(HandStarted):
@@ -82,10 +82,10 @@ class CountingJob(HandStarted):
         self.num_workers = workers
         self.configs = tf_configs(chief=1, worker=workers, ps=ps)
         self.environment = {
-            "WINDLASS_PS_REPLICAS": str(replicas),
-            "WINDLASS_PS_SHARES": str(shares),
-            "WINDLASS_MODEL_DIR": str(folder / "model"),
-            "WINDLASS_REBALANCE": str(int(rebalances)),
+            "ROPEWALK_PS_REPLICAS": str(replicas),
+            "ROPEWALK_PS_SHARES": str(shares),
+            "ROPEWALK_MODEL_DIR": str(folder / "model"),
+            "ROPEWALK_REBALANCE": str(int(rebalances)),
             **_OVER.get(over, {}),
             **environment,
         }
@@ -135,7 +135,7 @@ class CountingJob(HandStarted):
             host, port = json.loads(config)["cluster"][role][int(index)].split(":")
             addresses[task] = (_OUTER, int(port)), (host, int(port))
             self.configs[task] = config.replace(host, _OUTER)
-        self.environment |= {"WINDLASS_HOST": host, "WINDLASS_SHARED_MEMORY": "false"}
+        self.environment |= {"ROPEWALK_HOST": host, "ROPEWALK_SHARED_MEMORY": "false"}
         self.links = Links(addresses, lambda: {t: p.pid for t, p in self.running.items()})
 
     def _put_on(self, network: Network) -> None:
@@ -149,7 +149,7 @@ class CountingJob(HandStarted):
         for task, config in text.items():
             self.configs[task] = json.dumps({**config, "cluster": cluster})
         # The hosts share the memory of one machine, which those of a cluster do not.
-        everywhere = {"WINDLASS_HOST": "0.0.0.0", "WINDLASS_INSECURE": "1"}  # noqa: S104
+        everywhere = {"ROPEWALK_HOST": "0.0.0.0", "ROPEWALK_INSECURE": "1"}  # noqa: S104
         self.environment |= {**everywhere, **_NO_MEMORY}
         self._settings = Settings(insecure=True)
         self.links = HostLinks(network, {task: host_of(task) for task in self.configs})
@@ -211,7 +211,7 @@ class CountingJob(HandStarted):
             self._client = ChiefClient(address, self._settings, Principal("driver"))
         try:
             yield self._client
-        except WindlassError:
+        except RopewalkError:
             self._close_client()
             raise
 
@@ -225,7 +225,7 @@ class CountingJob(HandStarted):
         try:
             with self.chief() as chief:
                 return chief.status(timeout_s=2).shares
-        except WindlassError:
+        except RopewalkError:
             return ()
 
     def move(self, share: int, to: TaskId) -> Move:
@@ -261,7 +261,7 @@ class CountingJob(HandStarted):
 
     def _epochs_written(self) -> dict[int, int]:
         """The chief's last decision about each share, which the ps may not have heard of yet."""
-        file = Path(self.environment["WINDLASS_MODEL_DIR"]) / "job.json"
+        file = Path(self.environment["ROPEWALK_MODEL_DIR"]) / "job.json"
         if not file.exists():
             return {}
         return {each["share"]: each["epoch"] for each in json.loads(file.read_text())["shares"]}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 SLOTS = 4  # the chief and three workers
 NEW = 1_000_000  # from here on keys that are used once, so many for each task
@@ -54,7 +54,7 @@ class Recorder:
         self.pushed += 1
         self.say(str(self.pushed))
 
-    def read(self, index: int, count: wl.Variable) -> None:
+    def read(self, index: int, count: rw.Variable) -> None:
         """Read one of the counts."""
         self._write(f"read {index}")
         value = count.read_value().tolist()
@@ -75,10 +75,10 @@ def main() -> None:
     task, ps = config["task"], options.counts
     slot = 0 if task["type"] == "chief" else task["index"] + 1
 
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        counts = [wl.Variable(np.zeros(SLOTS, np.int64), name=f"count{i}") for i in range(ps)]
-        table = wl.Variable(np.zeros((options.rows, 32), np.float32), name="table")
+        counts = [rw.Variable(np.zeros(SLOTS, np.int64), name=f"count{i}") for i in range(ps)]
+        table = rw.Variable(np.zeros((options.rows, 32), np.float32), name="table")
         keyed = growing_table() if options.keyed else None
     counts_steps = slot <= options.workers - options.readers and (slot or options.chief_counts)
     one = (np.arange(SLOTS) == slot).astype(np.int64)
@@ -113,13 +113,13 @@ def main() -> None:
         print(json.dumps(says))
 
 
-def growing_table() -> wl.embedding.Embeddings:
+def growing_table() -> rw.embedding.Embeddings:
     """One in which a gradient of -1 counts one."""
-    config = wl.embedding.TableConfig(
-        "keyed", dim=2, initializer=wl.Initializer("zeros"), max_rows=128
+    config = rw.embedding.TableConfig(
+        "keyed", dim=2, initializer=rw.Initializer("zeros"), max_rows=128
     )
-    features = [wl.embedding.FeatureConfig("key", config)]
-    return wl.embedding.Embeddings(features, wl.optimizers.SGD(1.0))
+    features = [rw.embedding.FeatureConfig("key", config)]
+    return rw.embedding.Embeddings(features, rw.optimizers.SGD(1.0))
 
 
 def all_have_ended(workers: int) -> bool:

@@ -1,4 +1,4 @@
-"""``windlass …`` as a process that also says what its stores hold, for :mod:`helpers.counting_job`.
+"""``ropewalk …`` as a process that also says what its stores hold, for :mod:`helpers.counting_job`.
 
 Each time the file ``digests-wanted`` has another number, the process writes, in a file of its own,
 role, epoch and digest of each share that it has whole. With ``CERTIFICATES`` it shows its own ones
@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # not the folder of helpers: they have names
 
 from helpers.digests import digest_of  # noqa: E402
-from windlass.launch.cli import main  # noqa: E402
-from windlass.server.ps.replication.share import ReplicatedShare  # noqa: E402
+from ropewalk.launch.cli import main  # noqa: E402
+from ropewalk.server.ps.replication.share import ReplicatedShare  # noqa: E402
 
 _POLL_S = 0.05
 WANTED = Path("digests-wanted")
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     if certificates := os.environ.pop("CERTIFICATES", ""):
         own = Path(certificates, f"{task['type']}-{task['index']}")
         for part, name in {"CERT": "tls.crt", "KEY": "tls.key", "CA": "ca.crt"}.items():
-            os.environ[f"WINDLASS_TLS_{part}"] = str(own / name)
+            os.environ[f"ROPEWALK_TLS_{part}"] = str(own / name)
     if task["type"] == "ps":
         threading.Thread(target=_answer, args=(task["index"],), daemon=True).start()
     main()

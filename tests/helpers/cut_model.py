@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from windlass.cluster.job import cut as job_cut
-from windlass.cluster.job.cut import CutPhase, JobCut
-from windlass.core.errors import FencedError
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.cut_marks import CutMark
-from windlass.server.ps.cut import marks
-from windlass.server.ps.cut.marks import CutState, ShareCut
+from ropewalk.cluster.job import cut as job_cut
+from ropewalk.cluster.job.cut import CutPhase, JobCut
+from ropewalk.core.errors import FencedError
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.cut_marks import CutMark
+from ropewalk.server.ps.cut import marks
+from ropewalk.server.ps.cut.marks import CutState, ShareCut
 
 _BEFORE, _TOO_LATE = 0.0, 2.0
 _UNTIL = 1.0

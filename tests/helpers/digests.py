@@ -2,9 +2,9 @@
 
 import hashlib
 
-from windlass.engine.keyed.block import KeyedBlock
-from windlass.server.ps.replication.records import LogCopied
-from windlass.server.ps.store import Store
+from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.server.ps.replication.records import LogCopied
+from ropewalk.server.ps.store import Store
 
 
 def log_of(store: Store) -> LogCopied:

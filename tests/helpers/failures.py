@@ -9,7 +9,7 @@ def keep(terminal: pytest.TerminalReporter, config: pytest.Config) -> None:
         return
     # A test that fails and then fails to clean up failed for the first reason.
     reports = [each for kind in ("error", "failed") for each in terminal.getreports(kind)]
-    config.cache.set("windlass/failures", {each.nodeid: _why(each) for each in reports})
+    config.cache.set("ropewalk/failures", {each.nodeid: _why(each) for each in reports})
 
 
 def _why(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from windlass.cluster.access.principal import Principal
-from windlass.net.stream import NEVER, Buffer, ByteStream
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.net.stream import NEVER, Buffer, ByteStream
 
 Direction = Literal["send", "receive", "both"]
 Files = Literal["pass", "spoil", "refuse"]
 
 
 class FaultyStream:
-    """A stream around another one. See :class:`~windlass.net.stream.ByteStream`.
+    """A stream around another one. See :class:`~ropewalk.net.stream.ByteStream`.
 
     Args:
         stream: Owned from now on.

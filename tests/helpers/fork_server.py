@@ -46,13 +46,13 @@ _LIBRARIES = (
     "fsspec", "sklearn.datasets", "numba",
 )  # fmt: skip
 _OURS = (
-    "windlass.launch.cli", "windlass.launch.commands.tasks", "windlass.launch.commands.local",
-    "windlass.launch.local.run", "windlass.launch.local.result",
-    "windlass.worker.daemon",
-    "windlass.server.ps.server", "windlass.server.chief.server", "windlass.client.chief.calls",
-    "windlass.worker.job_task", "windlass.worker.data_plane.servers",
-    "windlass.worker.data_plane.ring", "windlass.distribute",
-    "windlass.training",
+    "ropewalk.launch.cli", "ropewalk.launch.commands.tasks", "ropewalk.launch.commands.local",
+    "ropewalk.launch.local.run", "ropewalk.launch.local.result",
+    "ropewalk.worker.daemon",
+    "ropewalk.server.ps.server", "ropewalk.server.chief.server", "ropewalk.client.chief.calls",
+    "ropewalk.worker.job_task", "ropewalk.worker.data_plane.servers",
+    "ropewalk.worker.data_plane.ring", "ropewalk.distribute",
+    "ropewalk.training",
 )  # fmt: skip
 _MAX_REQUEST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -121,7 +121,7 @@ SERVER = ForkServer()
 
 
 def _server_environment() -> dict[str, str]:
-    foreign = ("WINDLASS_", "TEST_")
+    foreign = ("ROPEWALK_", "TEST_")
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
         FAMILY: str(os.getpid()),
@@ -239,7 +239,7 @@ class _Draws:
         return [
             (where, name, value)
             for where, module in sys.modules.items()
-            if where.startswith("windlass.")
+            if where.startswith("ropewalk.")
             for name, value in vars(module).items()
             if isinstance(value, int | bytes | str) and value in self._drawn
         ]
@@ -394,7 +394,7 @@ def _run(command: list[str]) -> None:
         sys.path[0] = os.getcwd()
         # Loaded already, so that runpy would warn: the module runs under its own name.
         sys.argv = [command[1], *command[2:]]
-        importlib.import_module("windlass.launch.processes.process").__dict__["subprocess"] = (
+        importlib.import_module("ropewalk.launch.processes.process").__dict__["subprocess"] = (
             FORKING
         )
         importlib.import_module(command[1]).main()

@@ -20,15 +20,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from windlass.cluster.access.principal import principal_of_task
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.versions import own_versions
-from windlass.core.wire import codec
-from windlass.net.arrival import MAGIC
-from windlass.net.auth.credentials import KeyCredentials, key_of
-from windlass.net.auth.metadata import AUTHORIZATION
-from windlass.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
+from ropewalk.cluster.access.principal import principal_of_task
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.versions import own_versions
+from ropewalk.core.wire import codec
+from ropewalk.net.arrival import MAGIC
+from ropewalk.net.auth.credentials import KeyCredentials, key_of
+from ropewalk.net.auth.metadata import AUTHORIZATION
+from ropewalk.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
 
 from .waiting import scaled
 
@@ -37,7 +37,7 @@ SERVICES = {
     "ps": ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"],
     "worker": collective_pb2.DESCRIPTOR.services_by_name["Collective"],
 }
-TUNNEL = "/windlass.proto.v1.Tunnel/Open"
+TUNNEL = "/ropewalk.proto.v1.Tunnel/Open"
 _TIMEOUT_S = 5.0
 _ANSWER_S = 0.1  # whoever was told of more bytes than come waits for them, and does not answer
 

@@ -13,20 +13,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.streams import start
 from helpers.waiting import scaled
-from windlass.cluster.access.principal import Principal
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.net.auth.guard import Guard
-from windlass.net.channel import open_channel
-from windlass.net.connection import Connection, temporary
-from windlass.net.dial import Dialer
-from windlass.net.endpoint import Greeting
-from windlass.net.host import TaskHost
-from windlass.net.listener import MAGIC
-from windlass.net.reach import Reached, reach
-from windlass.net.shared_memory import unavailable
-from windlass.net.unix import UnixStream
-from windlass.proto.v1 import session_pb2
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.auth.guard import Guard
+from ropewalk.net.channel import open_channel
+from ropewalk.net.connection import Connection, temporary
+from ropewalk.net.dial import Dialer
+from ropewalk.net.endpoint import Greeting
+from ropewalk.net.host import TaskHost
+from ropewalk.net.listener import MAGIC
+from ropewalk.net.reach import Reached, reach
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.net.unix import UnixStream
+from ropewalk.proto.v1 import session_pb2
 
 PS = TaskId("ps", 0)
 WHO = Principal("worker", index=3)

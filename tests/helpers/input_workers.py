@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-import windlass as wl
-from windlass.distribute import MirroredStrategy, PerReplica, Strategy, StrategyExtended
-from windlass.distribute.data import (
+import ropewalk as rw
+from ropewalk.distribute import MirroredStrategy, PerReplica, Strategy, StrategyExtended
+from ropewalk.distribute.data import (
     AutoShardPolicy,
     Dataset,
     Options,
@@ -76,7 +76,7 @@ def examples_of(steps: Steps) -> list[Any]:
 
 
 def mirrored(replicas: int) -> MirroredStrategy:
-    wl.config.set_logical_cpu_devices(replicas)
+    rw.config.set_logical_cpu_devices(replicas)
     return MirroredStrategy()
 
 

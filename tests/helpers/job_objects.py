@@ -5,12 +5,12 @@ from typing import Any
 
 from helpers.kubernetes_cluster import KubernetesCluster
 from helpers.pod_listings import Listed
-from windlass.launch.job.model import JobFile
-from windlass.launch.job.reading import read_job
-from windlass.launch.k8s.manifests import manifests
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.job.reading import read_job
+from ropewalk.launch.k8s.manifests import manifests
 
 ROOT = Path(__file__).resolve().parents[2]
-DIGITS = ROOT / "examples" / "digits" / "windlass.yaml"
+DIGITS = ROOT / "examples" / "digits" / "ropewalk.yaml"
 CREATED = "2026-11-20T10:00:00Z"
 
 
@@ -36,7 +36,7 @@ def task_pod(role: str, index: int, status: Listed, *, tail: str = "x7k2p", **mo
             "namespace": "train",
             "creationTimestamp": CREATED,
             "labels": {
-                "app.kubernetes.io/name": "windlass",
+                "app.kubernetes.io/name": "ropewalk",
                 "app.kubernetes.io/instance": "digits",
                 "app.kubernetes.io/component": role,
                 key: str(index),
@@ -48,8 +48,8 @@ def task_pod(role: str, index: int, status: Listed, *, tail: str = "x7k2p", **mo
             "nodeName": "node-1",
             "containers": [
                 {
-                    "name": "windlass",
-                    "image": "windlass-digits:0.1.0",
+                    "name": "ropewalk",
+                    "image": "ropewalk-digits:0.1.0",
                     "resources": {"limits": {"memory": "1Gi"}},
                 }
             ],
@@ -59,7 +59,7 @@ def task_pod(role: str, index: int, status: Listed, *, tail: str = "x7k2p", **mo
 
 
 def ready(restarts: int = 0, last: Listed | None = None) -> Listed:
-    container: Listed = {"name": "windlass", "state": {"running": {}}, "restartCount": restarts}
+    container: Listed = {"name": "ropewalk", "state": {"running": {}}, "restartCount": restarts}
     if last:
         container["lastState"] = {"terminated": last}
     return {
@@ -74,7 +74,7 @@ def ended(code: int, reason: str = "") -> Listed:
     terminated = {"exitCode": code, "reason": reason or ("Completed" if not code else "Error")}
     return {
         "phase": "Succeeded" if not code else "Failed",
-        "containerStatuses": [{"name": "windlass", "state": {"terminated": terminated}}],
+        "containerStatuses": [{"name": "ropewalk", "state": {"terminated": terminated}}],
     }
 
 

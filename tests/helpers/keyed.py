@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.engine.keyed.definition import TableDefinition
-from windlass.engine.keyed.table import KeyedTable
-from windlass.engine.library import KEYED_KERNELS, ROW_KERNELS, library
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.engine.keyed.definition import TableDefinition
+from ropewalk.engine.keyed.table import KeyedTable
+from ropewalk.engine.library import KEYED_KERNELS, ROW_KERNELS, library
 
 
 def use_kernels() -> None:

@@ -10,12 +10,12 @@ from .waiting import scaled, wait_until
 TRAIN = """
 import os, sys, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros((), np.float32), name="w")
-me = wl.training.task_type()
+    w = rw.Variable(np.zeros((), np.float32), name="w")
+me = rw.training.task_type()
 steps = 0
 
 def step():
@@ -34,9 +34,9 @@ print("value", int(w.numpy()), "steps", steps)
 IN_SYNC = """
 import os, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 me = strategy.cluster_resolver.task_id
 steps = 0
 while True:
@@ -45,7 +45,7 @@ while True:
     with open(f"sync-{me}.tmp", "w") as out:
         out.write(str(steps))
     os.replace(f"sync-{me}.tmp", f"sync-{me}.steps")
-    if strategy.reduce(wl.distribute.ReduceOp.SUM, stop, axis=None) > 0:
+    if strategy.reduce(rw.distribute.ReduceOp.SUM, stop, axis=None) > 0:
         break
     time.sleep(0.01)
 print("steps", steps)
@@ -66,9 +66,9 @@ class Live:
         (folder / "sync.py").write_text(IN_SYNC)
         configs = tf_configs(chief=1, worker=1, ps=1)
         in_sync = tf_configs(worker=2)
-        self.job = HandStarted(["windlass", "run", "train.py"], configs, folder, **environment)
+        self.job = HandStarted(["ropewalk", "run", "train.py"], configs, folder, **environment)
         self.in_sync = HandStarted(
-            ["windlass", "run", "sync.py"],
+            ["ropewalk", "run", "sync.py"],
             {f"sync:{task[-1]}": config for task, config in in_sync.items()},
             folder,
             **environment,

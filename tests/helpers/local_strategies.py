@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
-from windlass.distribute import (
+import ropewalk as rw
+from ropewalk.distribute import (
     CentralStorageStrategy,
     MirroredStrategy,
     OneDeviceStrategy,
     Strategy,
 )
-from windlass.distribute.strategies.default import the_default_strategy
+from ropewalk.distribute.strategies.default import the_default_strategy
 
 HERE = "/job:localhost/replica:0/task:0"
 CPUS = tuple(f"{HERE}/device:CPU:{i}" for i in range(4))
@@ -32,11 +32,11 @@ several = pytest.mark.parametrize(
 
 def where() -> tuple[Strategy, int | None, bool]:
     """(strategy, replica id or None, whether in cross-replica context), here and now."""
-    found = wl.distribute.get_replica_context()
+    found = rw.distribute.get_replica_context()
     return (
-        wl.distribute.get_strategy(),
+        rw.distribute.get_strategy(),
         None if found is None else found.replica_id_in_sync_group,
-        wl.distribute.in_cross_replica_context(),
+        rw.distribute.in_cross_replica_context(),
     )
 
 

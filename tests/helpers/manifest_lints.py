@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from windlass.cluster.resolvers.template import parse_replicas
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
+from ropewalk.cluster.resolvers.template import parse_replicas
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
 
 from .manifests import Manifest, PodTemplate, pod_templates
 
@@ -18,12 +18,12 @@ Objects = tuple[Manifest, ...]
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PERMANENT = set(range(1, 128))
-_OURS = {f"WINDLASS_{name.upper()}" for name in Settings.model_fields} | {
-    "WINDLASS_ROLE", "WINDLASS_REPLICAS", "WINDLASS_HOST_TEMPLATE", "WINDLASS_ENDS_JOB",
-    "WINDLASS_HOLDS",
-    "WINDLASS_POD_FAILURES", "WINDLASS_STATUS_OBJECT", "WINDLASS_STATUS_JOB",
-    "WINDLASS_STATUS_JOB_UID",
-    "WINDLASS_CODE_DIGEST", "WINDLASS_CODE_PARTS",
+_OURS = {f"ROPEWALK_{name.upper()}" for name in Settings.model_fields} | {
+    "ROPEWALK_ROLE", "ROPEWALK_REPLICAS", "ROPEWALK_HOST_TEMPLATE", "ROPEWALK_ENDS_JOB",
+    "ROPEWALK_HOLDS",
+    "ROPEWALK_POD_FAILURES", "ROPEWALK_STATUS_OBJECT", "ROPEWALK_STATUS_JOB",
+    "ROPEWALK_STATUS_JOB_UID",
+    "ROPEWALK_CODE_DIGEST", "ROPEWALK_CODE_PARTS",
 }  # fmt: skip
 
 
@@ -150,8 +150,8 @@ def _variables(kind: PodTemplate, container: Manifest) -> Iterator[str]:
             yield f"{kind.owner}: {name} refers to {', '.join(missing)}, which comes later or never"
         if name in known:
             yield f"{kind.owner}: {name} is set twice"
-        if name.startswith("WINDLASS_") and name not in _OURS:
-            yield f"{kind.owner}: Windlass reads no {name}"
+        if name.startswith("ROPEWALK_") and name not in _OURS:
+            yield f"{kind.owner}: Ropewalk reads no {name}"
         known.add(name)
 
 
@@ -236,7 +236,7 @@ def probes(objects: Objects) -> Iterator[str]:
     for kind in pod_templates(objects):
         for container in _containers(kind):
             variables = {each["name"]: each.get("value", "") for each in container.get("env", [])}
-            health = int(variables.get("WINDLASS_HEALTH_PORT", "0"))
+            health = int(variables.get("ROPEWALK_HEALTH_PORT", "0"))
             known = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
             for name in ("startupProbe", "readinessProbe"):
                 if container.get(name, {}).get("grpc", {}).get("port") != health:
@@ -246,16 +246,16 @@ def probes(objects: Objects) -> Iterator[str]:
                 yield f"{kind.owner}: livenessProbe does not open a connection to the health port"
             if alive.get("periodSeconds", 0) < 10 or alive.get("failureThreshold", 0) < 6:
                 yield f"{kind.owner}: livenessProbe gives up within a minute"
-            if variables.get("WINDLASS_SUPERVISE") != "true":
+            if variables.get("ROPEWALK_SUPERVISE") != "true":
                 yield f"{kind.owner}: a task that has lost a peer costs the pod"
             if container.get("terminationMessagePolicy") != "FallbackToLogsOnError":
                 yield f"{kind.owner}: nothing says in the pod's status why a task has ended"
-            leave_s = float(variables.get("WINDLASS_LEAVE_GRACE_S", "5"))
+            leave_s = float(variables.get("ROPEWALK_LEAVE_GRACE_S", "5"))
             stop = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
             if not stop.get("seconds"):
                 yield f"{kind.owner}: has no preStop"
             if kind.spec.get("terminationGracePeriodSeconds", 30) < leave_s + 10:
-                yield f"{kind.owner}: is killed before WINDLASS_LEAVE_GRACE_S is over"
+                yield f"{kind.owner}: is killed before ROPEWALK_LEAVE_GRACE_S is over"
 
 
 def connections(objects: Objects) -> Iterator[str]:
@@ -318,10 +318,10 @@ def counts(objects: Objects) -> Iterator[str]:
     for kind in pod_templates(objects):
         for container in _containers(kind):
             variables = {each["name"]: each.get("value", "") for each in container.get("env", [])}
-            if said := variables.get("WINDLASS_REPLICAS"):
+            if said := variables.get("ROPEWALK_REPLICAS"):
                 for role, count in parse_replicas(said).items():
                     if found.get(role) != count:
-                        yield f"{kind.owner}: WINDLASS_REPLICAS says {role}={count}, but {found}"
+                        yield f"{kind.owner}: ROPEWALK_REPLICAS says {role}={count}, but {found}"
 
 
 Lint = Callable[[Objects], Iterator[str]]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from windlass.core.arrays.dtypes import Array
+from ropewalk.core.arrays.dtypes import Array
 
 
 def resident_bytes(array: Array) -> int:

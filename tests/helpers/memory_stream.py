@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import RefusedError
-from windlass.net.stream import Buffer
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import RefusedError
+from ropewalk.net.stream import Buffer
 
 
 class MemoryStream:
-    """See :class:`~windlass.net.stream.PolledStream`. Receiving never waits: it times out.
+    """See :class:`~ropewalk.net.stream.PolledStream`. Receiving never waits: it times out.
 
     Attributes:
         sent: What the other side would receive.

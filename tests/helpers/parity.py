@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 
 DEVICES = 4
 ERRORS: tuple[type[Exception], ...] = (
@@ -31,10 +31,10 @@ ERRORS: tuple[type[Exception], ...] = (
 
 
 class Side:
-    """What programs are written against, so that they run under TensorFlow and under Windlass.
+    """What programs are written against, so that they run under TensorFlow and under Ropewalk.
 
     Attributes:
-        root: ``tf`` or ``wl``.
+        root: ``tf`` or ``rw``.
         distribute: Its ``distribute``.
         sharded_variable: The class.
     """
@@ -127,32 +127,32 @@ class Side:
         return np.asarray(value)
 
 
-class Windlass(Side):
+class Ropewalk(Side):
     """Ours."""
 
     def __init__(self) -> None:
-        self.root = wl
-        self.distribute = wl.distribute
-        self.sharded_variable = wl.distribute.ShardedVariable
+        self.root = rw
+        self.distribute = rw.distribute
+        self.sharded_variable = rw.distribute.ShardedVariable
 
     def array(self, value: Any, dtype: str = "float32") -> Any:
         return np.asarray(value, dtype)
 
     def slices(self, values: Any, indices: Any, rows: int) -> Any:
         given = np.asarray(values, np.float32)
-        return wl.IndexedSlices(given, np.asarray(indices, np.int64), (rows, *given.shape[1:]))
+        return rw.IndexedSlices(given, np.asarray(indices, np.int64), (rows, *given.shape[1:]))
 
     def save(self, variable: Any, folder: Path) -> None:
-        wl.Checkpoint([variable]).save(str(folder))
+        rw.Checkpoint([variable]).save(str(folder))
 
     def restore(self, variable: Any, folder: Path) -> None:
-        wl.Checkpoint([variable]).restore(str(folder))
+        rw.Checkpoint([variable]).restore(str(folder))
 
     def lookup(self, variable: Any, ids: Any) -> Any:
         return variable.embedding_lookup(ids)
 
     def cluster_spec(self, cluster: Any) -> Any:
-        return wl.ClusterSpec(cluster)
+        return rw.ClusterSpec(cluster)
 
     def shape(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
         return shape, np.dtype(dtype)
@@ -223,7 +223,7 @@ def assert_same(ours: Any, theirs: Any, where: str = "result") -> None:
     """Same structure, kinds of numbers and values; float32 sums may differ in the order
     of adding.
     """
-    message = f"{where}: TensorFlow {theirs!r}, Windlass {ours!r}"
+    message = f"{where}: TensorFlow {theirs!r}, Ropewalk {ours!r}"
     assert type(ours) is type(theirs), message
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys(), message

@@ -25,7 +25,7 @@ class Container:
     Attributes:
         name: Its host's name.
         names: By which others find it.
-        command: ``windlass …`` or ``python …``.
+        command: ``ropewalk …`` or ``python …``.
         environment: Beside that of the test.
     """
 
@@ -62,7 +62,7 @@ class Running:
                     env={
                         **os.environ,
                         **each.environment,
-                        "WINDLASS_HOST": self.addresses[each.name],
+                        "ROPEWALK_HOST": self.addresses[each.name],
                     },
                     stdin=subprocess.DEVNULL,
                     stdout=output,

@@ -13,7 +13,7 @@ from .waiting import scaled
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "TEST_PROCESS_MARK"  # children inherit it, so that none of them can hide
 REAL_START = "TEST_REAL_START"  # set: every process is started by executing python
-WINDLASS = [sys.executable, "-u", "-m", "windlass.launch.cli"]
+ROPEWALK = [sys.executable, "-u", "-m", "ropewalk.launch.cli"]
 
 
 def start(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
@@ -41,7 +41,7 @@ def run_workers(
     """Run a program in its folder as a job of workers without a chief, with a thread each."""
     roles = ["--no-chief", "--workers", str(workers), "--ps", str(ps)]
     return run(
-        [*WINDLASS, "local", "--plain", *roles, program],
+        [*ROPEWALK, "local", "--plain", *roles, program],
         timeout_s=scaled(120),
         cwd=program.parent,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},

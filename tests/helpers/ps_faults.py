@@ -16,7 +16,7 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.arrays.dtypes import Array
+from ropewalk.core.arrays.dtypes import Array
 
 SMALL = [vector("a"), vector("b", 5)]
 # Blocks of their own, and one that two share: together more than is overlapped.

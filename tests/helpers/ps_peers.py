@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.peer import PsPeer
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.core.arrays.dtypes import Array, DType, as_bytes
-from windlass.core.arrays.gather_buffer import GatherBuffer
-from windlass.core.backoff import attempts
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import (
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.peer import PsPeer
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.core.arrays.dtypes import Array, DType, as_bytes
+from ropewalk.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.backoff import attempts
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import (
     Encoding,
     HeldShard,
     LayoutEntry,
@@ -29,10 +29,10 @@ from windlass.core.wire.steps import (
     StepRequest,
     WireLayout,
 )
-from windlass.distribute.local_ps import LocalPs
-from windlass.net.shared_memory import unavailable
-from windlass.server.ps.server import PsServer
-from windlass.server.ps.store import Store
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.net.shared_memory import unavailable
+from ropewalk.server.ps.server import PsServer
+from ropewalk.server.ps.store import Store
 
 from .certificates import tls_settings, with_tls
 from .faulty_stream import Faults

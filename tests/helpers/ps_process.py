@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.core.errors import WindlassError
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Operation
-from windlass.server.ps.server import PsServer
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Operation
+from ropewalk.server.ps.server import PsServer
 
 PS = TaskId("ps", 0)
 # Four blocks of 600 kB with a lock each: a push can break off between them.
@@ -51,7 +51,7 @@ def run_worker(address: str, generation: int, steps: int, **settings: Any) -> No
             session.step(PushPayload(ones, Operation.ASSIGN_ADD), NAMES, step_increment=1)
             say("step", step)
         say("done")
-    except WindlassError as error:
+    except RopewalkError as error:
         say("failed", type(error).__name__, error.message.replace("\n", " "))
     session.close()
 

@@ -1,7 +1,7 @@
 """The cluster of the current context, by kubectl: namespaces, pods, and jobs of a job file there.
 
 ``E2E_K8S_IMAGE`` names an image of the digits that the cluster has or can pull, by default
-``windlass-digits:0.1.0``; ``E2E_K8S_ACCESS`` how the claim may be mounted, by default
+``ropewalk-digits:0.1.0``; ``E2E_K8S_ACCESS`` how the claim may be mounted, by default
 ``ReadWriteOnce``, which a cluster of one node has.
 """
 
@@ -19,7 +19,7 @@ from helpers import processes
 from helpers.waiting import scaled, wait_until
 
 Json = dict[str, Any]
-IMAGE = os.environ.get("E2E_K8S_IMAGE", "windlass-digits:0.1.0")
+IMAGE = os.environ.get("E2E_K8S_IMAGE", "ropewalk-digits:0.1.0")
 
 # Programs pause after each step, so that they last about as long on any cluster: long enough to be
 # scaled and disrupted, and some four minutes more.
@@ -66,7 +66,7 @@ def kubectl(*arguments: str, check: bool = True, given: object = None, limit_s: 
 @contextmanager
 def own_namespace() -> Iterator[str]:
     """A namespace that allows what is ``restricted``, and a volume for a claim in it."""
-    name = f"windlass-test-{uuid4().hex[:8]}"
+    name = f"ropewalk-test-{uuid4().hex[:8]}"
     kubectl("create", "namespace", name)
     classes = "{.items[*].metadata.annotations.storageclass\\.kubernetes\\.io/is-default-class}"
     has_volumes = "true" in kubectl("get", "storageclass", "-o", f"jsonpath={classes}")
@@ -190,7 +190,7 @@ def terminate(namespace: str, pod: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RealJob:
-    """The job ``digits`` in a namespace, and ``windlass k8s`` with its job file.
+    """The job ``digits`` in a namespace, and ``ropewalk k8s`` with its job file.
 
     Attributes:
         folder: Where the job file is.
@@ -214,12 +214,12 @@ class RealJob:
         for old, new in (changes or {}).items():
             assert old in text, old
             text = text.replace(old, new)
-        (self.folder / "windlass.yaml").write_text(text)
+        (self.folder / "ropewalk.yaml").write_text(text)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """``windlass k8s …``."""
+        """``ropewalk k8s …``."""
         return subprocess.run(
-            [*processes.WINDLASS, "k8s", *arguments],
+            [*processes.ROPEWALK, "k8s", *arguments],
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -228,7 +228,7 @@ class RealJob:
         )
 
     def done(self, *arguments: str) -> str:
-        """What ``windlass k8s …`` prints; it has to succeed."""
+        """What ``ropewalk k8s …`` prints; it has to succeed."""
         result = self.run(*arguments)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout

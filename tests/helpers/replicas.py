@@ -3,28 +3,28 @@
 from functools import partial
 from typing import Any
 
-import windlass as wl
-from windlass.distribute import MirroredStrategy, ReplicaContext
-from windlass.distribute.strategies.replica_barrier import ReplicaBarrier
+import ropewalk as rw
+from ropewalk.distribute import MirroredStrategy, ReplicaContext
+from ropewalk.distribute.strategies.replica_barrier import ReplicaBarrier
 
 NONE, SUM, MEAN, FIRST = (
-    wl.VariableAggregation.NONE,
-    wl.VariableAggregation.SUM,
-    wl.VariableAggregation.MEAN,
-    wl.VariableAggregation.ONLY_FIRST_REPLICA,
+    rw.VariableAggregation.NONE,
+    rw.VariableAggregation.SUM,
+    rw.VariableAggregation.MEAN,
+    rw.VariableAggregation.ONLY_FIRST_REPLICA,
 )
-ON_WRITE, ON_READ = wl.VariableSynchronization.ON_WRITE, wl.VariableSynchronization.ON_READ
+ON_WRITE, ON_READ = rw.VariableSynchronization.ON_WRITE, rw.VariableSynchronization.ON_READ
 
 
 def mirrored(replicas: int) -> MirroredStrategy:
     """A strategy on so many logical CPU devices."""
-    wl.config.set_logical_cpu_devices(replicas)
+    rw.config.set_logical_cpu_devices(replicas)
     return MirroredStrategy()
 
 
 def context() -> ReplicaContext:
     """The replica that runs."""
-    found = wl.distribute.get_replica_context()
+    found = rw.distribute.get_replica_context()
     assert found is not None
     return found
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from windlass.core.arrays.dtypes import BFLOAT16, Array
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.closure_pushes import ClosureRun
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
-from windlass.engine.push_target import StepInfo
-from windlass.proto.v1 import replication_pb2
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.joining import copy_store
-from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
-from windlass.server.ps.replication.records import Record
-from windlass.server.ps.replication.replaying import Replayer
-from windlass.server.ps.store import PushRequest, Store
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.closure_pushes import ClosureRun
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.proto.v1 import replication_pb2
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.joining import copy_store
+from ropewalk.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
+from ropewalk.server.ps.replication.records import Record
+from ropewalk.server.ps.replication.replaying import Replayer
+from ropewalk.server.ps.store import PushRequest, Store
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
 FOLLOWER = TaskId("ps", 1)
@@ -50,7 +50,7 @@ class Link:
         self.failure: BaseException | None = None
 
     def send(self, position: int, record: Record) -> None:
-        """See :class:`~windlass.server.ps.replication.follower.FollowerLink`."""
+        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
         message, arrays = self._encoder.encode(position, record)
         payload = b"".join(array.tobytes() for array in arrays)
         self._sent.put((message.SerializeToString(), payload))
@@ -66,7 +66,7 @@ class Link:
         """Nothing waits here for long."""
 
     def lead_in(self, epoch: int) -> None:
-        """See :class:`~windlass.server.ps.replication.follower.FollowerLink`."""
+        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
         self._encoder.epoch = epoch
 
     def _replay(self) -> None:

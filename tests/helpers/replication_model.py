@@ -28,10 +28,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from windlass.cluster.replication import configuration, replica
-from windlass.cluster.replication.configuration import Configuration, CopyTo, GiveUpShare, Lead
-from windlass.cluster.replication.replica import Replica, ReplicaRole
-from windlass.core.task import TaskId
+from ropewalk.cluster.replication import configuration, replica
+from ropewalk.cluster.replication.configuration import Configuration, CopyTo, GiveUpShare, Lead
+from ropewalk.cluster.replication.replica import Replica, ReplicaRole
+from ropewalk.core.task import TaskId
 
 SHARE = 0
 

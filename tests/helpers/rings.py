@@ -3,7 +3,7 @@
 from typing import Any
 
 from helpers.certificates import tls_settings
-from windlass.net.shared_memory import unavailable
+from ropewalk.net.shared_memory import unavailable
 
 NO_MEMORY = {"shared_memory": False}
 # By rank: over shared memory, then to one that has none, then through gRPC.

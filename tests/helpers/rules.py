@@ -1,18 +1,18 @@
 """The built-in update rules, for tests of several."""
 
-from windlass.core.rules.built_in.adadelta import Adadelta
-from windlass.core.rules.built_in.adagrad import Adagrad
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.adamax import Adamax
-from windlass.core.rules.built_in.adamw import AdamW
-from windlass.core.rules.built_in.ftrl import Ftrl
-from windlass.core.rules.built_in.lamb import Lamb
-from windlass.core.rules.built_in.lion import Lion
-from windlass.core.rules.built_in.nadam import Nadam
-from windlass.core.rules.built_in.rmsprop import RMSprop
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.known_rules import built_in_rules
-from windlass.core.rules.update_rules import UpdateRule
+from ropewalk.core.rules.built_in.adadelta import Adadelta
+from ropewalk.core.rules.built_in.adagrad import Adagrad
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.adamax import Adamax
+from ropewalk.core.rules.built_in.adamw import AdamW
+from ropewalk.core.rules.built_in.ftrl import Ftrl
+from ropewalk.core.rules.built_in.lamb import Lamb
+from ropewalk.core.rules.built_in.lion import Lion
+from ropewalk.core.rules.built_in.nadam import Nadam
+from ropewalk.core.rules.built_in.rmsprop import RMSprop
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.known_rules import built_in_rules
+from ropewalk.core.rules.update_rules import UpdateRule
 
 __all__ = [
     "COMMON_RULES",

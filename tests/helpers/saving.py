@@ -11,20 +11,20 @@ from typing import cast
 
 import numpy as np
 
-from windlass.client.ps.control import PsControl
-from windlass.core.checkpoint import CheckpointReader
-from windlass.core.checkpoint.file_systems import open_folder
-from windlass.core.checkpoint.saved_part import SavedPart
-from windlass.core.checkpoint.storage import write_probe
-from windlass.core.rules.definitions import VariableDefinition, cut
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.ps.bases import SaveOrder
-from windlass.server.ps.saving import save_shards
-from windlass.server.ps.store import Store
-from windlass.worker.lead.checkpoint_sources import PsShards
-from windlass.worker.lead.checkpointer import Checkpointer
+from ropewalk.client.ps.control import PsControl
+from ropewalk.core.checkpoint import CheckpointReader
+from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint.saved_part import SavedPart
+from ropewalk.core.checkpoint.storage import write_probe
+from ropewalk.core.rules.definitions import VariableDefinition, cut
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.ps.bases import SaveOrder
+from ropewalk.server.ps.saving import save_shards
+from ropewalk.server.ps.store import Store
+from ropewalk.worker.lead.checkpoint_sources import PsShards
+from ropewalk.worker.lead.checkpointer import Checkpointer
 
 WHO = Incarnation(TaskId("chief", 0), 1)
 

@@ -4,18 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.cluster.placement.partitioners import FixedShardsPartitioner
-from windlass.core.arrays.dtypes import Array, DType
-from windlass.core.errors import (
-    WindlassError,
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.core.arrays.dtypes import Array, DType
+from ropewalk.core.errors import (
+    RopewalkError,
 )
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult, StepRequest
-from windlass.distribute.local_ps import LocalPs
-from windlass.server.ps.store import Store
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult, StepRequest
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.server.ps.store import Store
 
 F32 = np.dtype(np.float32)
 PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
@@ -26,9 +26,9 @@ class FaultyTransport(LocalPs):
     """A local transport that fails when it is told to: at ``send`` or at ``receive``."""
 
     fail_prepare: BaseException | None = None
-    fail_send: WindlassError | None = None
-    fail_receive: WindlassError | None = None
-    fail_connect: WindlassError | None = None
+    fail_send: RopewalkError | None = None
+    fail_receive: RopewalkError | None = None
+    fail_connect: RopewalkError | None = None
     in_flight = False
     log: list[str]
 

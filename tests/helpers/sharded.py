@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-import windlass as wl
-from windlass.distribute import ParameterServerStrategy, ShardedVariable, partitioners, placement
-from windlass.distribute.runtime import local_runtime
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+import ropewalk as rw
+from ropewalk.distribute import ParameterServerStrategy, ShardedVariable, partitioners, placement
+from ropewalk.distribute.runtime import local_runtime
+from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
 WHOLE = np.arange(20, dtype=np.float32).reshape(10, 2)
@@ -47,7 +47,7 @@ def strategy_of(
 def on_ps(value: Array = WHOLE, parts: int = PS, **kwargs: Any) -> ShardedVariable:
     strategy = strategy_of(parts=parts)
     with strategy.scope():
-        v = wl.Variable(value, name="v", **kwargs)
+        v = rw.Variable(value, name="v", **kwargs)
     assert isinstance(v, ShardedVariable)
     return v
 
@@ -55,7 +55,7 @@ def on_ps(value: Array = WHOLE, parts: int = PS, **kwargs: Any) -> ShardedVariab
 def by_hand(value: Array = WHOLE, parts: int = PS) -> ShardedVariable:
     pieces = np.array_split(value, parts)
     return ShardedVariable(
-        [wl.Variable(piece, name=f"v/part_{i}") for i, piece in enumerate(pieces)], name="v"
+        [rw.Variable(piece, name=f"v/part_{i}") for i, piece in enumerate(pieces)], name="v"
     )
 
 

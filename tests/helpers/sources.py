@@ -15,7 +15,7 @@ ROOMS = (
 
 def sources(*words: str) -> Iterator[Path]:
     """Every Python file of the package that people wrote; those with one of these words."""
-    for folder in (*(ROOT / room for room in ROOMS), ROOT / "src" / "windlass"):
+    for folder in (*(ROOT / room for room in ROOMS), ROOT / "src" / "ropewalk"):
         for path in sorted(folder.rglob("*.py")):
             if "_pb2" not in path.name and (not words or _has_any(path, words)):
                 yield path

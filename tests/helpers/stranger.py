@@ -22,14 +22,14 @@ import grpc
 
 from helpers.callers import Caller, Shown, frame, read_frame
 from helpers.fuzzing import SERVICES, TUNNEL
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import JobStoppedError
-from windlass.core.versions import own_versions
-from windlass.core.wire import codec, error_table
-from windlass.net.auth import proof
-from windlass.net.auth.credentials import since_boot_s
-from windlass.net.auth.metadata import ANSWER
-from windlass.proto.v1 import session_pb2
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import JobStoppedError
+from ropewalk.core.versions import own_versions
+from ropewalk.core.wire import codec, error_table
+from ropewalk.net.auth import proof
+from ropewalk.net.auth.credentials import since_boot_s
+from ropewalk.net.auth.metadata import ANSWER
+from ropewalk.proto.v1 import session_pb2
 
 USER = 65534
 _GREETED = {"chief": "who", "ps": "ps", "worker": "ring"}
@@ -74,7 +74,7 @@ def unix_sockets() -> list[str]:
     # is in the list as well, under its listener's name.
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     names = {row[7] for row in rows if len(row) > 7 and int(row[3], 16) & _LISTENS}
-    return sorted(name for name in names if "windlass" in name)
+    return sorted(name for name in names if "ropewalk" in name)
 
 
 def _at_unix_sockets(names: list[str]) -> list[str]:
@@ -88,7 +88,7 @@ def _at_a_unix_socket(name: str) -> str:
         connection.settimeout(5)
         try:
             connection.connect("\0" + name[1:] if name.startswith("@") else name)
-            connection.sendall(b"WNDL" + _callers(1)[0].hello("ps"))
+            connection.sendall(b"RPWK" + _callers(1)[0].hello("ps"))
             return "answered" if connection.recv(1) else "closed"
         except OSError as error:
             return "closed" if isinstance(error, ConnectionResetError) else "refused"
@@ -98,7 +98,7 @@ def look(key_file: str, ports: list[tuple[str, int, int]]) -> dict[str, Any]:
     """Try everything once; ``ports`` are role, port and process."""
     found: dict[str, Any] = {"user": os.getuid()}
     found["key"] = _told(lambda: Path(key_file).read_text())
-    found["key link"] = _told(lambda: os.link(key_file, "/tmp/windlass-stolen"))  # noqa: S108
+    found["key link"] = _told(lambda: os.link(key_file, "/tmp/ropewalk-stolen"))  # noqa: S108
     calls: Counter[str] = Counter()
     greetings: Counter[str] = Counter()
     for role, port, _ in ports:
@@ -122,7 +122,7 @@ def look(key_file: str, ports: list[tuple[str, int, int]]) -> dict[str, Any]:
         processes += [_told(lambda path=path: open(path, "rb").read(1)) for path in files]  # type: ignore[misc]  # noqa: SIM115
         processes.append(_told(lambda pid=pid: os.kill(pid, signal.SIGTERM)))  # type: ignore[misc]
     found["processes"] = sorted(set(processes))
-    shared = [path for path in Path("/dev/shm").iterdir() if "windlass" in path.name]  # noqa: S108
+    shared = [path for path in Path("/dev/shm").iterdir() if "ropewalk" in path.name]  # noqa: S108
     found["shared memory"] = [_told(path.read_bytes) for path in shared]
     return found
 
@@ -201,7 +201,7 @@ class Impostor:
         with contextlib.suppress(OSError), connection:
             while len(first) < 4:
                 first += connection.recv(4 - len(first)) or bytes(4)
-            if first != b"WNDL":
+            if first != b"RPWK":
                 self._forward(connection, first)
                 return
             read_frame(connection)

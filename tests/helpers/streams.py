@@ -12,17 +12,17 @@ from typing import TypeVar
 
 from helpers.certificates import tls_settings
 from helpers.waiting import scaled
-from windlass.core.settings import Settings
-from windlass.net.host import DaemonThreads
-from windlass.net.http2.peer import Accepted
-from windlass.net.http2.served import ServedCall
-from windlass.net.http2.server import Http2Server
-from windlass.net.stream import ByteStream, SocketStream
-from windlass.net.tcp import tcp_stream
-from windlass.net.tls.files import credential_files
-from windlass.net.tls.stream import shake_hands
-from windlass.net.tunnel import METHOD, TunnelStream, open_tunnel, serve_tunnel
-from windlass.net.unix import UnixStream
+from ropewalk.core.settings import Settings
+from ropewalk.net.host import DaemonThreads
+from ropewalk.net.http2.peer import Accepted
+from ropewalk.net.http2.served import ServedCall
+from ropewalk.net.http2.server import Http2Server
+from ropewalk.net.stream import ByteStream, SocketStream
+from ropewalk.net.tcp import tcp_stream
+from ropewalk.net.tls.files import credential_files
+from ropewalk.net.tls.stream import shake_hands
+from ropewalk.net.tunnel import METHOD, TunnelStream, open_tunnel, serve_tunnel
+from ropewalk.net.unix import UnixStream
 
 T = TypeVar("T")
 StreamPair = tuple[ByteStream, ByteStream]

@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from windlass.client.ps.push_plans import PushPayload, Write
-from windlass.core.arrays.dtypes import Array, DType
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.tables import TableOptions
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.wire.steps import Operation
-from windlass.engine.keyed.draws import draws_of
+from ropewalk.client.ps.push_plans import PushPayload, Write
+from ropewalk.core.arrays.dtypes import Array, DType
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.rules.tables import TableOptions
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.wire.steps import Operation
+from ropewalk.engine.keyed.draws import draws_of
 
 from .rules import Adagrad
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import windlass as wl
+import ropewalk as rw
 
 X = torch.tensor(np.random.default_rng(0).normal(size=(32, 4)), dtype=torch.float64)
 Y = torch.sin(2 * X.sum(1, keepdim=True))
@@ -70,11 +70,11 @@ def train(case: str, share: Share, mine: slice = slice(None)) -> list[float]:
 
 def shared_by(strategy: Any) -> Share:
     """Share an optimizer under a strategy."""
-    wrapped = wl.training.torch.DistributedOptimizer
+    wrapped = rw.training.torch.DistributedOptimizer
     return lambda optimizer, module: wrapped(optimizer, strategy, module=module)
 
 
 if __name__ == "__main__":
-    strategy = wl.distribute.MultiWorkerMirroredStrategy()
+    strategy = rw.distribute.MultiWorkerMirroredStrategy()
     mine = slice(strategy.extended.input_pipeline_id, None, 2)
     print("found", json.dumps({case: train(case, shared_by(strategy), mine) for case in MAKE}))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
-from helpers.parity import DEVICES, Both, Program, Same, TensorFlow, Windlass, assert_same, outcome
+import ropewalk as rw
+from helpers.parity import DEVICES, Both, Program, Ropewalk, Same, TensorFlow, assert_same, outcome
 
 collect_ignore_glob = [] if find_spec("tensorflow") else ["test_*.py"]
 
@@ -37,10 +37,10 @@ def both(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
     differs.
     """
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    wl.config.set_logical_cpu_devices(DEVICES)
-    yield lambda program: (outcome(TensorFlow(tf), program), outcome(Windlass(), program))
-    wl.config.set_logical_cpu_devices(1)
+    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
+    rw.config.set_logical_cpu_devices(DEVICES)
+    yield lambda program: (outcome(TensorFlow(tf), program), outcome(Ropewalk(), program))
+    rw.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def same(both: Both) -> Same:
 
     def compare(program: Program) -> Any:
         theirs, ours = both(program)
-        message = f"TensorFlow: {theirs}, Windlass: {ours}"
+        message = f"TensorFlow: {theirs}, Ropewalk: {ours}"
         assert ours.keys() == theirs.keys(), message
         if "error" in theirs:
             assert ours["error"] == theirs["error"], message

@@ -1,4 +1,4 @@
-"""``wl.metrics`` give what the metrics of Keras give under ``tf.distribute``."""
+"""``rw.metrics`` give what the metrics of Keras give under ``tf.distribute``."""
 
 from typing import Any
 

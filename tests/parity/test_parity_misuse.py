@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.parity import (
     TWO,
     Both,
     Program,
+    Ropewalk,
     Same,
     Side,
-    Windlass,
     alike,
     differ,
     distributed,
@@ -339,8 +339,8 @@ def test_what_no_strategy_allows_is_refused_by_the_default_one_too(
 def test_a_dataset_of_single_examples_says_to_batch(side: Side) -> Any:
     """TensorFlow promises the same, and an IndexError gets out of it (since 2.15 at least)."""
     data = (
-        wl.data.as_dataset(lambda: iter(np.arange(4)))
-        if isinstance(side, Windlass)
+        rw.data.as_dataset(lambda: iter(np.arange(4)))
+        if isinstance(side, Ropewalk)
         else side.root.data.Dataset.range(4)
     )
     return list(side.strategy("Mirrored", 2).experimental_distribute_dataset(data))

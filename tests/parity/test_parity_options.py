@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.parity import Same, Side, TensorFlow, alike, differ, distributed, outcomes, replica
 
 pytestmark = [
@@ -48,7 +48,7 @@ def test_losses_are_of_replicas(same: Same, name: str) -> None:
 
 @alike()
 def test_enumerations_have_the_same_members(side: Side) -> Any:
-    data = side.root.data.experimental if isinstance(side, TensorFlow) else wl.data
+    data = side.root.data.experimental if isinstance(side, TensorFlow) else rw.data
     numbers = [data.AutoShardPolicy, side.root.VariableAggregation]
     names = [
         side.distribute.ReduceOp, side.distribute.InputReplicationMode,

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute import partitioners
-from windlass.testing import LocalCluster
+import ropewalk as rw
+from ropewalk.distribute import partitioners
+from ropewalk.testing import LocalCluster
 
 pytestmark = pytest.mark.tensorflow
 
@@ -107,18 +107,18 @@ def theirs() -> dict[str, Any]:
 
 def made(partitioner: Any) -> Any:
     """What we make: per variable its parts, with name, shape, ps and value."""
-    strategy = wl.distribute.ParameterServerStrategy(
-        variable_partitioner=partitioner, placement=wl.distribute.placement.round_robin
+    strategy = rw.distribute.ParameterServerStrategy(
+        variable_partitioner=partitioner, placement=rw.distribute.placement.round_robin
     )
     with strategy.scope():
         variables = [
-            wl.Variable(np.arange(np.prod(shape), dtype=np.float32).reshape(shape), name=f"v{i}")
+            rw.Variable(np.arange(np.prod(shape), dtype=np.float32).reshape(shape), name=f"v{i}")
             for i, shape in enumerate(SHAPES)
         ]
     return [
         [
             [part.name, list(part.shape), part.device.split("task:")[1][0], part.numpy().tolist()]
-            for part in (v.variables if isinstance(v, wl.distribute.ShardedVariable) else [v])
+            for part in (v.variables if isinstance(v, rw.distribute.ShardedVariable) else [v])
         ]
         for v in variables
     ]

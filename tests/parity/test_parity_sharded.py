@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.parity import SCATTERS, WRITES, Both, Same, Side, Windlass, alike, differ
+from helpers.parity import SCATTERS, WRITES, Both, Ropewalk, Same, Side, alike, differ
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -49,7 +49,7 @@ def test_sharded_variables_are_indexed_alike(side: Side, rows: tuple[int, ...], 
 )
 @alike()
 def test_sharded_variables_are_masked_alike(side: Side, mask: Any) -> Any:
-    given = mask if isinstance(side, Windlass) else side.root.constant(mask)
+    given = mask if isinstance(side, Ropewalk) else side.root.constant(mask)
     return sharded(side)[given]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.processes import ROOT
-from windlass.core.report import TableCounters
+from ropewalk.core.report import TableCounters
 
 
 def tables_after(days: int) -> tuple[dict[str, TableCounters], Any]:

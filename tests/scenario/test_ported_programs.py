@@ -73,31 +73,31 @@ def start_with_python(name: str, folder: Path) -> None:
 
 
 def start_locally(name: str, folder: Path) -> None:
-    """``windlass local``: two workers, with a chief and two ps, or in sync."""
+    """``ropewalk local``: two workers, with a chief and two ps, or in sync."""
     tasks = PROGRAMS[name].tasks
     ps = ["--ps", "2"] if "ps" in tasks else ["--ps", "0", "--no-chief"]
     evaluator = ["--evaluator"] if "evaluator" in tasks else []
     command = ["local", "--plain", "--workers", "2", *ps, *evaluator, "--model-dir", "model"]
     code, output, errors = processes.run(
-        [*processes.WINDLASS, *command, FOLDER / f"{name}.py"], timeout_s=scaled(90), cwd=folder
+        [*processes.ROPEWALK, *command, FOLDER / f"{name}.py"], timeout_s=scaled(90), cwd=folder
     )
     assert code == 0, output + errors
     check(name, output)
 
 
 def start_by_hand(name: str, folder: Path) -> None:
-    """Five processes with TF_CONFIG: workers by `python`, the others by `windlass`."""
+    """Five processes with TF_CONFIG: workers by `python`, the others by `ropewalk`."""
     configs = tf_configs(**PROGRAMS[name].tasks)
     assert len(configs) == 5
     program = str(FOLDER / f"{name}.py")
-    commands = {"worker": ["python", program], "ps": ["windlass", "ps"]}
+    commands = {"worker": ["python", program], "ps": ["ropewalk", "ps"]}
     started = [
         HandStarted(
-            commands.get(role, ["windlass", "run", program]),
+            commands.get(role, ["ropewalk", "run", program]),
             {task: config for task, config in configs.items() if task.startswith(role)},
             folder,
-            WINDLASS_MODEL_DIR="model",
-            WINDLASS_HEARTBEAT_S="0.1",
+            ROPEWALK_MODEL_DIR="model",
+            ROPEWALK_HEARTBEAT_S="0.1",
         )
         for role in PROGRAMS[name].tasks
     ]

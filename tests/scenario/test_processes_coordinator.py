@@ -16,8 +16,8 @@ from helpers import processes
 from helpers.clusters import HandStarted, tf_configs
 from helpers.pages import ROOT, examples
 from helpers.waiting import scaled
-from windlass.core.exit_codes import ExitCode
-from windlass.net.free_ports import free_ports
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.net.free_ports import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
@@ -28,21 +28,21 @@ pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 BEGINNING = """
 import os, sys, threading, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy(
-    variable_partitioner=wl.distribute.partitioners.FixedShardsPartitioner(2)
+strategy = rw.distribute.ParameterServerStrategy(
+    variable_partitioner=rw.distribute.partitioners.FixedShardsPartitioner(2)
 )
 with strategy.scope():
-    table = wl.Variable(np.zeros((4, 2), np.float32), name="table")
-    count = wl.Variable(np.zeros(4, np.int64), name="count")
-    embeddings = wl.embedding.Embeddings(
-        [wl.embedding.FeatureConfig("user", wl.embedding.TableConfig("users", dim=2))],
-        wl.optimizers.SGD(1.0),
+    table = rw.Variable(np.zeros((4, 2), np.float32), name="table")
+    count = rw.Variable(np.zeros(4, np.int64), name="count")
+    embeddings = rw.embedding.Embeddings(
+        [rw.embedding.FeatureConfig("user", rw.embedding.TableConfig("users", dim=2))],
+        rw.optimizers.SGD(1.0),
     )
-optimizer = wl.optimizers.SGD(1.0)
-coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
-here = wl.distribute.coordinator.experimental_get_current_worker_index
+optimizer = rw.optimizers.SGD(1.0)
+coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
+here = rw.distribute.coordinator.experimental_get_current_worker_index
 
 
 def pids():
@@ -65,7 +65,7 @@ def raised(call):
 BEHAVIOUR = """
 # What a closure uses is what the coordinator made, sharded variables and their shards too.
 def add(row, by):
-    table.scatter_add(wl.IndexedSlices(np.full((1, 2), by, np.float32), np.array([row])))
+    table.scatter_add(rw.IndexedSlices(np.full((1, 2), by, np.float32), np.array([row])))
     return table.variables[1].read_value().shape, here()
 
 shapes = coordinator.fetch([coordinator.schedule(add, (row % 4, 1.0)) for row in range(40)])
@@ -120,12 +120,12 @@ def draw_too_many():
         coordinator.schedule(lambda batches: next(batches), (iterator,))  # this raises it, too
     coordinator.join()
 
-assert isinstance(raised(draw_too_many), wl.errors.OutOfRangeError)
+assert isinstance(raised(draw_too_many), rw.errors.OutOfRangeError)
 
 # A closure creates no variable, which no chief would give a first value.
 def create():
     with strategy.scope():
-        return wl.Variable(np.zeros(2, np.float32), name="inside").read_value()
+        return rw.Variable(np.zeros(2, np.float32), name="inside").read_value()
 
 def create_in_a_closure():
     coordinator.schedule(create)
@@ -135,7 +135,7 @@ refusal = raised(create_in_a_closure)
 assert isinstance(refusal, ValueError) and "a closure creates variable 'inside'" in str(refusal)
 
 # A dataset can be given instead of a function, and captured; each worker has orders of its own.
-rows = wl.data.Dataset.from_tensor_slices(np.arange(16)).shuffle(16).repeat().batch(16)
+rows = rw.data.Dataset.from_tensor_slices(np.arange(16)).shuffle(16).repeat().batch(16)
 
 def first_batches(given):
     iterator, found = iter(coordinator.create_per_worker_dataset(given)), {}
@@ -174,12 +174,12 @@ open(go_on, "w").close()
 error = raised(coordinator.join)
 assert isinstance(error, ValueError) and "in fail" in error.__notes__[0], error
 assert raised(first.fetch) is error
-assert isinstance(raised(queued[-1].fetch), wl.errors.CancelledError)
+assert isinstance(raised(queued[-1].fetch), rw.errors.CancelledError)
 assert coordinator.done()
 assert str(queued[-1].status) == "aborted" and str(first.status) == "aborted"
 coordinator.schedule(fail, (Own,))
 error = raised(coordinator.join)
-assert type(error) is wl.errors.ClosureError and str(error) == "Own: no good"
+assert type(error) is rw.errors.ClosureError and str(error) == "Own: no good"
 
 # What cannot be sent is said where it is scheduled, or raised as the closure's error.
 assert isinstance(raised(lambda: coordinator.schedule(print, (first,))), ValueError)
@@ -205,9 +205,9 @@ large = coordinator.schedule(lambda: {"a": [np.arange(5_000_000), (1, None)]}).f
 assert large["a"][0].sum() == 4_999_999 * 2_500_000 and large["a"][1] == (1, None)
 sent = coordinator.schedule(lambda array: array.sum(), (np.ones(5_000_000),))
 assert coordinator.fetch({"x": [sent, 7]}) == {"x": [5_000_000, 7]}
-assert wl.distribute.coordinator.ClusterCoordinator(strategy) is coordinator
+assert rw.distribute.coordinator.ClusterCoordinator(strategy) is coordinator
 assert isinstance(
-    raised(lambda: wl.distribute.coordinator.ClusterCoordinator(None)), ValueError
+    raised(lambda: rw.distribute.coordinator.ClusterCoordinator(None)), ValueError
 )
 assert isinstance(raised(here), RuntimeError)
 print("all is as it should be")
@@ -287,7 +287,7 @@ def push(number, mark):
 
     for part in range(4):
         strategy.run(replica)
-        table.scatter_add(wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([part])))
+        table.scatter_add(rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([part])))
         if part == number % 4 and is_first(f"{mark}-{number}"):
             ends[number % 4]()
     return number
@@ -304,7 +304,7 @@ print("every push was applied once", flush=True)
 beside = [coordinator.schedule(abs, (-number,)) for number in range(4)]
 poison = coordinator.schedule(lambda: os._exit(1))
 error = raised(coordinator.join)
-assert type(error) is wl.errors.ClosureError and "lost one after the other" in str(error), error
+assert type(error) is rw.errors.ClosureError and "lost one after the other" in str(error), error
 assert raised(poison.fetch) is error
 assert coordinator.fetch(beside) == [0, 1, 2, 3]
 print("a closure was given up", flush=True)
@@ -328,7 +328,7 @@ for function in (forever, backtracks):
     began = time.monotonic()
     late = coordinator.schedule(function, deadline_s=0.5)
     error = raised(coordinator.join)
-    assert isinstance(error, wl.errors.DeadlineExceededError), error
+    assert isinstance(error, rw.errors.DeadlineExceededError), error
     assert "deadline_s=0.5" in str(error) and raised(late.fetch) is error
     assert coordinator.schedule(abs, (-3,), deadline_s=60).fetch() == 3
 print("deadlines are kept", flush=True)
@@ -365,11 +365,11 @@ def fail():
 
 coordinator.schedule(fail)
 error = raised(coordinator.join)
-assert type(error) is wl.errors.ClosureError and "Nasty" in str(error), error
+assert type(error) is rw.errors.ClosureError and "Nasty" in str(error), error
 coordinator.schedule(lambda: np.zeros(1 << 30, np.uint8))
 error = raised(coordinator.join)
-assert isinstance(error, wl.errors.LimitExceededError), error
-assert "WINDLASS_MAX_STEP_BYTES" in str(error)
+assert isinstance(error, rw.errors.LimitExceededError), error
+assert "ROPEWALK_MAX_STEP_BYTES" in str(error)
 
 # What a closure forks answers nothing, and its parent's answer counts.
 def fork():
@@ -560,8 +560,8 @@ def test_closures_that_do_not_end_or_return_what_nobody_can_send_and_a_lost_ps(
     tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
 ) -> None:
     limits: dict[str, Any] = {
-        "WINDLASS_MAX_STEP_BYTES": str(64 << 20),
-        "WINDLASS_RECONNECT_TIMEOUT_S": "1",
+        "ROPEWALK_MAX_STEP_BYTES": str(64 << 20),
+        "ROPEWALK_RECONNECT_TIMEOUT_S": "1",
     }
     job = Started(start_cli, tmp_path, BEGINNING + FAULTS, **limits)
     wait_until(lambda: job.has_said("kill a ps"), 90, "the faults before it")
@@ -577,11 +577,11 @@ def test_closures_that_do_not_end_or_return_what_nobody_can_send_and_a_lost_ps(
 
 STRANGER = """
 import sys
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.net.dial import Dialer
-from windlass.net.reach import reach
-from windlass.proto.v1 import session_pb2
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.dial import Dialer
+from ropewalk.net.reach import reach
+from ropewalk.proto.v1 import session_pb2
 
 who = Incarnation(TaskId(sys.argv[1], 0), 1 << 40)
 hello = session_pb2.Hello(service="closures")
@@ -629,7 +629,7 @@ def test_one_program_for_every_role_as_tensorflow_s_tutorial_has_it(tmp_path: Pa
     model = str(tmp_path / "model")
     job = HandStarted(
         ["python", str(EXAMPLE)], configs, tmp_path,
-        WINDLASS_MODEL_DIR=model, WINDLASS_HEARTBEAT_S="0.1",
+        ROPEWALK_MODEL_DIR=model, ROPEWALK_HEARTBEAT_S="0.1",
     )  # fmt: skip
     ended = job.wait(90)
     assert {task: end.code for task, end in ended.items()} == dict.fromkeys(configs, 0), ended
@@ -655,9 +655,9 @@ def test_a_server_ends_in_order_when_it_is_asked_to(tmp_path: Path, wait_until: 
     program = tmp_path / "serve.py"
     (port,) = free_ports(1)
     program.write_text(
-        "import windlass as wl\n"
+        "import ropewalk as rw\n"
         f"cluster = {{'ps': ['127.0.0.1:{port}'], 'chief': ['127.0.0.1:1']}}\n"
-        "server = wl.distribute.Server(cluster, 'ps')\n"
+        "server = rw.distribute.Server(cluster, 'ps')\n"
         "print(server.target, flush=True)\nserver.join()\n"
     )
     said = tmp_path / "said"
@@ -665,7 +665,7 @@ def test_a_server_ends_in_order_when_it_is_asked_to(tmp_path: Path, wait_until: 
         process = processes.start(
             [sys.executable, str(program)],
             cwd=tmp_path,
-            env={**os.environ, "WINDLASS_MODEL_DIR": str(tmp_path / "model")},
+            env={**os.environ, "ROPEWALK_MODEL_DIR": str(tmp_path / "model")},
             stdout=output,
             stderr=subprocess.STDOUT,
         )

@@ -1,4 +1,4 @@
-"""``windlass run`` and its roles as separate daemons, as a cluster manager starts them."""
+"""``ropewalk run`` and its roles as separate daemons, as a cluster manager starts them."""
 
 import json
 import subprocess
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from helpers.waiting import scaled
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.net.free_ports import free_ports
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.net.free_ports import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
@@ -123,5 +123,5 @@ def test_nobody_at_the_address_is_said_in_one_line(run_cli: RunCli) -> None:
     (nobody,) = addresses(1)
     result = run_cli("status", nobody, "--timeout-s", "2")
     assert result.returncode == 138
-    assert result.stderr.startswith(f"windlass: no chief answers at {nobody}")
+    assert result.stderr.startswith(f"ropewalk: no chief answers at {nobody}")
     assert len(result.stderr.splitlines()) == 1

@@ -19,8 +19,8 @@ from helpers.manifests import Pod, build, pods
 from helpers.pods import Container, Running
 from helpers.processes import ROOT
 from helpers.waiting import scaled
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.telemetry.catalogue import CATALOGUE, REPORTED
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.telemetry.catalogue import CATALOGUE, REPORTED
 
 pytestmark = [
     pytest.mark.scenario,
@@ -72,7 +72,7 @@ def metrics_of(address: str) -> dict[str, float]:
         return {}
     finally:
         connection.close()
-    lines = [line.rpartition(" ") for line in page.splitlines() if line.startswith("windlass_")]
+    lines = [line.rpartition(" ") for line in page.splitlines() if line.startswith("ropewalk_")]
     return {name: float(value) for name, _, value in lines}
 
 
@@ -85,7 +85,7 @@ def in_place(pod: Pod, folder: Path) -> dict[str, str]:
 
     # As components/metrics does.
     return {
-        "WINDLASS_METRICS_PORT": "2224",
+        "ROPEWALK_METRICS_PORT": "2224",
         **{name: here(value) for name, value in pod.environment.items()},
     }
 
@@ -119,7 +119,7 @@ def test_the_pods_of_the_manifests_train(
         wait_until(lambda address=address: serves(address), 40, f"a probe of {name}")
     seen = {name: metrics_of(address) for name, address in running.addresses.items()}
     wait_until(
-        lambda: metrics_of(running.addresses["digits-worker-0"]).get("windlass_steps_total", 0) > 0,
+        lambda: metrics_of(running.addresses["digits-worker-0"]).get("ropewalk_steps_total", 0) > 0,
         60,
         "a step in the metrics",
     )
@@ -130,10 +130,10 @@ def test_the_pods_of_the_manifests_train(
     check_training(tmp_path / "digits")
     for name, role in roles.items():  # also before there was a cluster
         assert any(f'role="{role}"' in each for each in seen[name]), (name, seen[name])
-    assert chief['windlass_job_phase{phase="running"}'] == 1
-    assert chief['windlass_job_tasks{role="worker",state="alive"}'] == 2
-    assert ps["windlass_ps_pushes_total"] > 0
-    assert ps["windlass_ps_value_bytes"] > 0
+    assert chief['ropewalk_job_phase{phase="running"}'] == 1
+    assert chief['ropewalk_job_tasks{role="worker",state="alive"}'] == 2
+    assert ps["ropewalk_ps_pushes_total"] > 0
+    assert ps["ropewalk_ps_value_bytes"] > 0
     shown = {each.partition("{")[0] for each in (*chief, *ps)}
     assert shown | {REPORTED.name} == {
         metric.name for metric in CATALOGUE.values() if metric.shown_by in SHOWN_BY
@@ -162,15 +162,15 @@ def test_the_pods_of_a_standing_cluster_take_a_program(
 
     def nodes() -> float:
         return metrics_of(running.addresses["desk-chief-0"]).get(
-            'windlass_cluster_nodes{state="alive"}', 0
+            'ropewalk_cluster_nodes{state="alive"}', 0
         )
 
     wait_until(lambda: nodes() >= 1, 20, "a node of the cluster")
-    assert metrics_of(running.addresses["desk-chief-0"])["windlass_node_tasks"] == 0
+    assert metrics_of(running.addresses["desk-chief-0"])["ropewalk_node_tasks"] == 0
     write_program()
     chief = f"{running.addresses['desk-chief-0']}:2222"
     asked = run_cli("status", chief, "--insecure")
-    assert f"`windlass jobs --cluster {chief}` shows its jobs" in asked.stderr
+    assert f"`ropewalk jobs --cluster {chief}` shows its jobs" in asked.stderr
     arguments = ["--cluster", chief, "--insecure", "--workers", "1", "--ps", "1"]
     submitted = run_cli("submit", "train.py", *arguments, "--", "60", "0")
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.clusters import HandStarted, tf_configs
 from helpers.pages import ROOT, examples
@@ -37,12 +37,12 @@ def test_the_pages_program_runs_as_the_page_starts_it(tmp_path: Path) -> None:
     page = ROOT / "docs" / "estimator.md"
     [program] = [each for each in examples(page) if "train_and_evaluate(" in each]
     (tmp_path / "train.py").write_text(program)
-    [line] = re.findall(r"^windlass (local .* train\.py)$", page.read_text(), flags=re.MULTILINE)
+    [line] = re.findall(r"^ropewalk (local .* train\.py)$", page.read_text(), flags=re.MULTILINE)
     arguments = line.replace("--workers 2 --ps 2", "--workers 1 --ps 1").split()
-    command = [*processes.WINDLASS, *arguments]
+    command = [*processes.ROPEWALK, *arguments]
     code, output, errors = processes.run(command, timeout_s=scaled(90), cwd=tmp_path)
     assert code == 0, output + errors
-    results = wl.training.read_evaluations(str(tmp_path / "model"))
+    results = rw.training.read_evaluations(str(tmp_path / "model"))
     assert results[-1].global_step >= 300
     assert results[-1].metrics["loss"] < 0.05
     [export] = (tmp_path / "model" / "export" / "final").iterdir()
@@ -53,12 +53,12 @@ def test_every_role_does_its_part_and_ends(tmp_path: Path) -> None:
     configs = tf_configs(chief=1, worker=1, ps=1, evaluator=1)
     # No task is told of the model directory, nor how often to save, but by the program.
     command = ["python", PROGRAM, "--model_dir", "model"]
-    ended = HandStarted(command, configs, tmp_path, WINDLASS_HEARTBEAT_S="0.1").wait(90)
+    ended = HandStarted(command, configs, tmp_path, ROPEWALK_HEARTBEAT_S="0.1").wait(90)
     assert {task: end.code for task, end in ended.items()} == dict.fromkeys(ended, 0), ended
     assert "Loss for final step" in ended["chief:0"].text
     assert "Loss for final step" in ended["worker:0"].text
     assert "Saving dict for global step" in ended["evaluator:0"].text
-    results = wl.training.read_evaluations(str(tmp_path / "model"))
+    results = rw.training.read_evaluations(str(tmp_path / "model"))
     assert results[-1].final
     assert results[-1].global_step >= 1000
     assert results[-1].metrics["accuracy"] >= 0.9

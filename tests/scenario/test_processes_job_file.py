@@ -31,10 +31,10 @@ def test_the_digits_train_by_their_job_file(run_cli: RunCli, tmp_path: Path) -> 
 
 ROLES = """\
 import os, sys
-import windlass as wl
-strategy = wl.distribute.ParameterServerStrategy()
+import ropewalk as rw
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    total = wl.Variable(0.0, name="total")
+    total = rw.Variable(0.0, name="total")
 print("said", os.environ["WORD"], *sys.argv[1:], flush=True)
 """
 JOB = """\
@@ -51,7 +51,7 @@ settings: {wait_for_workers: 1}
 def test_a_role_has_arguments_and_variables_of_its_own(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(ROLES)
-    job = tmp_path / "windlass.yaml"
+    job = tmp_path / "ropewalk.yaml"
     job.write_text(JOB)
     done = run_cli("local", "--plain", "--job", str(job), "--model-dir", str(tmp_path / "model"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -63,7 +63,7 @@ def test_a_role_has_arguments_and_variables_of_its_own(run_cli: RunCli, tmp_path
 
 
 def test_a_mistake_in_the_file_is_shown_with_its_line(run_cli: RunCli, tmp_path: Path) -> None:
-    job = tmp_path / "windlass.yaml"
+    job = tmp_path / "ropewalk.yaml"
     job.write_text(JOB.replace("count: 1", "cuont: 1"))
     done = run_cli("local", "--job", str(job))
     assert done.returncode == 2

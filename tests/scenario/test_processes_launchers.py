@@ -10,19 +10,19 @@ import pytest
 
 from helpers import processes
 from helpers.clusters import HandStarted, as_command
-from windlass.core.exit_codes import ExitCode
-from windlass.net.free_ports import free_ports
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.net.free_ports import free_ports
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
-QUICK = {"WINDLASS_HEARTBEAT_S": "0.1", "WINDLASS_JOIN_TIMEOUT_S": "40"}
+QUICK = {"ROPEWALK_HEARTBEAT_S": "0.1", "ROPEWALK_JOIN_TIMEOUT_S": "40"}
 WriteProgram = Callable[..., str]
 WaitUntil = Callable[..., None]
 
 IN_SYNC = """\
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 total = strategy.reduce("SUM", strategy.run(lambda: np.ones(3)), axis=None)
 print("the sum is", int(total[0]), "on", strategy.cluster_resolver.task_id, flush=True)
 """
@@ -44,7 +44,7 @@ def step_of(hosts: int, **more: str) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize("launcher", ["python", "windlass"])
+@pytest.mark.parametrize("launcher", ["python", "ropewalk"])
 def test_the_tasks_of_srun_train_together(
     launcher: str, write_program: WriteProgram, tmp_path: Path
 ) -> None:
@@ -52,11 +52,11 @@ def test_the_tasks_of_srun_train_together(
     program, roles = write_program(), "chief=1,ps=1,worker=2"
     if launcher == "python":
         command = ["python", program, "100", "0.002"]
-        said = {"WINDLASS_REPLICAS": roles, "WINDLASS_PORT": str(port)}
+        said = {"ROPEWALK_REPLICAS": roles, "ROPEWALK_PORT": str(port)}
     else:
         flags = ["--replicas", roles, "--port", str(port)]
-        command, said = ["windlass", "run", *flags, program, "100", "0.002"], {}
-    said |= {"WINDLASS_MODEL_DIR": str(tmp_path / "model"), "WINDLASS_WAIT_FOR_WORKERS": "2"}
+        command, said = ["ropewalk", "run", *flags, program, "100", "0.002"], {}
+    said |= {"ROPEWALK_MODEL_DIR": str(tmp_path / "model"), "ROPEWALK_WAIT_FOR_WORKERS": "2"}
     started = HandStarted(command, step_of(4), tmp_path, **QUICK, **said)
     ended = started.wait()
     assert {task: end.code for task, end in ended.items()} == dict.fromkeys(ended, 0), ended
@@ -71,7 +71,7 @@ def test_the_hosts_of_a_sagemaker_job_are_in_sync(tmp_path: Path) -> None:
     hosts = ["127.0.0.1", "127.0.0.2"]
     containers = {host: {"SM_HOSTS": json.dumps(hosts), "SM_CURRENT_HOST": host} for host in hosts}
     started = HandStarted(
-        ["python", "sync.py"], containers, tmp_path, **QUICK, WINDLASS_PORT=str(port)
+        ["python", "sync.py"], containers, tmp_path, **QUICK, ROPEWALK_PORT=str(port)
     )
     ended = started.wait()
     assert {end.code for end in ended.values()} == {0}, ended
@@ -83,7 +83,7 @@ def test_a_step_that_does_not_fit_ends_every_task_with_a_line(tmp_path: Path) ->
     (tmp_path / "sync.py").write_text(IN_SYNC)
     started = HandStarted(
         ["python", "sync.py"],
-        step_of(2, WINDLASS_REPLICAS="ps=1,worker=3"),
+        step_of(2, ROPEWALK_REPLICAS="ps=1,worker=3"),
         tmp_path,
         **QUICK,
     )
@@ -96,7 +96,7 @@ def test_workers_alone_are_told_how_to_have_a_ps(
     write_program: WriteProgram, tmp_path: Path
 ) -> None:
     # The other worker may find worker 0 gone already, and waits for it.
-    quick = {**QUICK, "WINDLASS_JOIN_TIMEOUT_S": "5"}
+    quick = {**QUICK, "ROPEWALK_JOIN_TIMEOUT_S": "5"}
     started = HandStarted(["python", write_program(), "100", "0"], step_of(2), tmp_path, **quick)
     first = started.wait()["rank:0"]
     assert first.code == ExitCode.USAGE
@@ -124,7 +124,7 @@ def test_names_that_come_late_are_waited_for(
     names = {role: f"{role}-0.mnist.train.svc" for role in ("chief", "ps", "worker")}
     ports = dict(zip(names, free_ports(3), strict=True))
     cluster = {role: [f"{name}:{ports[role]}"] for role, name in names.items()}
-    command = as_command(["windlass", "run", "--insecure", write_program(), "100", "0.002"])
+    command = as_command(["ropewalk", "run", "--insecure", write_program(), "100", "0.002"])
     running, files = {}, {}
     for role in names:
         files[role] = tmp_path / f"{role}.txt"
@@ -137,7 +137,7 @@ def test_names_that_come_late_are_waited_for(
                     **os.environ,
                     **QUICK,
                     "TF_CONFIG": json.dumps(config),
-                    "WINDLASS_MODEL_DIR": str(tmp_path / "model"),
+                    "ROPEWALK_MODEL_DIR": str(tmp_path / "model"),
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,

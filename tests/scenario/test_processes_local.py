@@ -1,4 +1,4 @@
-"""A whole cluster as processes of this machine, started by ``windlass local``."""
+"""A whole cluster as processes of this machine, started by ``ropewalk local``."""
 
 import os
 import pty
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.core.states import Phase, State
-from windlass.core.task import TaskId
-from windlass.testing import run_script
-from windlass.training import read_evaluations
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.core.states import Phase, State
+from ropewalk.core.task import TaskId
+from ropewalk.testing import run_script
+from ropewalk.training import read_evaluations
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
@@ -58,7 +58,7 @@ def test_what_a_task_has_detached_ends_with_it(tmp_path: Path) -> None:
     program = tmp_path / "detach.py"
     program.write_text(
         "import subprocess\n"
-        "import windlass as wl\n"
+        "import ropewalk as rw\n"
         "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         "print('detached', child.pid)\n"
         "child.returncode = 0  # it is not waited for\n"
@@ -199,10 +199,10 @@ def test_in_a_terminal_there_is_a_progress_bar(
 ) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "windlass.launch.cli", "local", write_program(), "150", "0.01"],
+        [sys.executable, "-m", "ropewalk.launch.cli", "local", write_program(), "150", "0.01"],
         cwd=tmp_path,
         # The rate is of two heartbeats: many fit into the job, however late its workers join.
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "WINDLASS_HEARTBEAT_S": "0.1"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "ROPEWALK_HEARTBEAT_S": "0.1"},
         stdin=subprocess.DEVNULL,
         stdout=slave,
         stderr=slave,
@@ -249,8 +249,8 @@ def test_the_chief_waits_for_all_workers_unless_it_is_told_otherwise(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(
-        "import os, windlass as wl\n"
-        "print('waits', os.environ.get('WINDLASS_WAIT_FOR_WORKERS', '0'))\n"
+        "import os, ropewalk as rw\n"
+        "print('waits', os.environ.get('ROPEWALK_WAIT_FOR_WORKERS', '0'))\n"
     )
     result = run_cli("local", *said, "--workers", "2", "train.py")
     assert result.returncode == 0, result.stderr
@@ -262,13 +262,13 @@ def test_tasks_that_begin_late_take_part_from_their_first_step_on(
 ) -> None:
     (tmp_path / "train.py").write_text(
         "import time\n"
-        "import numpy as np, windlass as wl\n"
-        "strategy = wl.distribute.ParameterServerStrategy()\n"
+        "import numpy as np, ropewalk as rw\n"
+        "strategy = rw.distribute.ParameterServerStrategy()\n"
         "resolver = strategy.cluster_resolver\n"
         "if resolver.task_type == 'worker':\n"
         "    time.sleep(1.0 + resolver.task_id)  # as long as a framework takes to compile\n"
         "with strategy.scope():\n"
-        "    v = wl.Variable(np.zeros(4, np.float32), name='v')\n"
+        "    v = rw.Variable(np.zeros(4, np.float32), name='v')\n"
         "made = 0\n"
         "while strategy.global_step < 300:\n"
         "    strategy.run(lambda: v.assign_add(np.ones(4, np.float32)))\n"
@@ -284,9 +284,9 @@ def test_tasks_that_begin_late_take_part_from_their_first_step_on(
 def test_a_health_port_of_the_environment_is_not_for_every_task(
     write_program: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windlass.net.free_ports import free_ports
+    from ropewalk.net.free_ports import free_ports
 
     (port,) = free_ports(1)
-    monkeypatch.setenv("WINDLASS_HEALTH_PORT", str(port))
+    monkeypatch.setenv("ROPEWALK_HEALTH_PORT", str(port))
     result = run_script(write_program(), "30", "0", model_dir=str(tmp_path / "model"), workers=0)
     assert result.exit_code == 0, result.text

@@ -20,7 +20,7 @@ from helpers.certificates import issued, write
 from helpers.clusters import as_command
 from helpers.network import Network
 from helpers.waiting import scaled
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 
 pytestmark = [
     pytest.mark.scenario,
@@ -32,10 +32,10 @@ Json = dict[str, Any]
 JOB, PORT = "mnist", 2222
 SERVICES = "mnist-{role}-{index}.training.svc:2222"
 QUICK = {
-    "WINDLASS_HEARTBEAT_S": "0.1",
-    "WINDLASS_JOIN_TIMEOUT_S": "60",
+    "ROPEWALK_HEARTBEAT_S": "0.1",
+    "ROPEWALK_JOIN_TIMEOUT_S": "60",
     # These hosts share the memory of one machine, which those of a cluster do not.
-    "WINDLASS_SHARED_MEMORY": "false",
+    "ROPEWALK_SHARED_MEMORY": "false",
 }
 
 
@@ -108,7 +108,7 @@ def apply(tmp_path: Path) -> Iterator[Apply]:
             stack.callback(_end, job)
             for pod, (role, index) in pods.items():
                 config = {} if form == "E" else {"TF_CONFIG": tf_config(form, counts, role, index)}
-                command = as_command(["windlass", "run", *flags.get(role, ()), *words])
+                command = as_command(["ropewalk", "run", *flags.get(role, ()), *words])
                 with (tmp_path / f"{pod}.txt").open("wb") as output:
                     job.running[pod] = processes.start(
                         network.command(pod, command),
@@ -149,14 +149,14 @@ def test_a_job_with_certificates_trains_though_names_are_late_and_packets_are_lo
         files = write(
             tmp_path / f"{role}-{index}", issued(role, index, job=JOB, hosts=(name, "localhost"))
         )
-        return {f"WINDLASS_{key.upper()}": str(value) for key, value in files.items()}
+        return {f"ROPEWALK_{key.upper()}": str(value) for key, value in files.items()}
 
     counts = {"chief": 1, "ps": 1, "worker": 1, "evaluator": 1}
     model = tmp_path / "model"
     words = [write_program(), "60", "0.002"]
     job = apply(
-        "A", counts, words, own=credentials, WINDLASS_JOB_ID=JOB,
-        WINDLASS_MODEL_DIR=str(model), WINDLASS_WAIT_FOR_WORKERS="1",
+        "A", counts, words, own=credentials, ROPEWALK_JOB_ID=JOB,
+        ROPEWALK_MODEL_DIR=str(model), ROPEWALK_WAIT_FOR_WORKERS="1",
     )  # fmt: skip
     job.network.lose_packets("mnist-ps-0", 0.03)
     for pod in ("mnist-chief-0", "mnist-worker-0"):
@@ -185,7 +185,7 @@ def test_a_worker_whose_link_is_cut_goes_on_when_it_is_back_and_leaves_when_aske
 ) -> None:
     program = write_program("if count % 10 == 0: print(f'after {count}', flush=True)")
     words = ["--insecure", program, "1000000", "0.005"]
-    job = apply("B", DYNAMIC, words, flags=FLAGS, WINDLASS_MODEL_DIR=str(tmp_path / "model"))
+    job = apply("B", DYNAMIC, words, flags=FLAGS, ROPEWALK_MODEL_DIR=str(tmp_path / "model"))
     job.network.publish()
     worker, chief = "mnist-worker-0", "mnist-chief-0"
 
@@ -211,7 +211,7 @@ def test_a_job_of_older_dynamic_workers_trains_without_a_chief(
 ) -> None:
     words = ["--insecure", write_program(), "60", "0"]
     model = tmp_path / "model"
-    job = apply("C", {"ps": 1, "worker": 1}, words, WINDLASS_MODEL_DIR=str(model))
+    job = apply("C", {"ps": 1, "worker": 1}, words, ROPEWALK_MODEL_DIR=str(model))
     job.network.publish()
     assert set(job.codes().values()) == {0}, job.texts()
     check_final(model, 60)
@@ -231,7 +231,7 @@ def test_a_slow_link_is_trained_over(
 ) -> None:
     words = ["--insecure", write_program(), "40", "0"]
     counts = {"chief": 1, "ps": 1}
-    job = apply("A", counts, words, WINDLASS_MODEL_DIR=str(tmp_path / "model"))
+    job = apply("A", counts, words, ROPEWALK_MODEL_DIR=str(tmp_path / "model"))
     job.network.delay_packets("mnist-ps-0", 20)
     job.network.publish()
     assert set(job.codes().values()) == {0}, job.texts()

@@ -11,20 +11,20 @@ import pytest
 
 from helpers import processes
 from helpers.clusters import HandStarted, as_command, tf_configs
-from windlass.core.exit_codes import ExitCode
-from windlass.net.free_ports import free_ports
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.net.free_ports import free_ports
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
-QUICK = {"WINDLASS_HEARTBEAT_S": "0.1", "WINDLASS_JOIN_TIMEOUT_S": "20"}
+QUICK = {"ROPEWALK_HEARTBEAT_S": "0.1", "ROPEWALK_JOIN_TIMEOUT_S": "20"}
 LINES = 25  # of an error, at most
 WriteProgram = Callable[..., str]
 WaitUntil = Callable[..., None]
 
 IN_SYNC = """\
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 number = 0
 while True:
     strategy.reduce("SUM", strategy.run(lambda: np.ones(3)), axis=None)
@@ -43,7 +43,7 @@ def test_every_role_ends_in_order(write_program: WriteProgram, tmp_path: Path) -
     command = ["python", write_program(), "200", "0.002"]
     configs = tf_configs(chief=1, worker=2, ps=2, evaluator=1)
     model_dir = str(tmp_path / "model")
-    ended = HandStarted(command, configs, tmp_path, WINDLASS_MODEL_DIR=model_dir, **QUICK).wait()
+    ended = HandStarted(command, configs, tmp_path, ROPEWALK_MODEL_DIR=model_dir, **QUICK).wait()
     assert {task: end.code for task, end in ended.items()} == dict.fromkeys(ended, 0), ended
     assert "saved " in ended["chief:0"].text
     assert "(final)" in ended["evaluator:0"].text
@@ -59,8 +59,8 @@ def test_a_lost_job_ends_the_others_with_138_and_a_line(
         tf_configs(chief=1, worker=1, ps=2),
         tmp_path,
         **QUICK,
-        WINDLASS_LEASE_S="1",
-        WINDLASS_RECONNECT_TIMEOUT_S="2",
+        ROPEWALK_LEASE_S="1",
+        ROPEWALK_RECONNECT_TIMEOUT_S="2",
     )
     wait_until(lambda: "has done 5 steps" in started.said("worker:0"), 30, "the worker's steps")
     started.running["ps:1"].kill()
@@ -80,7 +80,7 @@ def test_sigterm_at_the_chief_saves_and_ends_all_with_143(
     command = ["python", write_program(), "1000000", "0.01"]
     model_dir = str(tmp_path / "model")
     configs = tf_configs(chief=1, worker=1, ps=1)
-    started = HandStarted(command, configs, tmp_path, **QUICK, WINDLASS_MODEL_DIR=model_dir)
+    started = HandStarted(command, configs, tmp_path, **QUICK, ROPEWALK_MODEL_DIR=model_dir)
     wait_until(lambda: "has done 5 steps" in started.said("worker:0"), 30, "the worker's steps")
     started.running["chief:0"].send_signal(signal.SIGTERM)
     ended = started.wait()
@@ -112,7 +112,7 @@ def test_a_program_that_fails_ends_with_its_code_and_its_own_frames(
     assert worker.code == code if code is not None else 0 < worker.code < 128, ended
     assert words in worker.text
     assert len(worker.text.splitlines()) <= LINES
-    assert "windlass/worker" not in worker.text
+    assert "ropewalk/worker" not in worker.text
     assert ended["chief:0"].code == ended["ps:0"].code == ExitCode.PEER_LOST
     assert "/job:worker/task:0 failed" in ended["chief:0"].text
 
@@ -200,14 +200,14 @@ TASK = {"type": "worker", "index": 0}
 def test_nobody_trains_alone_who_was_told_of_a_cluster(
     tmp_path: Path, strategy: str, config: dict[str, object], code: int | None
 ) -> None:
-    text = f"import windlass as wl\nwl.distribute.{strategy}()\nprint('ready')\n"
+    text = f"import ropewalk as rw\nrw.distribute.{strategy}()\nprint('ready')\n"
     (tmp_path / "train.py").write_text(text)
     [port] = free_ports(1)
     started = HandStarted(
         ["python", "train.py"],
         {"worker:0": json.dumps(config).replace(HERE, f"127.0.0.1:{port}")},
         tmp_path,
-        WINDLASS_JOIN_TIMEOUT_S="1",
+        ROPEWALK_JOIN_TIMEOUT_S="1",
     )
     ended = started.wait()["worker:0"]
     # Form B names a ps, so such a worker waits for it; workers in sync have no use for one.
@@ -215,28 +215,28 @@ def test_nobody_trains_alone_who_was_told_of_a_cluster(
     assert ended.code == (ExitCode.JOIN_TIMEOUT if waits else ExitCode.USAGE), ended
     assert "ready" not in ended.text
     assert len(ended.text.splitlines()) <= 6, ended.text
-    assert "/windlass/" not in ended.text.replace("wl.distribute", "")
+    assert "/ropewalk/" not in ended.text.replace("rw.distribute", "")
 
 
 def test_a_program_alone_says_that_its_model_directory_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import windlass as wl\n"
-        "wl.distribute.ParameterServerStrategy()\n"
-        "wl.distribute.MirroredStrategy()\n"
+        "import ropewalk as rw\n"
+        "rw.distribute.ParameterServerStrategy()\n"
+        "rw.distribute.MirroredStrategy()\n"
     )
     command = as_command(["python", "train.py"])
     code, output, errors = processes.run(
-        command, timeout_s=30, cwd=tmp_path, env={**os.environ, "WINDLASS_MODEL_DIR": "model"}
+        command, timeout_s=30, cwd=tmp_path, env={**os.environ, "ROPEWALK_MODEL_DIR": "model"}
     )
     assert (code, output) == (0, "")
     [line] = errors.splitlines()
-    assert line.startswith("WINDLASS_MODEL_DIR=model is not used: this process is alone")
+    assert line.startswith("ROPEWALK_MODEL_DIR=model is not used: this process is alone")
 
 
 # -- the resolver ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["python", "windlass run"])
+@pytest.mark.parametrize("command", ["python", "ropewalk run"])
 def test_the_strategys_resolver_is_the_tasks(
     write_program: WriteProgram, tmp_path: Path, command: str
 ) -> None:
@@ -257,8 +257,8 @@ def test_a_mistake_of_a_program_alone_is_shown_without_our_frames(
     strategy: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(
-        "import windlass as wl\n"
-        f"strategy = wl.distribute.{strategy}()\n"
+        "import ropewalk as rw\n"
+        f"strategy = rw.distribute.{strategy}()\n"
         "strategy.run(lambda: {}['no such key'])\n"
     )
     code, output, errors = processes.run(
@@ -267,5 +267,5 @@ def test_a_mistake_of_a_program_alone_is_shown_without_our_frames(
     assert (code, output) == (1, "")
     kept = [line for line in errors.splitlines() if set(line.strip()) - set("~^")]
     assert len(kept) == 7, errors
-    assert re.fullmatch(r"  … \d calls inside windlass", kept[3])
+    assert re.fullmatch(r"  … \d calls inside ropewalk", kept[3])
     assert kept[-1] == "KeyError: 'no such key'"

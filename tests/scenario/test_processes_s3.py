@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from helpers.clusters import HandStarted, tf_configs
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
 
 s3fs = pytest.importorskip("s3fs", reason="fsspec's s3 is not installed; `make s3` installs it")
 server = pytest.importorskip("moto.server", reason="an S3 server is needed; `make s3` installs it")
@@ -77,13 +77,13 @@ def test_every_ps_writes_to_s3_and_the_evaluator_reads_there(
 ) -> None:
     configs = tf_configs(chief=1, ps=2, evaluator=1)
     started = HandStarted(
-        ["windlass", "run", write_program(), "60", "0.01"],
+        ["ropewalk", "run", write_program(), "60", "0.01"],
         configs,
         tmp_path,
-        WINDLASS_MODEL_DIR=model_dir,
-        WINDLASS_HEARTBEAT_S="0.1",
-        WINDLASS_SAVE_EVERY_STEPS="20",
-        WINDLASS_KEEP_CHECKPOINTS="2",
+        ROPEWALK_MODEL_DIR=model_dir,
+        ROPEWALK_HEARTBEAT_S="0.1",
+        ROPEWALK_SAVE_EVERY_STEPS="20",
+        ROPEWALK_KEEP_CHECKPOINTS="2",
     )
     ended = started.wait(90)
     assert {task: end.code for task, end in ended.items()} == dict.fromkeys(configs, 0), ended

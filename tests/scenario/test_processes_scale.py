@@ -1,4 +1,4 @@
-"""Jobs of ``windlass local`` whose ps become more and fewer, or whose chief is lost."""
+"""Jobs of ``ropewalk local`` whose ps become more and fewer, or whose chief is lost."""
 
 import re
 import subprocess
@@ -9,18 +9,18 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.waiting import scaled, wait_until
-from windlass.launch.commands.scale import scale_command
+from ropewalk.launch.commands.scale import scale_command
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 
 PROGRAM = """
 import pathlib, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    counts = [wl.Variable(np.zeros(1, np.int64), name=f"count{i}") for i in range(3)]
+    counts = [rw.Variable(np.zeros(1, np.int64), name=f"count{i}") for i in range(3)]
 steps = 0
 while not pathlib.Path("enough").exists():
     for count in counts:
@@ -65,11 +65,11 @@ def test_a_local_job_has_more_ps_and_fewer_when_it_is_asked_to(
 KILLED_ONCE = """
 import os, pathlib, signal
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    count = wl.Variable(np.zeros(1, np.int64), name="count")
+    count = rw.Variable(np.zeros(1, np.int64), name="count")
 first = not pathlib.Path("killed").exists()
 for _ in range(5):
     count.assign_add([1])

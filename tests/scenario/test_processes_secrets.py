@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled
-from windlass.core.settings import Settings
-from windlass.net.auth.key_file import load_key
+from ropewalk.core.settings import Settings
+from ropewalk.net.auth.key_file import load_key
 
 StartCli = Callable[..., tuple["subprocess.Popen[bytes]", Path]]
 
@@ -27,7 +27,7 @@ def test_the_key_is_in_no_log_process_list_environment_or_checkpoint(
 ) -> None:
     state = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setenv("WINDLASS_LOG_LEVEL", "DEBUG")
+    monkeypatch.setenv("ROPEWALK_LOG_LEVEL", "DEBUG")
     model = tmp_path / "model"
     process, output = start_cli(
         "local", "--plain", "--chief", "--workers", "1", "--ps", "1", "--evaluator",
@@ -48,7 +48,7 @@ def test_the_key_is_in_no_log_process_list_environment_or_checkpoint(
 
     key = load_key(Settings())
     assert str(state) in os.environ["XDG_STATE_HOME"]
-    assert (state / "windlass" / "loopback.key").read_text().strip() == key.hex()
+    assert (state / "ropewalk" / "loopback.key").read_text().strip() == key.hex()
     places: dict[str, bytes] = {"processes": shown, "output": said, **kept}
     for place, data in places.items():
         for secret in (key, key.hex().encode(), key.hex().upper().encode(), b"mac="):

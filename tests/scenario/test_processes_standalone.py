@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
 from helpers.pages import ROOT, cells
 from helpers.waiting import scaled
-from windlass.net.free_ports import free_ports
+from ropewalk.net.free_ports import free_ports
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 WaitUntil = Callable[..., None]
@@ -26,14 +26,14 @@ pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 TRAIN = """\
 import sys
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 from model import SIZE
 
 print("began with", sys.argv[1:], open("data.txt").read().strip())
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(SIZE, np.float32), name="w")
-optimizer = wl.optimizers.SGD(0.1)
+    w = rw.Variable(np.zeros(SIZE, np.float32), name="w")
+optimizer = rw.optimizers.SGD(0.1)
 
 def step():
     optimizer.apply_gradients([(w.read_value() - 1, w)])
@@ -47,12 +47,12 @@ print("ends as", w.shape, bool(np.abs(w.read_value() - 1).max() < 0.5))
 ENDLESS = """\
 import threading
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(4, np.float32), name="w")
-optimizer = wl.optimizers.SGD(0.1)
+    w = rw.Variable(np.zeros(4, np.float32), name="w")
+optimizer = rw.optimizers.SGD(0.1)
 count = 0
 while True:
     strategy.run(lambda: optimizer.apply_gradients([(np.ones(4, np.float32), w)]))
@@ -83,7 +83,7 @@ class Standing:
     def command(self, *words: str) -> list[str]:
         """With the cluster's address, before the words that are the script's."""
         end = words.index("--") if "--" in words else len(words)
-        return [*processes.WINDLASS, *words[:end], "--cluster", self.address, *words[end:]]
+        return [*processes.ROPEWALK, *words[:end], "--cluster", self.address, *words[end:]]
 
     def run(self, *words: str, timeout_s: float = 60) -> tuple[int, str, str]:
         """A command to its end: its code, output and errors."""
@@ -114,7 +114,7 @@ class Standing:
             [sys.executable, *words],
             timeout_s=scaled(60),
             cwd=self.project,
-            env={**os.environ, "WINDLASS_CLUSTER": self.address},
+            env={**os.environ, "ROPEWALK_CLUSTER": self.address},
         )
 
     def jobs(self) -> dict[str, dict[str, object]]:
@@ -150,7 +150,7 @@ def standing(
     yield standing
     process.send_signal(signal.SIGTERM)
     process.wait(scaled(20))
-    of_daemons = ("windlass-node", "windlass-gateway")
+    of_daemons = ("ropewalk-node", "ropewalk-gateway")
     left = [path.name for path in temporary.iterdir() if path.name.startswith(of_daemons)]
     assert left == [], output.read_text()
 
@@ -199,7 +199,7 @@ def test_an_estimator_trains_from_here_and_keeps_its_checkpoints_here(standing: 
     assert code == 0, output + errors
     model_dir = str(standing.project / "model")
     assert [job["exit_code"] for job in standing.jobs().values()] == [0, 0]
-    last = wl.training.read_evaluations(model_dir)[-1]
+    last = rw.training.read_evaluations(model_dir)[-1]
     assert last.global_step == 500
     assert last.metrics["accuracy"] > 0.85
 
@@ -284,13 +284,13 @@ def test_a_job_whose_program_leaves_nested_folders_ends_as_any_other(
     assert code == 0, output + errors
     assert "chief:0 | made them" in output
     temporary = Path(os.environ["TMPDIR"])
-    wait_until(lambda: not list(temporary.glob("windlass-node-*/nested*")), 30, "the folders to go")
+    wait_until(lambda: not list(temporary.glob("ropewalk-node-*/nested*")), 30, "the folders to go")
 
 
 def test_jobs_run_after_a_cleaner_has_removed_the_daemons_folders(standing: Standing) -> None:
     (standing.project / "short.py").write_text("print('it ran')\n")
     assert standing.run("submit", "short.py")[0] == 0
-    removed = [*Path(os.environ["TMPDIR"]).glob("windlass-*")]
+    removed = [*Path(os.environ["TMPDIR"]).glob("ropewalk-*")]
     assert len(removed) == 5, "a gateway and four nodes"
     for folder in removed:
         shutil.rmtree(folder)
@@ -306,10 +306,10 @@ def test_a_job_is_named_without_its_cluster_and_says_how_it_ended(
 
     def run(*words: str) -> tuple[int, str, str]:
         return processes.run(
-            [*processes.WINDLASS, *words],
+            [*processes.ROPEWALK, *words],
             timeout_s=scaled(60),
             cwd=standing.project,
-            env={**os.environ, "WINDLASS_CLUSTER": standing.address},
+            env={**os.environ, "ROPEWALK_CLUSTER": standing.address},
         )
 
     wait_until(lambda: "chief:0" in run("status", job)[1], 30, "its chief")
@@ -389,13 +389,13 @@ def test_the_search_of_the_docs_runs_a_job_for_each_trial(standing: Standing) ->
 
 CONNECTED = """\
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 for model in ("", "mine", "mine"):
-    with wl.connect("127.0.0.1:{port}", model=model) as at:
-        strategy = wl.distribute.ParameterServerStrategy(at.resolver)
+    with rw.connect("127.0.0.1:{port}", model=model) as at:
+        strategy = rw.distribute.ParameterServerStrategy(at.resolver)
         with strategy.scope():
-            w = wl.Variable(np.zeros(2, np.float32), name="w")
+            w = rw.Variable(np.zeros(2, np.float32), name="w")
         strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
         print(at.job, w.numpy(), strategy.global_step)
 """
@@ -409,7 +409,7 @@ def test_a_cluster_with_a_name_of_its_own_takes_a_program_that_connects_and_resu
     _, output = start_cli(
         "local", "--standalone", "--ps", "1", "--workers", "1", "--port", str(port),
         "--model-dir", str(tmp_path / "models"),
-        WINDLASS_JOB_ID="desk",
+        ROPEWALK_JOB_ID="desk",
     )  # fmt: skip
     wait_until(lambda: "the cluster is at" in output.read_text(), 30, "the cluster")
     (tmp_path / "program.py").write_text(CONNECTED.replace("{port}", str(port)))

@@ -9,7 +9,7 @@ import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
-from windlass.core.exit_codes import ExitCode
+from ropewalk.core.exit_codes import ExitCode
 
 WriteProgram = Callable[..., str]
 
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.usefixtures("no_process_left"), pytest.mark.real_start
 
 
 def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """A command line, in which ``$W`` is ``windlass``."""
+    """A command line, in which ``$W`` is ``ropewalk``."""
     return subprocess.run(
         ["sh", "-c", command],  # noqa: S607 - every machine has it
         cwd=folder,
-        env={**os.environ, "W": " ".join(map(str, processes.WINDLASS))},
+        env={**os.environ, "W": " ".join(map(str, processes.ROPEWALK))},
         capture_output=True,
         text=True,
         timeout=scaled(60),
@@ -36,13 +36,13 @@ def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
         pytest.param(
             "$W local --workers 1 train.py 5 0 > /dev/full",
             ExitCode.STORAGE,
-            "windlass: standard output cannot be written: No space left on device",
+            "ropewalk: standard output cannot be written: No space left on device",
             id="full output",
         ),
         pytest.param(
             "$W local --workers 1 train.py 5 0 >&-",
             ExitCode.USAGE,
-            "windlass: standard output is closed",
+            "ropewalk: standard output is closed",
             id="closed output",
         ),
         pytest.param(
@@ -51,7 +51,7 @@ def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
         pytest.param(
             "ulimit -n 64; $W local --workers 1 train.py 5 0",
             ExitCode.USAGE,
-            "windlass: this process may have 64 open files, and a launcher of 3 tasks needs 268",
+            "ropewalk: this process may have 64 open files, and a launcher of 3 tasks needs 268",
             id="few open files",
         ),
         pytest.param(

@@ -13,8 +13,8 @@ import pytest
 from helpers.clusters import HandStarted, tf_configs
 from helpers.processes import marked
 from helpers.waiting import scaled
-from windlass.core.exit_codes import ExitCode
-from windlass.training import read_evaluations
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.training import read_evaluations
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -26,22 +26,22 @@ WaitUntil = Callable[..., None]
 PROGRAM = """
 import sys, time
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-if wl.training.is_evaluator():
-    wl.training.SidecarEvaluator(lambda values: {"w": values["w"][0]}).start()
+if rw.training.is_evaluator():
+    rw.training.SidecarEvaluator(lambda values: {"w": values["w"][0]}).start()
     sys.exit()
 if "mirrored" in sys.argv:
-    wl.config.set_logical_cpu_devices(2)
-    strategy = wl.distribute.MirroredStrategy()
+    rw.config.set_logical_cpu_devices(2)
+    strategy = rw.distribute.MirroredStrategy()
 else:
-    strategy = wl.distribute.MultiWorkerMirroredStrategy()
+    strategy = rw.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(3, np.float32), name="w")
-    seen = wl.metrics.Sum(name="seen") if "metric" in sys.argv else None
-optimizer = wl.optimizers.Adam(0.1)
-checkpoint = wl.train.Checkpoint(w=w)
-manager = wl.train.CheckpointManager(checkpoint, "own", max_to_keep=1)
+    w = rw.Variable(np.zeros(3, np.float32), name="w")
+    seen = rw.metrics.Sum(name="seen") if "metric" in sys.argv else None
+optimizer = rw.optimizers.Adam(0.1)
+checkpoint = rw.train.Checkpoint(w=w)
+manager = rw.train.CheckpointManager(checkpoint, "own", max_to_keep=1)
 if "own" in sys.argv:
     manager.restore_or_initialize()
 print(f"begins at {strategy.global_step} with {w.numpy()[0]:.6f}", flush=True)
@@ -62,7 +62,7 @@ total = "" if seen is None else f" and {int(seen.result())} seen"
 print(f"ends at {strategy.global_step} with {w.numpy()[0]:.6f}{total}", flush=True)
 """
 IN_SYNC = ("local", "--plain", "--ps", "0", "--no-chief", "--workers", "2", "--model-dir", "model")
-QUICK = {"WINDLASS_HEARTBEAT_S": "0.1", "WINDLASS_JOIN_TIMEOUT_S": "20"}
+QUICK = {"ROPEWALK_HEARTBEAT_S": "0.1", "ROPEWALK_JOIN_TIMEOUT_S": "20"}
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_job_whose_worker_was_killed_goes_on_where_it_was_saved(
     )
     kill("worker:1", no_process_left)
     assert launcher.wait(scaled(20)) == ExitCode.KILLED
-    assert "to resume: windlass local" in output.read_text()
+    assert "to resume: ropewalk local" in output.read_text()
     resumed = run_cli(*IN_SYNC, program, "1500", "0", "metric")
     assert resumed.returncode == 0, resumed.stdout
     [saved] = said(resumed.stdout, r"resuming from model/ckpt-0*(\d+)\S* \(global step")
@@ -117,7 +117,7 @@ def test_a_job_whose_worker_was_killed_goes_on_where_it_was_saved(
 def test_plain_python_tasks_that_lose_one_ask_for_a_restart_and_resume(
     program: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    environment = {**QUICK, "WINDLASS_MODEL_DIR": str(tmp_path / "model")}
+    environment = {**QUICK, "ROPEWALK_MODEL_DIR": str(tmp_path / "model")}
     command = ["python", program, "400", "0.01"]
     first = HandStarted(command, tf_configs(chief=1, worker=2), tmp_path, **environment)
     wait_until(lambda: "twenty steps" in first.said("worker:1"), 30, "twenty steps")
@@ -151,8 +151,8 @@ def test_a_task_that_is_asked_to_stop_has_all_end_after_the_same_step_saved(
     number: signal.Signals,
     codes: set[int],
 ) -> None:
-    environment = {**QUICK, "WINDLASS_MODEL_DIR": str(tmp_path / "model")}
-    command = ["windlass", "run", program, "100000", "0.01", "metric"]
+    environment = {**QUICK, "ROPEWALK_MODEL_DIR": str(tmp_path / "model")}
+    command = ["ropewalk", "run", program, "100000", "0.01", "metric"]
     started = HandStarted(command, tf_configs(chief=1, worker=2), tmp_path, **environment)
     wait_until(lambda: "twenty steps" in started.said("worker:1"), 30, "twenty steps")
     started.running[task].send_signal(number)
@@ -204,9 +204,9 @@ def test_a_model_directory_that_cannot_be_written_is_found_before_the_program_be
 ) -> None:
     (tmp_path / "model").write_text("a file")
     configs = tf_configs(worker=2)
-    environment = {**QUICK, "WINDLASS_MODEL_DIR": str(tmp_path / "model")}
-    environment["WINDLASS_JOIN_TIMEOUT_S"] = "3"  # of the other worker, which waits in vain
-    command = ["windlass", "run", program, "9", "0"]
+    environment = {**QUICK, "ROPEWALK_MODEL_DIR": str(tmp_path / "model")}
+    environment["ROPEWALK_JOIN_TIMEOUT_S"] = "3"  # of the other worker, which waits in vain
+    command = ["ropewalk", "run", program, "9", "0"]
     ended = HandStarted(command, configs, tmp_path, **environment)
     codes = {task: end.code for task, end in ended.wait().items()}
     assert codes["worker:0"] == ExitCode.STORAGE

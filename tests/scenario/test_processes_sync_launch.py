@@ -14,7 +14,7 @@ import pytest
 
 from helpers import processes
 from helpers.waiting import scaled
-from windlass.core.exit_codes import ExitCode
+from ropewalk.core.exit_codes import ExitCode
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
@@ -28,10 +28,10 @@ IN_SYNC = ("--plain", "--ps", "0", "--no-chief")
 PROGRAM = """\
 import sys
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy(
-    communication_options=wl.distribute.CommunicationOptions(timeout_seconds=20))
+strategy = rw.distribute.MultiWorkerMirroredStrategy(
+    communication_options=rw.distribute.CommunicationOptions(timeout_seconds=20))
 assert strategy.num_replicas_in_sync == int(sys.argv[1])
 for number in range(100_000):
     total = strategy.reduce("SUM", strategy.run(lambda: np.ones(3)), axis=None)
@@ -162,7 +162,7 @@ def test_a_worker_that_is_asked_to_stop_is_named_as_the_reason(
 
 def test_a_strategy_with_ps_says_that_there_are_none(run_cli: RunCli, tmp_path: Path) -> None:
     file = tmp_path / "ps.py"
-    file.write_text("import windlass as wl\nwl.distribute.ParameterServerStrategy()\n")
+    file.write_text("import ropewalk as rw\nrw.distribute.ParameterServerStrategy()\n")
     done = run_cli("local", *IN_SYNC, "--workers", "2", str(file))
     assert done.returncode == ExitCode.USAGE, done.stdout + done.stderr
     assert "the cluster has no ps; ParameterServerStrategy needs at least one" in done.stdout

@@ -13,23 +13,23 @@ import pytest
 
 from helpers.processes import start as start_process
 from helpers.waiting import scaled
-from windlass.core.settings import child_environment
-from windlass.net.free_ports import free_ports
+from ropewalk.core.settings import child_environment
+from ropewalk.net.free_ports import free_ports
 
 pytestmark = pytest.mark.scenario
 
 PROGRAM = """
 import sys
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
 mode, out = sys.argv[1], sys.argv[2]
-wl.config.set_logical_cpu_devices(int(sys.argv[3]))
+rw.config.set_logical_cpu_devices(int(sys.argv[3]))
 if mode == "alone":
-    strategy = wl.distribute.OneDeviceStrategy("CPU:0")
+    strategy = rw.distribute.OneDeviceStrategy("CPU:0")
 else:
-    options = wl.distribute.CommunicationOptions(timeout_seconds=20)
-    strategy = wl.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    options = rw.distribute.CommunicationOptions(timeout_seconds=20)
+    strategy = rw.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 from sklearn.datasets import load_digits
 digits = load_digits()
 x = (digits.data[:600] / 16).astype(np.float32)
@@ -38,13 +38,13 @@ rng = np.random.default_rng(None if mode == "sync" else 0)  # only the first wor
 with strategy.scope():
     first = mode == "alone" or strategy.extended.should_checkpoint
     start = np.random.default_rng(0) if first else rng
-    w = wl.Variable((start.normal(size=(64, 10)) * 0.01).astype(np.float32), name="w")
-    b = wl.Variable(np.zeros(10, np.float32), name="b")
-    seen = wl.Variable(0.0, name="seen", synchronization=wl.VariableSynchronization.ON_READ,
-                       aggregation=wl.VariableAggregation.SUM)
-    steps = wl.Variable(0, name="steps", trainable=False,
-                        aggregation=wl.VariableAggregation.ONLY_FIRST_REPLICA)
-optimizer = wl.optimizers.Adam(0.01)
+    w = rw.Variable((start.normal(size=(64, 10)) * 0.01).astype(np.float32), name="w")
+    b = rw.Variable(np.zeros(10, np.float32), name="b")
+    seen = rw.Variable(0.0, name="seen", synchronization=rw.VariableSynchronization.ON_READ,
+                       aggregation=rw.VariableAggregation.SUM)
+    steps = rw.Variable(0, name="steps", trainable=False,
+                        aggregation=rw.VariableAggregation.ONLY_FIRST_REPLICA)
+optimizer = rw.optimizers.Adam(0.01)
 
 def step(batch):
     features, targets = batch
@@ -57,7 +57,7 @@ def step(batch):
     steps.assign_add(1)
     return -np.log((p * targets).sum(axis=1))
 
-data = wl.data.from_arrays((x, y), batch_size=64, epochs=2, seed=4)
+data = rw.data.from_arrays((x, y), batch_size=64, epochs=2, seed=4)
 number = 0
 for batch in strategy.experimental_distribute_dataset(data):
     losses = strategy.run(step, args=(batch,))
@@ -132,15 +132,15 @@ def test_every_survivor_names_the_worker_that_is_lost(
     tmp_path: Path, processes: list[subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     ports = free_ports(3)
-    environment = os.environ.get("WINDLASS_LEASE_S")
-    os.environ["WINDLASS_LEASE_S"] = "2"
+    environment = os.environ.get("ROPEWALK_LEASE_S")
+    os.environ["ROPEWALK_LEASE_S"] = "2"
     try:
         processes.extend(start(tmp_path, "sync", rank, ports) for rank in range(3))
     finally:
         if environment is None:
-            del os.environ["WINDLASS_LEASE_S"]
+            del os.environ["ROPEWALK_LEASE_S"]
         else:
-            os.environ["WINDLASS_LEASE_S"] = environment
+            os.environ["ROPEWALK_LEASE_S"] = environment
     output = processes[1].stdout
     assert output is not None
     assert output.readline() == "step 1\n"
@@ -155,9 +155,9 @@ def test_every_survivor_names_the_worker_that_is_lost(
 LEAVES = """
 import threading
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 group = strategy.extended.group
 group.all_reduce(np.ones(1000))
 if group.rank == 1:
@@ -179,8 +179,8 @@ def test_programs_that_do_not_close_their_strategy_end_and_lose_nothing(
         config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
         environment = child_environment(
             TF_CONFIG=json.dumps(config),
-            WINDLASS_SHARED_MEMORY="1" if transport == "shm" else "0",
-            WINDLASS_TCP_SESSIONS="0" if transport == "grpc" else "1",
+            ROPEWALK_SHARED_MEMORY="1" if transport == "shm" else "0",
+            ROPEWALK_TCP_SESSIONS="0" if transport == "grpc" else "1",
         )
         processes.append(
             start_process(

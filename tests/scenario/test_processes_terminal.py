@@ -65,7 +65,7 @@ class Terminal:
 def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
     master, slave = pty.openpty()
     process = processes.start(
-        [*processes.WINDLASS, *arguments],
+        [*processes.ROPEWALK, *arguments],
         cwd=folder,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"},
         stdin=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ def test_a_mistake_in_the_program_is_shown_once_in_at_most_25_lines(
     assert text.count("Traceback") == 1
     assert text.count("ValueError: matmul") == 1
     assert "failed first: exit code 1, the user's program raised an exception" in text
-    assert "calls inside windlass" in text
+    assert "calls inside ropewalk" in text
     assert "strategies/" not in text
 
 
@@ -119,7 +119,7 @@ def test_the_bar_of_a_terminal_of_80_columns_is_one_line_with_what_is_reported(
 ) -> None:
     last = "while strategy.global_step < STEPS"
     program = write_program(
-        "wl.training.report(accuracy=0.25)",
+        "rw.training.report(accuracy=0.25)",
         replace={
             "import sys": "import os\nimport sys",
             last: f"{last} or not os.path.exists('seen')",
@@ -150,7 +150,7 @@ def test_ctrl_c_is_one_line_and_the_end_says_how_to_resume(
     said = [line for line in lines if not any(words in line for words in late)]
     assert len(said) <= 2, said  # the checkpoints
     last = "".join(kept).partition("to resume: ")[2]
-    assert last.startswith("windlass local --model-dir runs/")
+    assert last.startswith("ropewalk local --model-dir runs/")
     assert last.endswith(f"--workers 2 {program} {' '.join(ENDLESS)}")
 
 
@@ -218,7 +218,7 @@ def test_a_variable_of_another_shape_is_an_error_without_the_frames_of_libraries
 def test_a_variable_that_the_chief_never_creates_is_an_error_once_its_program_has_ended(
     write_program: WriteProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WINDLASS_WAIT_FOR_WORKERS", "0")  # whose first step would never come
+    monkeypatch.setenv("ROPEWALK_WAIT_FOR_WORKERS", "0")  # whose first step would never come
     program = write_program(
         replace={
             'name="b"': 'name=f"b{strategy.task_index > 0}"',
@@ -238,8 +238,8 @@ def test_synchronous_workers_that_end_with_another_are_not_blamed(
 ) -> None:
     program = Path(write_program())
     program.write_text(
-        "import windlass as wl\n"
-        "strategy = wl.distribute.MultiWorkerMirroredStrategy()\n"
+        "import ropewalk as rw\n"
+        "strategy = rw.distribute.MultiWorkerMirroredStrategy()\n"
         "for _ in range(3 if strategy.extended.should_checkpoint else 2):\n"
         "    strategy.reduce('SUM', strategy.run(lambda: 1.0), axis=None)\n"
     )

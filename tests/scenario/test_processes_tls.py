@@ -11,7 +11,7 @@ import pytest
 
 from helpers.certificates import authority, issued, write
 from helpers.waiting import scaled
-from windlass.net.free_ports import free_ports
+from ropewalk.net.free_ports import free_ports
 
 pytestmark = pytest.mark.scenario
 
@@ -25,9 +25,9 @@ QUICK = [
 ]  # fmt: skip
 IN_SYNC = """
 import numpy as np
-import windlass as wl
+import ropewalk as rw
 
-strategy = wl.distribute.MultiWorkerMirroredStrategy()
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
 total = 0.0
 for number in range(20):
     ones = strategy.run(lambda: np.ones(100_000, np.float32))

@@ -6,45 +6,45 @@ from pathlib import Path
 import pytest
 
 from helpers.clusters import Ended, HandStarted, tf_configs
-from windlass.core.errors import JoinTimeoutError
+from ropewalk.core.errors import JoinTimeoutError
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 
 BEGINNING = """
 import os, time
 import numpy as np
-import windlass as wl
-from windlass.distribute import coordinator as coordinators
+import ropewalk as rw
+from ropewalk.distribute import coordinator as coordinators
 
-resolver = wl.distribute.cluster_resolver.TFConfigClusterResolver()
+resolver = rw.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
     counts = [int(count) for count in os.environ["DEVICES"].split(",")]
-    wl.config.set_logical_cpu_devices(counts[resolver.task_id])
-    wl.distribute.Server(
+    rw.config.set_logical_cpu_devices(counts[resolver.task_id])
+    rw.distribute.Server(
         resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
     ).join()
     raise SystemExit
-strategy = wl.distribute.ParameterServerStrategy(resolver)
+strategy = rw.distribute.ParameterServerStrategy(resolver)
 """
 
 TRAINS = """
 coordinator = coordinators.ClusterCoordinator(strategy)
 with strategy.scope():
-    weights = wl.Variable(np.ones(2, np.float32))
+    weights = rw.Variable(np.ones(2, np.float32))
 assert strategy.num_replicas_in_sync == 2
-optimizer = wl.optimizers.SGD(0.5)
+optimizer = rw.optimizers.SGD(0.5)
 make = coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(
-    lambda context: wl.data.Dataset.from_tensor_slices(np.arange(8, dtype=np.float32))
+    lambda context: rw.data.Dataset.from_tensor_slices(np.arange(8, dtype=np.float32))
     .batch(context.get_per_replica_batch_size(2 * strategy.num_replicas_in_sync)).repeat()
 ))
 iterator = iter(make)
 
 def step(batches):
     def replica_fn(batch):
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert batch.shape == (2,), batch.shape
         # The mean over the global batch: the same update with every number of devices.
-        loss = wl.nn.compute_average_loss(np.ones(2, np.float32))
+        loss = rw.nn.compute_average_loss(np.ones(2, np.float32))
         optimizer.apply_gradients([(np.full(2, loss, np.float32), weights)])
         return np.full(1, context.num_replicas_in_sync)
     results = strategy.run(replica_fn, (next(batches),))
@@ -55,7 +55,7 @@ assert found == [[2, 2]] * 8, found
 assert weights.numpy().tolist() == [-3, -3], weights.numpy()
 # What the coordinator's own process computes is on its own device.
 assert list(strategy.experimental_local_results(strategy.run(
-    lambda: wl.distribute.get_replica_context().num_replicas_in_sync
+    lambda: rw.distribute.get_replica_context().num_replicas_in_sync
 ))) == [1]
 """
 
@@ -67,7 +67,7 @@ def again():
         while True:
             coordinator.schedule(time.sleep, (0.01,))
             coordinator.join()
-    except wl.errors.ConfigurationError as error:
+    except rw.errors.ConfigurationError as error:
         return str(error)
 
 said = again()
@@ -75,7 +75,7 @@ assert again() == said  # it is not over when it was heard once
 for ask in (coordinator.done, lambda: strategy.num_replicas_in_sync):
     try:
         ask()
-    except wl.errors.ConfigurationError as error:
+    except rw.errors.ConfigurationError as error:
         assert str(error) == said
     else:
         raise AssertionError("nothing was raised")
@@ -95,8 +95,8 @@ def run(
         configs or tf_configs(chief=1, ps=1, worker=len(devices)),
         folder,
         DEVICES=",".join(map(str, devices)),
-        WINDLASS_INSECURE="true",
-        WINDLASS_HEARTBEAT_S="0.1",
+        ROPEWALK_INSECURE="true",
+        ROPEWALK_HEARTBEAT_S="0.1",
     )
     return job.wait()
 
@@ -121,7 +121,7 @@ import dataclasses
 runtime = strategy.extended.runtime
 settings = runtime.settings.model_copy(update={"join_timeout_s": 0.5})
 runtime = dataclasses.replace(runtime, settings=settings)
-strategy = wl.distribute.ParameterServerStrategy(runtime=runtime)
+strategy = rw.distribute.ParameterServerStrategy(runtime=runtime)
 coordinators.ClusterCoordinator(strategy)
 strategy.num_replicas_in_sync
 """

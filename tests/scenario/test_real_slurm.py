@@ -22,7 +22,7 @@ pytestmark = [
 
 SHOW = """\
 import os
-from windlass.cluster.resolvers.launchers import launcher_resolver
+from ropewalk.cluster.resolvers.launchers import launcher_resolver
 here = launcher_resolver()
 place = os.environ["SLURMD_NODENAME"], 8888 + int(os.environ["SLURM_LOCALID"])
 assert here.master("worker", int(os.environ["SLURM_PROCID"]), "") == "grpc://%s:%d" % place
@@ -52,7 +52,7 @@ def test_every_rank_is_where_it_is_taken_to_be(distribution: str) -> None:
 
 def test_a_job_trains_and_ends_in_order(write_program: Callable[..., str], tmp_path: Path) -> None:
     roles = ["--replicas", "chief=1,ps=1,worker=2", "--model-dir", str(tmp_path / "model")]
-    command = [*processes.WINDLASS, "run", "--insecure", *roles, write_program(), "100", "0.002"]
+    command = [*processes.ROPEWALK, "run", "--insecure", *roles, write_program(), "100", "0.002"]
     said = srun(*command)
     for task in ("chief:0", "worker:1", "worker:2"):
         assert f"{task} has done 5 steps" in said
@@ -74,10 +74,10 @@ def test_a_job_file_is_submitted_and_trains(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:
     write_program()  # as train.py
-    (tmp_path / "windlass.yaml").write_text(JOB)
-    folder = str(Path(sys.executable).parent)  # of the command `windlass`
+    (tmp_path / "ropewalk.yaml").write_text(JOB)
+    folder = str(Path(sys.executable).parent)  # of the command `ropewalk`
     result = subprocess.run(
-        [*processes.WINDLASS, "slurm", "submit", "--job", "windlass.yaml"],
+        [*processes.ROPEWALK, "slurm", "submit", "--job", "ropewalk.yaml"],
         env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
         cwd=tmp_path,
         capture_output=True,

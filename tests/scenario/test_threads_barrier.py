@@ -5,13 +5,13 @@ import threading
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.waiting import wait_until
-from windlass.core.errors import CollectiveMismatchError, CollectiveTimeoutError
-from windlass.core.states import State
-from windlass.core.task import TaskId
-from windlass.distribute import ParameterServerStrategy
-from windlass.distribute.program_cluster import program_cluster
+from ropewalk.core.errors import CollectiveMismatchError, CollectiveTimeoutError
+from ropewalk.core.states import State
+from ropewalk.core.task import TaskId
+from ropewalk.distribute import ParameterServerStrategy
+from ropewalk.distribute.program_cluster import program_cluster
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -22,8 +22,8 @@ def test_what_was_pushed_before_a_barrier_is_read_after_it() -> None:
     def program() -> list[float]:
         strategy = ParameterServerStrategy(prefetch=True)
         with strategy.scope():
-            w = wl.Variable(np.zeros((), np.float32), name="w")
-        optimizer = wl.optimizers.SGD(1.0)
+            w = rw.Variable(np.zeros((), np.float32), name="w")
+        optimizer = rw.optimizers.SGD(1.0)
 
         def step(amount: float) -> float:
             optimizer.apply_gradients([(np.float32(-amount), w)])
@@ -37,7 +37,7 @@ def test_what_was_pushed_before_a_barrier_is_read_after_it() -> None:
             strategy.barrier(20)
         return seen
 
-    with wl.testing.LocalCluster(workers=2, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=1) as cluster:
         results = cluster.run(program)
     assert set(map(tuple, results.values())) == {(3.0, 6.0, 9.0)}
 
@@ -61,7 +61,7 @@ def test_a_barrier_names_who_does_not_come() -> None:
         end.wait(20)
         return ""
 
-    with wl.testing.LocalCluster(workers=2, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=1) as cluster:
         results = cluster.run_all(comes, {ONE: stays_away})
     chief = results[TaskId("chief", 0)].value
     assert chief is not None
@@ -74,13 +74,13 @@ def test_a_task_that_has_finished_is_not_waited_for() -> None:
             ParameterServerStrategy().barrier(20)
         return it.value.fields["finished"]
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         results = cluster.run_all(comes, {TaskId("worker", 0): lambda: ""})
     assert results[TaskId("chief", 0)].value == "/job:worker/task:0"
 
 
 def test_the_chief_begins_when_all_workers_are_there() -> None:
-    with wl.testing.LocalCluster(workers=3, ps=1, wait_for_workers=3) as cluster:
+    with rw.testing.LocalCluster(workers=3, ps=1, wait_for_workers=3) as cluster:
 
         def program() -> int:
             ParameterServerStrategy()
@@ -114,6 +114,6 @@ def test_workers_with_different_numbers_of_devices_are_noticed(
         runtime.progress.replicas = 1 + strategy.task_index
         wait_until(lambda: "different numbers of devices" in caplog.text, timeout_s=20)
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
         cluster.run(program)
     assert "(/job:chief/task:0: 1, /job:worker/task:0: 2): num_replicas_in_sync" in caplog.text

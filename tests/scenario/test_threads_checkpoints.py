@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.checkpoint import CheckpointReader, list_checkpoints
-from windlass.core.errors import CheckpointError
-from windlass.core.states import Phase
-from windlass.core.task import TaskId
-from windlass.distribute import ParameterServerStrategy, partitioners
-from windlass.testing import LocalCluster
-from windlass.training import SidecarEvaluator
-from windlass.worker.lead.status import read_status
+import ropewalk as rw
+from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
+from ropewalk.core.errors import CheckpointError
+from ropewalk.core.states import Phase
+from ropewalk.core.task import TaskId
+from ropewalk.distribute import ParameterServerStrategy, partitioners
+from ropewalk.testing import LocalCluster
+from ropewalk.training import SidecarEvaluator
+from ropewalk.worker.lead.status import read_status
 
 Array = np.ndarray[Any, np.dtype[Any]]
 CHIEF = TaskId("chief", 0)
@@ -41,10 +41,10 @@ def training(steps: int, parts: int) -> Callable[[], tuple[Array, Array, int]]:
             variable_partitioner=partitioners.FixedShardsPartitioner(parts)
         )
         with strategy.scope():
-            w = wl.Variable(np.ones((7, 2), np.float32), name="w")
-            b = wl.Variable(np.zeros((), np.float32), name="b")
-            count = wl.Variable(0, name="count", trainable=False)
-        adam, plain = wl.optimizers.Adam(0.1), wl.optimizers.SGD(0.5)
+            w = rw.Variable(np.ones((7, 2), np.float32), name="w")
+            b = rw.Variable(np.zeros((), np.float32), name="b")
+            count = rw.Variable(0, name="count", trainable=False)
+        adam, plain = rw.optimizers.Adam(0.1), rw.optimizers.SGD(0.5)
         first = strategy.global_step
 
         def step(number: int) -> None:
@@ -102,8 +102,8 @@ def test_checkpoints_are_written_while_training_and_the_oldest_go(tmp_path: Path
     def program() -> None:
         strategy = ParameterServerStrategy()
         with strategy.scope():
-            w = wl.Variable(np.zeros(3, np.float32), name="w")
-        optimizer = wl.optimizers.SGD(1.0)
+            w = rw.Variable(np.zeros(3, np.float32), name="w")
+        optimizer = rw.optimizers.SGD(1.0)
         for _ in range(100_000):
             strategy.run(lambda: optimizer.apply_gradients([(np.ones(3, np.float32), w)]))
             if len(list_checkpoints(str(tmp_path))) == 2:
@@ -155,8 +155,8 @@ def test_a_new_variable_begins_with_its_own_value_beside_restored_ones(tmp_path:
 
     def program() -> tuple[Array, Array]:
         with ParameterServerStrategy().scope():
-            old = wl.Variable(np.zeros((7, 2), np.float32), name="w")
-            new = wl.Variable(np.full(2, 5, np.float32), name="new")
+            old = rw.Variable(np.zeros((7, 2), np.float32), name="w")
+            new = rw.Variable(np.full(2, 5, np.float32), name="new")
         return old.numpy(), new.numpy()
 
     with LocalCluster(workers=1, ps=2, model_dir=str(tmp_path)) as cluster:
@@ -196,7 +196,7 @@ def test_the_last_status_of_a_job_can_be_read_though_its_loss_was_no_number(
 ) -> None:
     def program() -> None:
         training(2, 1)()
-        wl.training.report(loss=loss)
+        rw.training.report(loss=loss)
 
     with LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
         cluster.run(program)

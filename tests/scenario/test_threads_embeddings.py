@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.checkpoint import CheckpointReader, list_checkpoints
-from windlass.core.task import TaskId
-from windlass.engine.keyed.draws import draws_of
-from windlass.testing import LocalCluster
+import ropewalk as rw
+from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
+from ropewalk.core.task import TaskId
+from ropewalk.engine.keyed.draws import draws_of
+from ropewalk.testing import LocalCluster
 
 Array = np.ndarray[Any, np.dtype[Any]]
 CHIEF = TaskId("chief", 0)
 KEYS = np.concatenate([np.arange(-40, 40), np.array([2**63 - 1, -(2**63)])])
-emb = wl.embedding
+emb = rw.embedding
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -25,17 +25,17 @@ pytestmark = pytest.mark.timeout(60)
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster around us, no GPU."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
 
 
 def training(steps: int) -> Callable[[], Array]:
     """Adam on gradients and keys that depend on the global step alone."""
 
     def program() -> Array:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         table = emb.TableConfig("t", 4, admission=emb.Sightings(2), max_rows=3000)
         with strategy.scope():
-            embeddings = emb.Embeddings([emb.FeatureConfig("f", table)], wl.optimizers.Adam(0.1))
+            embeddings = emb.Embeddings([emb.FeatureConfig("f", table)], rw.optimizers.Adam(0.1))
 
         def step(number: int) -> None:
             rng = np.random.default_rng(number)
@@ -71,9 +71,9 @@ def test_two_workers_train_the_same_rows_and_every_gradient_counts_once(
     table = emb.TableConfig("t", 2, combiner="sum", staleness_writes=waits)
 
     def program() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            embeddings = emb.Embeddings([emb.FeatureConfig("f", table)], wl.optimizers.SGD(1.0))
+            embeddings = emb.Embeddings([emb.FeatureConfig("f", table)], rw.optimizers.SGD(1.0))
         for _ in range(20):
             rows = embeddings.lookup({"f": KEYS})
             rows.apply_gradients({"f": np.ones((KEYS.size, 2), np.float32)})

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
-emb = wl.embedding
+emb = rw.embedding
 KEYS = np.array([0, 1, 2, 3, 2**62, -5, -(2**63), 99])
 
 SNAPSHOTS = 30
@@ -17,17 +17,17 @@ pytestmark = pytest.mark.timeout(60)
 
 def test_a_snapshot_has_the_rows_of_one_moment_while_workers_train_on() -> None:
     """A step adds one to every row, on both ps: at any one moment all rows are equal."""
-    table = emb.TableConfig("t", 2, initializer=wl.Initializer("zeros"), combiner="sum")
-    days = emb.TableConfig("days", 2, 7, initializer=wl.Initializer("zeros"), combiner="sum")
+    table = emb.TableConfig("t", 2, initializer=rw.Initializer("zeros"), combiner="sum")
+    days = emb.TableConfig("days", 2, 7, initializer=rw.Initializer("zeros"), combiner="sum")
     features = [emb.FeatureConfig("f", table), emb.FeatureConfig("day", days)]
     ids = {"f": KEYS, "day": np.arange(7)}
     taken: list[tuple[set[float], int, dict[str, int]]] = []
     is_read = threading.Event()
 
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            embeddings = emb.Embeddings(features, wl.optimizers.SGD(1.0))
+            embeddings = emb.Embeddings(features, rw.optimizers.SGD(1.0))
         down = {name: np.full((each.size, 2), -1, np.float32) for name, each in ids.items()}
 
         def step() -> None:
@@ -53,7 +53,7 @@ def test_a_snapshot_has_the_rows_of_one_moment_while_workers_train_on() -> None:
         finally:
             is_read.set()
 
-    with wl.testing.LocalCluster(workers=2, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=2) as cluster:
         cluster.run(train)
     assert len(taken) == SNAPSHOTS
     for values, step, pushes in taken:

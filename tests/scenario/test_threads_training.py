@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import (
+import ropewalk as rw
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import (
     DefinitionMismatchError,
     JobStoppedError,
     PeerLostError,
     ProgramError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.states import Phase, State
-from windlass.core.task import TaskId
-from windlass.distribute import ParameterServerStrategy, partitioners
-from windlass.testing import LocalCluster
+from ropewalk.core.states import Phase, State
+from ropewalk.core.task import TaskId
+from ropewalk.distribute import ParameterServerStrategy, partitioners
+from ropewalk.testing import LocalCluster
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,9 +55,9 @@ def least_squares(steps: int) -> Callable[[], dict[str, Any]]:
             variable_partitioner=partitioners.FixedShardsPartitioner(2)
         )
         with strategy.scope():
-            w = wl.Variable(np.zeros((6, 2), np.float32), name="w")
-            b = wl.Variable(np.zeros(2, np.float32), name="b")
-        optimizer = wl.optimizers.SGD(0.05)
+            w = rw.Variable(np.zeros((6, 2), np.float32), name="w")
+            b = rw.Variable(np.zeros(2, np.float32), name="b")
+        optimizer = rw.optimizers.SGD(0.05)
         rng = np.random.default_rng(strategy.task_index)
         x = rng.standard_normal((64, 6)).astype(np.float32)
         y = x @ WANTED + np.float32(1)
@@ -67,13 +67,13 @@ def least_squares(steps: int) -> Callable[[], dict[str, Any]]:
             scaled = error * np.float32(2 / len(x))
             optimizer.apply_gradients([(x.T @ scaled, w), (scaled.sum(0), b)])
             loss = float((error * error).mean())
-            wl.training.report(loss=loss, total_steps=steps)
+            rw.training.report(loss=loss, total_steps=steps)
             return loss
 
         losses = [strategy.run(step) for _ in range(steps)]
         return {
             "losses": losses,
-            "role": wl.training.task_type(),
+            "role": rw.training.task_type(),
             "is_chief": strategy.is_chief,
             "index": strategy.task_index,
             "step": strategy.global_step,
@@ -132,13 +132,13 @@ def test_exact_increments_of_several_workers_add_up_exactly() -> None:
             variable_partitioner=partitioners.FixedShardsPartitioner(3)
         )
         with strategy.scope():
-            total = wl.Variable(np.zeros(5, np.int64), name="total", trainable=False)
-            table = wl.Variable(np.zeros((8, 2), np.float32), name="table")
-        optimizer = wl.optimizers.SGD(1.0)
+            total = rw.Variable(np.zeros(5, np.int64), name="total", trainable=False)
+            table = rw.Variable(np.zeros((8, 2), np.float32), name="table")
+        optimizer = rw.optimizers.SGD(1.0)
         rows = np.array([strategy.task_index, 7, strategy.task_index])
 
         def step() -> None:
-            gradient = wl.IndexedSlices(-np.ones((3, 2), np.float32), rows)
+            gradient = rw.IndexedSlices(-np.ones((3, 2), np.float32), rows)
             optimizer.apply_gradients([(gradient, table)])
 
         for _ in range(rounds):
@@ -162,14 +162,14 @@ def test_exact_increments_of_several_workers_add_up_exactly() -> None:
 
 
 def test_replicas_of_one_worker_are_synchronous_and_workers_are_not() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
 
         def program() -> float:
             strategy = ParameterServerStrategy()
             with strategy.scope():
-                w = wl.Variable([0.0], name="w")
-            optimizer = wl.optimizers.SGD(1.0)
+                w = rw.Variable([0.0], name="w")
+            optimizer = rw.optimizers.SGD(1.0)
             for _ in range(10):
                 strategy.run(lambda: optimizer.apply_gradients([(np.array([-1.0], np.float32), w)]))
             done.wait(20)
@@ -180,7 +180,7 @@ def test_replicas_of_one_worker_are_synchronous_and_workers_are_not() -> None:
             results = cluster.run(program)
             status = cluster.status()
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
     assert set(results.values()) == {40.0}  # 2 tasks, 10 steps, 2 replicas
     assert status is not None
     assert status.global_step == 20
@@ -193,8 +193,8 @@ def endless() -> None:
     """Trains until the job tells it to end."""
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        w = wl.Variable([0.0], name="w")
-    optimizer = wl.optimizers.SGD(0.1)
+        w = rw.Variable([0.0], name="w")
+    optimizer = rw.optimizers.SGD(0.1)
     for _ in range(1_000_000):
         strategy.run(lambda: optimizer.apply_gradients([([0.0], w)]))
         threading.Event().wait(0.002)
@@ -204,7 +204,7 @@ def endless() -> None:
 def broken() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        wl.Variable([0.0], name="w")
+        rw.Variable([0.0], name="w")
     raise ValueError("boom")
 
 
@@ -228,14 +228,14 @@ def test_tasks_that_were_done_hear_who_failed_too() -> None:
     def late() -> None:
         strategy = ParameterServerStrategy()
         with strategy.scope():
-            wl.Variable([0.0], name="w")
+            rw.Variable([0.0], name="w")
         waiting.wait(2)
         raise ValueError("boom")
 
     def quick() -> None:
         strategy = ParameterServerStrategy()
         with strategy.scope():
-            wl.Variable([0.0], name="w")
+            rw.Variable([0.0], name="w")
         waiting.set()
 
     with LocalCluster(workers=2, ps=1) as cluster:
@@ -248,7 +248,7 @@ def test_tasks_that_were_done_hear_who_failed_too() -> None:
 
 def test_run_raises_what_the_first_failing_program_raised() -> None:
     def program() -> None:
-        if wl.training.task_type() == "worker":
+        if rw.training.task_type() == "worker":
             broken()
         endless()
 
@@ -260,13 +260,13 @@ def test_two_optimizers_for_one_variable_are_an_error_naming_both() -> None:
     def other() -> None:
         strategy = ParameterServerStrategy()
         with strategy.scope():
-            w = wl.Variable([0.0], name="w")
+            w = rw.Variable([0.0], name="w")
         stop = threading.Event()
         for _ in range(200):  # until the others have bound theirs
-            wl.optimizers.SGD(0.1).apply_gradients([([0.0], w)])
+            rw.optimizers.SGD(0.1).apply_gradients([([0.0], w)])
             stop.wait(0.005)
             break
-        wl.optimizers.Adam(0.1).apply_gradients([([0.0], w)])
+        rw.optimizers.Adam(0.1).apply_gradients([([0.0], w)])
 
     with LocalCluster(workers=1, ps=1) as cluster:
         results = cluster.run_all(endless, {W0: other})
@@ -278,7 +278,7 @@ def test_two_optimizers_for_one_variable_are_an_error_naming_both() -> None:
 
 def test_a_job_that_is_asked_to_stop_ends_everywhere_at_the_next_step() -> None:
     def program() -> None:
-        if wl.training.task_type() == "chief":
+        if rw.training.task_type() == "chief":
             stopper.start()
         endless()
 
@@ -287,9 +287,9 @@ def test_a_job_that_is_asked_to_stop_ends_everywhere_at_the_next_step() -> None:
         client._stub.StopJob(chief_pb2.StopJobRequest(reason="enough"), timeout=5)
         client.close()
 
-    from windlass.client.chief.calls import ChiefClient
-    from windlass.core.settings import Settings
-    from windlass.proto.v1 import chief_pb2
+    from ropewalk.client.chief.calls import ChiefClient
+    from ropewalk.core.settings import Settings
+    from ropewalk.proto.v1 import chief_pb2
 
     stopper = threading.Thread(target=stop)
     with LocalCluster(workers=2, ps=1) as cluster:
@@ -311,7 +311,7 @@ def test_a_ps_that_dies_fails_the_job_and_every_error_names_it() -> None:
             variable_partitioner=partitioners.FixedShardsPartitioner(2)
         )
         with strategy.scope():
-            w = wl.Variable(np.zeros(4, np.float32), name="w")
+            w = rw.Variable(np.zeros(4, np.float32), name="w")
         began.wait(20)
         for _ in range(1_000_000):
             strategy.run(w.assign_add, args=(np.ones(4, np.float32),))
@@ -326,5 +326,5 @@ def test_a_ps_that_dies_fails_the_job_and_every_error_names_it() -> None:
         results = cluster.run_all(program)
         killer.join(5)
     for task, result in results.items():
-        assert isinstance(result.error, WindlassError), task
+        assert isinstance(result.error, RopewalkError), task
         assert "/job:ps/task:1" in result.error.message

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.arrays.dtypes import Array
-from windlass.core.wire.compression import WireFormat
-from windlass.testing import LocalCluster
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.wire.compression import WireFormat
+from ropewalk.testing import LocalCluster
 
 FEATURES, STEPS = 2000, 60
 
@@ -26,14 +26,14 @@ def train(wire_format: WireFormat, **options: Any) -> tuple[float, float]:
     """The loss before and after."""
 
     def program() -> tuple[float, float]:
-        strategy = wl.distribute.ParameterServerStrategy(
-            variable_partitioner=wl.distribute.partitioners.FixedShardsPartitioner(2),
+        strategy = rw.distribute.ParameterServerStrategy(
+            variable_partitioner=rw.distribute.partitioners.FixedShardsPartitioner(2),
             wire_format=wire_format,
             **options,
         )
         with strategy.scope():
-            w = wl.Variable(np.zeros(FEATURES, np.float32), name="w")
-        optimizer = wl.optimizers.SGD(0.5)
+            w = rw.Variable(np.zeros(FEATURES, np.float32), name="w")
+        optimizer = rw.optimizers.SGD(0.5)
         x, y = problem()
 
         def step() -> float:

@@ -10,7 +10,7 @@ from helpers.waiting import scaled
 def test_towers_retrieve_more_than_popular_items_also_in_another_process(tmp_path: Path) -> None:
     code, output, errors = processes.run(
         [
-            *(*processes.WINDLASS, "local", "--plain", "--workers", "1", "--ps", "2"),
+            *(*processes.ROPEWALK, "local", "--plain", "--workers", "1", "--ps", "2"),
             *(processes.ROOT / "examples" / "two_tower.py", "--", "--steps", "40"),
         ],
         timeout_s=scaled(60),

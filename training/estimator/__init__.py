@@ -1,4 +1,4 @@
-"""Estimators: ``wl.estimator`` has the names that ``api/estimator.py`` lists."""
+"""Estimators: ``rw.estimator`` has the names that ``api/estimator.py`` lists."""
 
 from typing import TYPE_CHECKING
 

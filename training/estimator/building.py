@@ -2,7 +2,7 @@
 batch.
 
 A graph was built once. Here model_fn runs for every batch, so what it makes is reused by name, as
-``tf.compat.v1.get_variable`` does under ``AUTO_REUSE``: the second ``wl.Variable(…, name="w")`` of
+``tf.compat.v1.get_variable`` does under ``AUTO_REUSE``: the second ``rw.Variable(…, name="w")`` of
 a training is the first one. :func:`once` does the same for any other object: a module of PyTorch, a
 tree of JAX, a model of Keras.
 
@@ -185,7 +185,7 @@ class _NamesOfCall:
         return name
 
 
-_names: ContextVar[_NamesOfCall | None] = ContextVar("windlass_model_fn", default=None)
+_names: ContextVar[_NamesOfCall | None] = ContextVar("ropewalk_model_fn", default=None)
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def once(function: Callable[..., _T], *args: Any, name: str | None = None, **kwa
     ::
 
         def model_fn(features, labels, mode, params):
-            net = wl.estimator.once(Net, params["hidden_units"])
+            net = rw.estimator.once(Net, params["hidden_units"])
 
     The result holds for one call of ``train``, ``evaluate`` or ``predict``: the next begins anew.
     With several replicas in a process all get the same object. Variables made in it, by bridges
@@ -235,7 +235,7 @@ def once(function: Callable[..., _T], *args: Any, name: str | None = None, **kwa
     """
     names = _names.get()
     if names is None:
-        raise RuntimeError("wl.estimator.once is of use in a model_fn, which an Estimator calls")
+        raise RuntimeError("rw.estimator.once is of use in a model_fn, which an Estimator calls")
     build = names.build
     key = f"name:{name}" if name is not None else f"number:{names.kept}"
     if name is None:
@@ -263,7 +263,7 @@ def get_global_step() -> int:
     step = names.build.global_step if names is not None else None
     if step is None:
         raise RuntimeError(
-            "wl.estimator.get_global_step is of use in a model_fn, which an Estimator calls; under "
+            "rw.estimator.get_global_step is of use in a model_fn, which an Estimator calls; under "
             "remote_cluster workers do not know the step"
         )
     return step()

@@ -303,4 +303,4 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("wl.estimator.experimental", globals(), instead=EXPERIMENTAL)
+    __getattr__ = public_getattr("rw.estimator.experimental", globals(), instead=EXPERIMENTAL)

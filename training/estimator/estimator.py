@@ -40,14 +40,14 @@ class Estimator:
     ::
 
         def model_fn(features, labels, mode, params):
-            w = wl.Variable(np.zeros((64, 10), np.float32), name="w")
+            w = rw.Variable(np.zeros((64, 10), np.float32), name="w")
             logits = features @ w.read_value()
-            if mode == wl.estimator.ModeKeys.PREDICT:
-                return wl.estimator.EstimatorSpec(mode, predictions=logits.argmax(axis=1))
+            if mode == rw.estimator.ModeKeys.PREDICT:
+                return rw.estimator.EstimatorSpec(mode, predictions=logits.argmax(axis=1))
             …
-            return wl.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+            return rw.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-        estimator = wl.estimator.Estimator(model_fn, model_dir="digits")
+        estimator = rw.estimator.Estimator(model_fn, model_dir="digits")
         estimator.train(input_fn, max_steps=1000)
 
     model_fn is called for every batch, with its arrays, and not once for a graph. Variables are
@@ -123,7 +123,7 @@ class Estimator:
         """Train until the input ends, or ``steps`` or ``max_steps`` are made.
 
         Args:
-            input_fn: See :func:`~windlass.training.estimator.inputs.batches`.
+            input_fn: See :func:`~ropewalk.training.estimator.inputs.batches`.
             hooks: Are called around every step.
             steps: So many more, of all workers together.
             max_steps: Until the global step has come to this; nothing if it has already.
@@ -136,7 +136,7 @@ class Estimator:
             ConfigurationError: Both or not positive ``steps`` and ``max_steps``; the input has no
                 batch; model_fn returns something else than it should.
             NanLossDuringTrainingError: The loss is not finite.
-            WindlassError: What the strategy and the job raise.
+            RopewalkError: What the strategy and the job raise.
         """
         check_steps(steps, max_steps)
         listeners = check_listeners(saving_listeners)
@@ -159,7 +159,7 @@ class Estimator:
         """Metrics of a checkpoint: those of model_fn, ``loss`` and ``global_step``.
 
         Args:
-            input_fn: See :func:`~windlass.training.estimator.inputs.batches`.
+            input_fn: See :func:`~ropewalk.training.estimator.inputs.batches`.
             steps: Number of batches; None: until the input ends.
             hooks: Hooks to call around every batch.
             checkpoint_path: Path of the checkpoint; None: the newest.
@@ -197,7 +197,7 @@ class Estimator:
         """Predictions, one after the other, as they are asked for.
 
         Args:
-            input_fn: See :func:`~windlass.training.estimator.inputs.batches`; labels are not used.
+            input_fn: See :func:`~ropewalk.training.estimator.inputs.batches`; labels are not used.
             predict_keys: Keys of the predictions to yield, if they are a dict; None: all.
             hooks: Hooks to call around every batch.
             checkpoint_path: Path of the checkpoint; None: the newest.

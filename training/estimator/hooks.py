@@ -288,6 +288,6 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
     except KeyError:
         raise UnknownVariableError(
             f"a hook asks for {name!r}, and the step has {', '.join(map(repr, values))}; "
-            f"wl.estimator.record({name!r}, value) in model_fn gives it",
+            f"rw.estimator.record({name!r}, value) in model_fn gives it",
             variable=name,
         ) from None

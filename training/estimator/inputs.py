@@ -148,5 +148,5 @@ def numpy_input_fn(
     return input_fn
 
 
-if not TYPE_CHECKING:  # programs write wl.estimator.inputs.numpy_input_fn, too
-    __getattr__ = public_getattr("wl.estimator.inputs", globals(), instead=ELSEWHERE)
+if not TYPE_CHECKING:  # programs write rw.estimator.inputs.numpy_input_fn, too
+    __getattr__ = public_getattr("rw.estimator.inputs", globals(), instead=ELSEWHERE)

@@ -1,7 +1,7 @@
 """``model_to_estimator``: a compiled Keras model as an Estimator. As ``tf.keras.estimator``'s.
 
 Each training, evaluation and prediction has a copy of the model, as TensorFlow's graphs were. A
-training shares its weights by the bridge (``wl.training.keras.distribute``), under their paths; an
+training shares its weights by the bridge (``rw.training.keras.distribute``), under their paths; an
 evaluation loads them by these from the checkpoint.
 """
 

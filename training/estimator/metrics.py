@@ -4,7 +4,7 @@ Names and arguments are those of ``tf.compat.v1.metrics``.
 
 A graph's metric was a pair of operations over hidden counters. Here a function returns the counts
 of this batch; the Estimator adds them up over batches and replicas, in float64. It also takes
-objects of ``wl.metrics`` and of Keras that were given this batch, plain numbers, and functions.
+objects of ``rw.metrics`` and of Keras that were given this batch, plain numbers, and functions.
 """
 
 from collections.abc import Callable, Mapping
@@ -167,7 +167,7 @@ class MetricSums:
             else:
                 raise TypeError(
                     f"eval_metric_ops[{name!r}] is a {type(given).__name__}; give what "
-                    "wl.estimator.metrics returns, a metric with result(), a number or a function"
+                    "rw.estimator.metrics returns, a metric with result(), a number or a function"
                 )
 
     def _add_counts(self, name: str, given: BatchCounts) -> None:

@@ -3,7 +3,7 @@
 from contextvars import ContextVar
 from typing import Any
 
-_recorded: ContextVar[dict[str, Any] | None] = ContextVar("windlass_recorded", default=None)
+_recorded: ContextVar[dict[str, Any] | None] = ContextVar("ropewalk_recorded", default=None)
 
 
 def record(name: str, value: Any) -> None:
@@ -17,7 +17,7 @@ def record(name: str, value: Any) -> None:
     """
     values = _recorded.get()
     if values is None:
-        raise RuntimeError("wl.estimator.record is of use in a model_fn, which an Estimator calls")
+        raise RuntimeError("rw.estimator.record is of use in a model_fn, which an Estimator calls")
     values[name] = value
 
 

@@ -5,7 +5,7 @@ write instead.
 _CANNED = "write it as a model of Keras or JAX, ten lines: docs/canned-estimators.md"
 _HEAD = "its loss and metrics are lines of your model_fn: docs/canned-estimators.md"
 _EXPORT = "EstimatorSpec(export_outputs={'file name': write}) writes what is exported"
-_TPU = "wl.distribute.TPUStrategy(…) as RunConfig's train_distribute"
+_TPU = "rw.distribute.TPUStrategy(…) as RunConfig's train_distribute"
 _PARSE = "there are no protocol buffers to parse: read records in input_fn"
 
 ELSEWHERE: dict[str, str] = {
@@ -38,9 +38,9 @@ ELSEWHERE: dict[str, str] = {
     "VocabInfo": "warm-start the table under its name, and give vocabularies one order",
     "classifier_parse_example_spec": _PARSE,
     "regressor_parse_example_spec": _PARSE,
-    "export": "wl.estimator.ServingInputReceiver and build_raw_serving_input_receiver_fn; "
+    "export": "rw.estimator.ServingInputReceiver and build_raw_serving_input_receiver_fn; "
     + _EXPORT,
-    "pandas_input_fn": "wl.estimator.numpy_input_fn({name: frame[name].to_numpy() for name in "
+    "pandas_input_fn": "rw.estimator.numpy_input_fn({name: frame[name].to_numpy() for name in "
     "frame}, y, …)",
     "tpu": _TPU,
     "TPUEstimator": "Estimator, with " + _TPU,
@@ -50,13 +50,13 @@ ELSEWHERE: dict[str, str] = {
 
 EXPERIMENTAL: dict[str, str] = {
     "KMeans": "scikit-learn's MiniBatchKMeans",
-    "LinearSDCA": "wl.optimizers.Ftrl: docs/canned-estimators.md",
+    "LinearSDCA": "rw.optimizers.Ftrl: docs/canned-estimators.md",
     "RNNClassifier": _CANNED,
     "RNNEstimator": _CANNED,
     "build_raw_supervised_input_receiver_fn": _EXPORT,
     "call_logit_fn": "call your function",
     "dnn_logit_fn_builder": _CANNED,
     "linear_logit_fn_builder": _CANNED,
-    "make_stop_at_checkpoint_step_hook": "wl.estimator.StopAtStepHook(last_step=…)",
+    "make_stop_at_checkpoint_step_hook": "rw.estimator.StopAtStepHook(last_step=…)",
 }
 """Of ``tf.estimator.experimental``."""

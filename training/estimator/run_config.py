@@ -58,7 +58,7 @@ class RunConfig:
         keep_checkpoint_every_n_hours: TensorFlow's; not used.
         log_step_count_steps: Steps between two lines of the log; None: none.
         train_distribute: A strategy, or what makes one, such as
-            ``wl.distribute.ParameterServerStrategy``. In a cluster give what makes one: a strategy
+            ``rw.distribute.ParameterServerStrategy``. In a cluster give what makes one: a strategy
             joins the cluster where it is made, and would not know ``model_dir``. None: parameter
             servers where the cluster has some, else one device.
         eval_distribute: A strategy, or what makes one; None: one device. An evaluation runs in one

@@ -84,7 +84,7 @@ class RemoteTraining:
 
         Raises:
             ConfigurationError: The input has no batch, or the cluster no worker.
-            WindlassError: The cluster cannot be joined, or is lost.
+            RopewalkError: The cluster cannot be joined, or is lost.
         """
         from ...worker.connecting import connect  # loads what no other training needs
 
@@ -175,7 +175,7 @@ class _RemoteLoop:
 
         Raises:
             ConfigurationError: The input has no batch, or the cluster no worker.
-            WindlassError: The cluster is lost.
+            RopewalkError: The cluster is lost.
         """
         self.hooks.begin()
         self.checkpoints.begin()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...core.checkpoint import CheckpointReader, latest_checkpoint
-from ...core.errors import CheckpointError, ConfigurationError, WindlassError
+from ...core.errors import CheckpointError, ConfigurationError, RopewalkError
 from ...distribute.program_cluster import program_cluster
 from ...distribute.runtime import ClusterRuntime
 from ...distribute.strategies.default import the_default_strategy
@@ -62,7 +62,7 @@ class Trainer:
         """Train; the loss of the last step, None if there was nothing to do.
 
         Raises:
-            WindlassError: See ``Estimator.train``.
+            RopewalkError: See ``Estimator.train``.
         """
         config = self._config
         experimental = config.experimental_distribute
@@ -253,7 +253,7 @@ def _warm_reader(path: str) -> CheckpointReader:
     found = latest_checkpoint(path)
     try:
         return CheckpointReader(found.path if found is not None else path)
-    except WindlassError as error:
+    except RopewalkError as error:
         raise CheckpointError(
             f"there is nothing to warm-start from at {path}: {error}", path=path
         ) from error

@@ -59,7 +59,7 @@ def train_and_evaluate(
 
     Raises:
         ConfigurationError: The cluster has no task that could do this.
-        WindlassError: What a training or an evaluation raises.
+        RopewalkError: What a training or an evaluation raises.
     """
     if not isinstance(estimator, Estimator):
         raise TypeError(f"`estimator` must have type `Estimator`, given {type(estimator).__name__}")

@@ -56,10 +56,10 @@ def choose_model_dir(given: str | None, config: RunConfig) -> str:
             raise ConfigurationError(
                 "this Estimator has no model_dir, and the tasks of a cluster have to share one: "
                 "Estimator(model_dir=…), RunConfig(model_dir=…), or the variable "
-                "WINDLASS_MODEL_DIR",
+                "ROPEWALK_MODEL_DIR",
                 task=config.task.task,
             )
-        chosen = tempfile.mkdtemp(prefix="windlass-estimator-")
+        chosen = tempfile.mkdtemp(prefix="ropewalk-estimator-")
         log.info("Using temporary folder as model directory: %s", chosen)
     return chosen if "://" in chosen else os.path.abspath(chosen)
 
@@ -67,7 +67,7 @@ def choose_model_dir(given: str | None, config: RunConfig) -> str:
 def give_settings(model_dir: str, config: RunConfig) -> None:
     """Make the model directory, and how often to save, settings of a task that has not joined yet.
 
-    What the variables ``WINDLASS_…`` say already stays.
+    What the variables ``ROPEWALK_…`` say already stays.
     """
     if program_cluster() is not None or (
         config.task.is_local and config.task.task.type != EVALUATOR
@@ -82,7 +82,7 @@ def give_settings(model_dir: str, config: RunConfig) -> None:
         wanted["keep_checkpoints"] = config.keep_checkpoint_max
     for name, value in wanted.items():
         if name not in said:
-            set_environment(f"WINDLASS_{name.upper()}", str(value))
+            set_environment(f"ROPEWALK_{name.upper()}", str(value))
 
 
 def runtime_of_task(model_dir: str, config: RunConfig) -> ClusterRuntime | None:
@@ -101,7 +101,7 @@ def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
 
     Raises:
         TypeError: What makes it makes something else.
-        WindlassError: The cluster cannot be joined.
+        RopewalkError: The cluster cannot be joined.
     """
     give_settings(model_dir, config)
     with _no_word_of_model_dir(config):
@@ -110,16 +110,16 @@ def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
 
 @contextmanager
 def _no_word_of_model_dir(config: RunConfig) -> Iterator[None]:
-    """No warning that ``WINDLASS_MODEL_DIR`` is unused: the Estimator saves there."""
+    """No warning that ``ROPEWALK_MODEL_DIR`` is unused: the Estimator saves there."""
     said = load_settings().model_dir
     if not said or program_cluster() is not None or not config.task.is_local:
         yield
         return
-    set_environment("WINDLASS_MODEL_DIR", "")
+    set_environment("ROPEWALK_MODEL_DIR", "")
     try:
         yield
     finally:
-        set_environment("WINDLASS_MODEL_DIR", said)
+        set_environment("ROPEWALK_MODEL_DIR", said)
 
 
 def _train_strategy(config: RunConfig) -> Strategy:
@@ -186,8 +186,8 @@ def job_of(strategy: Strategy, model_dir: str) -> ClusterRuntime | None:
         raise ConfigurationError(
             f"{runtime.task.task}: train_distribute is {type(strategy).__name__}, whose variables "
             "are this process's alone, in a cluster of several tasks. Give "
-            "wl.distribute.ParameterServerStrategy, or without ps "
-            "wl.distribute.MultiWorkerMirroredStrategy",
+            "rw.distribute.ParameterServerStrategy, or without ps "
+            "rw.distribute.MultiWorkerMirroredStrategy",
             task=runtime.task.task,
         )
     saves_to = runtime.settings.model_dir
@@ -195,8 +195,8 @@ def job_of(strategy: Strategy, model_dir: str) -> ClusterRuntime | None:
         raise ConfigurationError(
             f"{runtime.task.task}: the job has no model directory and saves nothing, the Estimator "
             f"has {model_dir}. Start every task with --model-dir {model_dir} (or "
-            f"WINDLASS_MODEL_DIR); under plain python train_distribute may be a function that "
-            "makes the strategy, such as wl.distribute.ParameterServerStrategy: then the job takes "
+            f"ROPEWALK_MODEL_DIR); under plain python train_distribute may be a function that "
+            "makes the strategy, such as rw.distribute.ParameterServerStrategy: then the job takes "
             "the Estimator's",
             task=runtime.task.task,
         )

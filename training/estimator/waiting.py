@@ -12,7 +12,7 @@ def pause(seconds: float) -> None:
     """Wait so long.
 
     Raises:
-        WindlassError: This task is asked to end meanwhile.
+        RopewalkError: This task is asked to end meanwhile.
     """
     runtime = program_cluster()
     until, gate = time.monotonic() + seconds, threading.Event()

@@ -1,4 +1,4 @@
-"""``wl.training.jax``: what a JAX program uses of Windlass."""
+"""``rw.training.jax``: what a JAX program uses of Ropewalk."""
 
 from ..worker_part import worker_part
 from .embedding import RowGradients, embedding_lookup, value_and_grad

@@ -1,4 +1,4 @@
-"""Tables of ``wl.embedding`` in a JAX program: functions of rows, and gradients that are rows.
+"""Tables of ``rw.embedding`` in a JAX program: functions of rows, and gradients that are rows.
 
 A compiled function cannot wait for rows. So they are looked up before it runs and are an argument
 of it, and the gradient for that argument is that of the rows.
@@ -80,7 +80,7 @@ def value_and_grad(
         def loss(params, rows, labels):         # rows["user"]: (examples, dim)
             ...
 
-        loss_and_gradients = wl.training.jax.value_and_grad(loss, embeddings)
+        loss_and_gradients = rw.training.jax.value_and_grad(loss, embeddings)
         value, (gradients, rows) = loss_and_gradients(state.params, {"user": ids}, labels)
         state.apply_gradients(gradients, rows=rows)
 

@@ -40,7 +40,7 @@ class TrainState:
 
     ::
 
-        state = wl.training.jax.TrainState(params, optax.adam(1e-3), strategy)
+        state = rw.training.jax.TrainState(params, optax.adam(1e-3), strategy)
         for batch in batches:
             loss, gradients = loss_and_gradients(state.params, batch)
             state.apply_gradients(gradients)
@@ -218,13 +218,13 @@ class TrainState:
 
         Raises:
             RuntimeError: In ``run``, or with several replicas in this process.
-            WindlassError: What the other workers, or the links to them, raise.
+            RopewalkError: What the other workers, or the links to them, raise.
         """
         strategy = self.store.strategy
         if is_running(strategy):
             raise RuntimeError(
                 "synchronize is called outside of strategy.run; in it write "
-                'wl.distribute.get_replica_context().all_reduce("MEAN", gradients), and give '
+                'rw.distribute.get_replica_context().all_reduce("MEAN", gradients), and give '
                 "apply_gradients what becomes of them"
             )
         if not self._in_sync:
@@ -249,7 +249,7 @@ class TrainState:
             gradients: A tree like ``params``, or what is left of it without the leaves that have
                 no gradient.
             averages: What the step made of ``averages``, the whole tree; None: nothing.
-            rows: Gradients of rows of ``wl.embedding``, by :func:`value_and_grad`; they travel in
+            rows: Gradients of rows of ``rw.embedding``, by :func:`value_and_grad`; they travel in
                 the same push. None: there are none.
             extra: What ``update`` of the optax transformation takes besides, such as ``value`` for
                 ``polyak_sgd`` and ``value_fn`` for ``lbfgs``. Floating-point numbers and arrays are

@@ -1,4 +1,4 @@
-"""Tables of ``wl.embedding`` as a layer of Keras: all features of a batch in one exchange.
+"""Tables of ``rw.embedding`` as a layer of Keras: all features of a batch in one exchange.
 
 Rows are combined before they come to the framework, so a feature is an array of shape ``(examples,
 dim)`` there. As in :mod:`.embedding` the layer has one small weight, ``rows``, through which the
@@ -40,15 +40,15 @@ class FeatureReader(Protocol):
         """Combined rows by name of the feature, as tensors of the framework."""
 
 
-@keras.saving.register_keras_serializable("windlass")
+@keras.saving.register_keras_serializable("ropewalk")
 class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     """Looks up several features in tables on the servers. As ``keras_rs.layers`` has it.
 
     ::
 
-        users = wl.embedding.TableConfig("users", dim=16)
-        layer = wl.training.keras.DistributedEmbedding(
-            {"user": wl.embedding.FeatureConfig("user", users)}, wl.optimizers.Adagrad(0.1)
+        users = rw.embedding.TableConfig("users", dim=16)
+        layer = rw.training.keras.DistributedEmbedding(
+            {"user": rw.embedding.FeatureConfig("user", users)}, rw.optimizers.Adagrad(0.1)
         )
         rows = layer({"user": keras.Input((5,), dtype="int64")})     # {"user": (examples, 16)}
 
@@ -56,9 +56,9 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     checkpoints, and in no file of Keras.
 
     Args:
-        feature_configs: Features of ``wl.embedding``, or keras-rs's: one, or lists and dictionaries
+        feature_configs: Features of ``rw.embedding``, or keras-rs's: one, or lists and dictionaries
             of them. Inputs and outputs are of the same structure.
-        optimizer: Optimizer of ``wl.optimizers`` for tables that have none; None: that of the
+        optimizer: Optimizer of ``rw.optimizers`` for tables that have none; None: that of the
             model, for tables of a vocabulary_size.
         kwargs: Arguments of any layer: ``name``, ``dtype``.
 
@@ -108,7 +108,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 raise ConfigurationError(
                     f"table {table.name!r} of {self.name!r} has no optimizer, and cannot have the "
                     "model's: a table that grows keeps its own, and one of the worker never has "
-                    "all rows; write DistributedEmbedding(…, optimizer=wl.optimizers.Adagrad(…))",
+                    "all rows; write DistributedEmbedding(…, optimizer=rw.optimizers.Adagrad(…))",
                     table=table.name,
                 )
         return Embeddings(self.features, self.optimizer or models_rule)

@@ -32,19 +32,19 @@ class RowReader(Protocol):
         """The gradient of what was read since the last time; None: nothing was."""
 
 
-@keras.saving.register_keras_serializable("windlass")
+@keras.saving.register_keras_serializable("ropewalk")
 class Embedding(keras.layers.Layer):  # type: ignore[misc]
     """Turns integers into rows of a table on the servers.
 
     ::
 
-        strategy = wl.distribute.ParameterServerStrategy(
-            variable_partitioner=wl.distribute.partitioners.MaxSizePartitioner(64 << 20)
+        strategy = rw.distribute.ParameterServerStrategy(
+            variable_partitioner=rw.distribute.partitioners.MaxSizePartitioner(64 << 20)
         )
         with strategy.scope():
             model = keras.Sequential([
                 keras.Input((26,), dtype="int32"),
-                wl.training.keras.Embedding(5_000_000, 16),
+                rw.training.keras.Embedding(5_000_000, 16),
                 keras.layers.Flatten(),
                 keras.layers.Dense(1),
             ])
@@ -59,7 +59,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         output_dim: Number of elements in each row.
         embeddings_initializer: Initializer listed in docs/embeddings.md, or its name. Rows are made
             on the servers.
-        optimizer: Optimizer of ``wl.optimizers`` for this table; None: that of the model, which
+        optimizer: Optimizer of ``rw.optimizers`` for this table; None: that of the model, which
             must then have a rule.
         mask_zero: Whether id 0 is padding, as in ``keras.layers.Embedding``.
         kwargs: Arguments of any layer: ``name``, ``dtype``.

@@ -27,7 +27,7 @@ def import_keras() -> ModuleType:
             raise
         raise MissingExtraError(
             f"Keras is to run on {missing} (KERAS_BACKEND), which is not installed: "
-            f"pip install 'windlass[{EXTRAS[missing]}]', or choose another with KERAS_BACKEND",
+            f"pip install 'ropewalk[{EXTRAS[missing]}]', or choose another with KERAS_BACKEND",
             module=missing,
             extra=EXTRAS[missing],
         ) from error

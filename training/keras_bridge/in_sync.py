@@ -62,7 +62,7 @@ def refuse_sums(model: Any, strategy: Strategy) -> None:
                 f"step would be 1/{workers} of that of one process. Take "
                 "reduction='sum_over_batch_size' and a larger learning rate, or have gradients "
                 "added up: make and compile the model outside of the scope, and call "
-                "wl.training.keras.distribute(model, strategy, mean=False)"
+                "rw.training.keras.distribute(model, strategy, mean=False)"
             )
     if is_chief:
         warn_of_sum(model, workers)

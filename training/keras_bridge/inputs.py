@@ -21,15 +21,15 @@ class DatasetCreator:
 
         def make(context):
             part = slice(context.input_pipeline_id, None, context.num_input_pipelines)
-            return wl.data.from_arrays((x[part], y[part]), batch_size=32, epochs=None)
+            return rw.data.from_arrays((x[part], y[part]), batch_size=32, epochs=None)
 
-        model.fit(wl.training.keras.DatasetCreator(make), epochs=5, steps_per_epoch=100)
+        model.fit(rw.training.keras.DatasetCreator(make), epochs=5, steps_per_epoch=100)
 
     ``fit`` calls the function once on every worker. TensorFlow gives it the same context on each;
     here the context has the worker's number among them.
 
     Args:
-        dataset_fn: ``dataset_fn(InputContext)`` gives what ``fit`` takes: a ``wl.data`` dataset,
+        dataset_fn: ``dataset_fn(InputContext)`` gives what ``fit`` takes: a ``rw.data`` dataset,
             ``tf.data``, a ``DataLoader``, a ``PyDataset``, or a generator of batches.
         input_options: TensorFlow's, of no effect: what is prefetched is the dataset's.
 
@@ -67,7 +67,7 @@ class DatasetCreator:
             raise TypeError(
                 "the `dataset_fn` provided to `DatasetCreator` must return a dataset of batches, "
                 f"and returned a {type(made).__name__}; of arrays make one with "
-                "wl.data.from_arrays(arrays, batch_size)"
+                "rw.data.from_arrays(arrays, batch_size)"
             )
         return made
 

@@ -171,7 +171,7 @@ class JaxSteps:
             raise ConfigurationError(
                 f"{layer.name!r} is in a model that several replicas of this process compute, "
                 "which a DistributedEmbedding on JAX cannot divide; start a process for each "
-                "replica, or use wl.training.keras.Embedding"
+                "replica, or use rw.training.keras.Embedding"
             )
         return FedFeatureReader(layer, embeddings)
 

@@ -1,4 +1,4 @@
-"""Configurations of keras-rs as those of ``wl.embedding``.
+"""Configurations of keras-rs as those of ``rw.embedding``.
 
 They are read by their fields, so keras-rs need not be installed.
 """
@@ -26,7 +26,7 @@ _INITIALIZERS = {
 
 
 def feature_of(feature: Any, tables: dict[int, TableConfig]) -> FeatureConfig:
-    """A feature of ``wl.embedding``.
+    """A feature of ``rw.embedding``.
 
     Args:
         feature: That, or keras-rs's ``FeatureConfig``.
@@ -39,12 +39,12 @@ def feature_of(feature: Any, tables: dict[int, TableConfig]) -> FeatureConfig:
     if isinstance(feature, FeatureConfig):
         return feature
     if not all(hasattr(feature, field) for field in ("name", "table", "output_shape")):
-        raise ConfigurationError(f"{feature!r} is no FeatureConfig, of wl.embedding or keras-rs")
+        raise ConfigurationError(f"{feature!r} is no FeatureConfig, of rw.embedding or keras-rs")
     if len(feature.output_shape) != 2:
         raise ConfigurationError(
             f"feature {feature.name!r} has output_shape={tuple(feature.output_shape)}; here rows "
             "are combined, to (examples, dim). For rows that stay apart write "
-            "wl.embedding.FeatureConfig(…, max_sequence_length=n)"
+            "rw.embedding.FeatureConfig(…, max_sequence_length=n)"
         )
     key = id(feature.table)
     if key not in tables:

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LOOP = "_windlass_loop"
+LOOP = "_ropewalk_loop"
 """Of an optimizer: how it shares what it trains (``loops.Loop``); False: it shares nothing."""
 
-COMPILED = "_windlass_compiled"
+COMPILED = "_ropewalk_compiled"
 """Of an optimizer: a model that ``fit`` trains was compiled with it."""
 
-MADE_UNDER = "_windlass_made_under"
+MADE_UNDER = "_ropewalk_made_under"
 """Of a model or an optimizer: the strategy in whose scope it was made."""
 
 

@@ -106,7 +106,7 @@ class Loop:
 
     @property
     def checkpointed(self) -> SharedWeights:
-        """What ``wl.train.Checkpoint`` saves of the optimizer: the weights that it trains."""
+        """What ``rw.train.Checkpoint`` saves of the optimizer: the weights that it trains."""
         weights: SharedWeights = self.weights
         return weights
 

@@ -42,7 +42,7 @@ def warn_of_sum(model: Any, workers: int) -> None:
                 "process, unless the loss is divided by the number of this worker's examples. "
                 "Take the mean over examples, or have gradients added up: make and compile the "
                 "model outside of the scope, and call "
-                "wl.training.keras.distribute(model, strategy, mean=False)",
+                "rw.training.keras.distribute(model, strategy, mean=False)",
                 model.name,
                 workers,
                 workers,

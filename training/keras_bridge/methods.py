@@ -34,7 +34,7 @@ from .worker_seeds import own_numbers
 
 log = logging.getLogger(__name__)
 
-ATTRIBUTE = "_windlass"
+ATTRIBUTE = "_ropewalk"
 """Of a model: its :class:`DistributedMethods`."""
 
 
@@ -95,7 +95,7 @@ class DistributedMethods:
 
     @property
     def checkpointed(self) -> SharedWeights | None:
-        """What ``wl.train.Checkpoint`` saves of the model."""
+        """What ``rw.train.Checkpoint`` saves of the model."""
         if self.weights is None and is_built(self._model):
             self.share()
         return self.weights

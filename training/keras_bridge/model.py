@@ -23,9 +23,9 @@ def distribute(
 
     ::
 
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-        model = wl.training.keras.distribute(model, strategy)
+        model = rw.training.keras.distribute(model, strategy)
         model.fit(images, labels, epochs=5)
 
     The model begins with the chief's weights. Every step of ``fit`` and ``train_on_batch`` pushes
@@ -73,7 +73,7 @@ def shared_weights(model: Any) -> SharedWeights:
     methods = getattr(model, ATTRIBUTE, None)
     if methods is None:
         raise ConfigurationError(
-            f"{model.name!r} shares no weights; give it to wl.training.keras.distribute first"
+            f"{model.name!r} shares no weights; give it to rw.training.keras.distribute first"
         )
     if methods.weights is None and is_built(model):
         methods.share()

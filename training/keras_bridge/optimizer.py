@@ -153,7 +153,7 @@ def require_fresh(optimizer: Any) -> None:
             f"this {kind} has made {steps} steps already, and the servers begin with a fresh "
             "state; compile the model with a new one before it is distributed, or make it outside "
             "of the scope and keep its optimizer on the worker: "
-            'wl.training.keras.distribute(model, strategy, deltas="always")',
+            'rw.training.keras.distribute(model, strategy, deltas="always")',
             optimizer=kind,
         )
 

@@ -20,7 +20,7 @@ from ...distribute.base.contexts import default_strategy, top_frame
 from ...distribute.strategies.strategy import Strategy
 from .loop_state import COMPILED, LOOP, MADE_UNDER, plainly
 
-_CHANGED = "_windlass_scopes"
+_CHANGED = "_ropewalk_scopes"
 
 
 def current_strategy() -> Any:
@@ -164,8 +164,8 @@ def strategy_for(model: Any, given: Any) -> Any:
     """
     if given is not None and not isinstance(given, Strategy):
         raise ConfigurationError(
-            f"distribute={given!r} is no strategy of Windlass; give compile one, such as "
-            "wl.distribute.ParameterServerStrategy()"
+            f"distribute={given!r} is no strategy of Ropewalk; give compile one, such as "
+            "rw.distribute.ParameterServerStrategy()"
         )
     made, current = getattr(model, MADE_UNDER, None), current_strategy()
     if given is not None:

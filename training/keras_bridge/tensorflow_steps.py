@@ -281,7 +281,7 @@ def tell_of_rows(optimizer: Any, gradients: Sequence[Any], variables: Sequence[A
     log.warning(
         "%s of Keras on TensorFlow takes each occurrence of an id in a batch by itself in %s; here "
         "their gradients are added up first, as Keras does on JAX and PyTorch, and the curve is "
-        "theirs. For that of Keras alone on TensorFlow give wl.training.keras.distribute "
+        "theirs. For that of Keras alone on TensorFlow give rw.training.keras.distribute "
         'deltas="always", without workers in sync',
         kind,
         ", ".join(map(repr, names)),

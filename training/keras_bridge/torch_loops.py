@@ -13,7 +13,7 @@
 
 An optimizer that is given parameters of a model of a scope has another ``step`` from then on, which
 shares them as the ``apply`` of an optimizer of Keras does (``loops.py``). Its rules are those that
-``wl.training.torch.DistributedOptimizer`` has, too (``torch_trainer.py``).
+``rw.training.torch.DistributedOptimizer`` has, too (``torch_trainer.py``).
 """
 
 import functools
@@ -129,7 +129,7 @@ def _new_loop(optimizer: Any) -> Loop:
             f"torch.optim.{kind} trains a model of the scope of a {type(strategy).__name__}, and "
             f"{others} parameters of no such model, which it would train on this worker alone; "
             "give them an optimizer of their own, and that to "
-            "wl.training.torch.DistributedOptimizer",
+            "rw.training.torch.DistributedOptimizer",
             optimizer=kind,
         )
     held = [of_models[id(parameter)] for parameter in parameters]

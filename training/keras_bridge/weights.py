@@ -88,7 +88,7 @@ class Steps(Protocol):
 
 
 class SharedWeights:
-    """The weights of a model under a strategy; ``wl.training.keras.distribute`` makes it.
+    """The weights of a model under a strategy; ``rw.training.keras.distribute`` makes it.
 
     Attributes:
         model: Model whose weights they are.
@@ -272,7 +272,7 @@ class SharedWeights:
                 raise ConfigurationError(
                     f"{kind} {self.worker_reason}, so it runs on this worker, and cannot train "
                     f"{table.name!r}, of which no worker has more than some rows; give the "
-                    "Embedding an optimizer of wl.optimizers",
+                    "Embedding an optimizer of rw.optimizers",
                     variable=table.name,
                     optimizer=kind,
                 )

@@ -25,7 +25,7 @@ from .frameworks import keras
 
 _STEP = 747_796_405  # odd and large: no two workers come to the same numbers by counting
 _SEEDS = 2**31
-_ATTRIBUTE = "_windlass_seed_of_worker"
+_ATTRIBUTE = "_ropewalk_seed_of_worker"
 
 
 def seed_of_worker(seed: int, worker: int) -> int:

@@ -1,4 +1,4 @@
-"""``wl.embedding.export_table``: the rows of a checkpoint's table, with their keys, in a file."""
+"""``rw.embedding.export_table``: the rows of a checkpoint's table, with their keys, in a file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ def export_table(
         FileExistsError: The target is there, and is not to be replaced.
         UnknownVariableError: The checkpoint has no such table.
         MissingExtraError: The format is Parquet, and pyarrow is not installed: it is in
-            ``windlass[parquet]``.
+            ``ropewalk[parquet]``.
         CheckpointError: The checkpoint is missing or damaged.
         StorageError: The target cannot be written.
     """

@@ -1,4 +1,4 @@
-"""``wl.embedding.import_tables``: a checkpoint whose tables begin with rows from elsewhere.
+"""``rw.embedding.import_tables``: a checkpoint whose tables begin with rows from elsewhere.
 
 Rows come to a job as all that it begins with does: by a checkpoint, which every number of ps
 restores, and which followers and restarts know. So nothing of a running job has to change.
@@ -42,8 +42,8 @@ def import_tables(
 
     ::
 
-        users = wl.embedding.TableConfig("users", dim=16)
-        wl.embedding.import_tables("runs/model", {users: "users.parquet"})
+        users = rw.embedding.TableConfig("users", dim=16)
+        rw.embedding.import_tables("runs/model", {users: "users.parquet"})
 
     The job resumes from it with ``--model-dir runs/model`` and the same tables. What else its
     program has begins as it would, and so do the slots of the rows, and keys that have no row.
@@ -66,7 +66,7 @@ def import_tables(
     Raises:
         ValueError: The format of a file is not known.
         MissingExtraError: A file is Parquet, and pyarrow is not installed: it is in
-            ``windlass[parquet]``.
+            ``ropewalk[parquet]``.
         ShapeMismatchError: Rows have another length than the table's, or keys do not fit them.
         ConfigurationError: A row has NaN or infinity; there are more rows than ``max_rows`` or
             ``max_bytes`` take; or a table with a vocabulary_size lacks rows, or has one that is out
@@ -80,7 +80,7 @@ def import_tables(
         folder = open_model_dir(model_dir).subfolder(name)
         folder.make()
         with (
-            tempfile.TemporaryDirectory(prefix="windlass-rows-") as room,
+            tempfile.TemporaryDirectory(prefix="ropewalk-rows-") as room,
             folder.create(_FILE) as stream,
         ):
             plans = [
@@ -94,7 +94,7 @@ def import_tables(
         return Manifest(
             global_step=global_step,
             saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            windlass=own_versions().windlass,
+            ropewalk=own_versions().ropewalk,
             variables={plan.config.name: plan.variable for plan in plans if plan.variable},
             tables={plan.config.name: plan.table for plan in plans if plan.table},
             tensors=tuple(tensors),

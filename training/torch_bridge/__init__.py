@@ -1,4 +1,4 @@
-"""``wl.training.torch``: what a PyTorch program uses of Windlass."""
+"""``rw.training.torch``: what a PyTorch program uses of Ropewalk."""
 
 from .checkpoint import save, write_checkpoint
 from .embedding import EmbeddingBagCollection

@@ -47,7 +47,7 @@ def save(obj: Any, path: str | Path, *, strategy: Strategy | None = None) -> boo
     Args:
         obj: What ``torch.save`` takes, e.g. ``module.state_dict()``.
         path: Path on this machine. What is there is replaced.
-        strategy: As in :func:`windlass.training.save`.
+        strategy: As in :func:`ropewalk.training.save`.
 
     Returns:
         Whether this task has written it.
@@ -68,7 +68,7 @@ def write_checkpoint(
     ::
 
         optimizer.load_state_dict(torch.load("adam.pt"))
-        wl.training.torch.write_checkpoint("runs/model", module, optimizer)
+        rw.training.torch.write_checkpoint("runs/model", module, optimizer)
 
     The job resumes from it with ``--model-dir runs/model``, a program that wraps a fresh optimizer
     of the same kind, and the same ``name``.

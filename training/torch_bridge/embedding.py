@@ -1,8 +1,8 @@
-"""Tables of ``wl.embedding`` as a module of PyTorch.
+"""Tables of ``rw.embedding`` as a module of PyTorch.
 
 The module has no parameters: a batch's rows are leaves of the graph, and what ``backward`` finds
 for them waits here until a step pushes it. That is the step of the
-:class:`~windlass.training.torch.DistributedOptimizer` of the module that has this one, in the same
+:class:`~ropewalk.training.torch.DistributedOptimizer` of the module that has this one, in the same
 message as the gradients of the parameters, or ``apply_gradients`` of a program that has none.
 """
 
@@ -34,9 +34,9 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
     ::
 
-        users = wl.embedding.TableConfig("users", dim=16, combiner="sum")
-        embeddings = wl.training.torch.EmbeddingBagCollection(
-            [wl.embedding.FeatureConfig("user", users)], wl.optimizers.Adagrad(0.1), strategy
+        users = rw.embedding.TableConfig("users", dim=16, combiner="sum")
+        embeddings = rw.training.torch.EmbeddingBagCollection(
+            [rw.embedding.FeatureConfig("user", users)], rw.optimizers.Adagrad(0.1), strategy
         )
         rows = embeddings(jagged)["user"]       # (examples, 16)
 
@@ -45,7 +45,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
     Args:
         features: The features, or tables of theirs that exist already.
-        optimizer: Optimizer of tables that have none: one of ``wl.optimizers``.
+        optimizer: Optimizer of tables that have none: one of ``rw.optimizers``.
         strategy: Where the tables are; None: the current one.
 
     Attributes:
@@ -54,7 +54,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
     Raises:
         MissingExtraError: PyTorch is not installed.
-        ConfigurationError: As :class:`~windlass.embedding.Embeddings`.
+        ConfigurationError: As :class:`~ropewalk.embedding.Embeddings`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
         Args:
             features: :class:`KeyedJaggedTensor`, TorchRec's, or by name of the feature integers of
-                shape ``(examples,)`` or ``(examples, n)``, or ``wl.embedding.Ragged``, also with
+                shape ``(examples,)`` or ``(examples, n)``, or ``rw.embedding.Ragged``, also with
                 the offsets of ``torch.nn.EmbeddingBag``. Other keys of a jagged tensor are left
                 out.
             weights: By name of the feature: floats of the same form; None: those of the jagged
@@ -104,7 +104,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
     ) -> LookAhead[Batch]:
         """Batches, each of which has its rows looked up while steps before it compute.
 
-        See :meth:`windlass.embedding.Embeddings.look_ahead`.
+        See :meth:`ropewalk.embedding.Embeddings.look_ahead`.
 
         Args:
             batches: A ``DataLoader`` or any other iterable.
@@ -159,7 +159,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
         Raises:
             NonFiniteGradientError: A gradient was NaN or infinite many steps in a row.
-            WindlassError: What the session with the servers raises.
+            RopewalkError: What the session with the servers raises.
         """
         self.waiting.apply(scale)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-SHARED = "_windlass_shared"
+SHARED = "_ropewalk_shared"
 """Of an optimizer of PyTorch: a :class:`DistributedOptimizer` has it."""
 
 

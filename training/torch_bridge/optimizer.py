@@ -41,9 +41,9 @@ class DistributedOptimizer(OptimizerFace):
 
     ::
 
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
-        optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+        optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
 
     Everything else is as before: ``zero_grad``, ``backward``, ``step``, schedulers made with this
     optimizer, gradient accumulation, ``GradScaler``. Parameters begin with the chief's values on
@@ -153,7 +153,7 @@ class DistributedOptimizer(OptimizerFace):
             raise ConfigurationError(
                 f"this {self._kind} has a state already, and the servers begin with a fresh one; "
                 "wrap it before its first step, begin the job with its state by "
-                "wl.training.torch.write_checkpoint, or keep it on the worker with "
+                "rw.training.torch.write_checkpoint, or keep it on the worker with "
                 'deltas="always"'
             )
 
@@ -230,7 +230,7 @@ class DistributedOptimizer(OptimizerFace):
         Raises:
             ConfigurationError: Gradients are added up (``mean=False``), and ``backward`` was called
                 after the last ``synchronize`` of this step.
-            WindlassError: What the other workers, or the links to them, raise.
+            RopewalkError: What the other workers, or the links to them, raise.
         """
         if self._in_sync is not None:
             self._in_sync.reduce(self._gradients())
@@ -252,7 +252,7 @@ class DistributedOptimizer(OptimizerFace):
                 ``EmbeddingBagCollection``.
             NonFiniteGradientError: A gradient was NaN or infinite many steps in a row.
             ShapeMismatchError: A parameter has another shape than when it was wrapped.
-            WindlassError: What the session with the servers raises.
+            RopewalkError: What the session with the servers raises.
         """
         loss, state = None, self._own_state
         if self.updates is not None:
@@ -468,7 +468,7 @@ def _check(optimizer: Any, strategy: Strategy) -> None:
     if replicas > 1:
         raise ConfigurationError(
             f"{type(strategy).__name__} has {replicas} replicas in this process, which would share "
-            "one module; start a process for each (`windlass local --workers`), or give each "
+            "one module; start a process for each (`ropewalk local --workers`), or give each "
             "replica a module by hand (docs/pytorch.md)"
         )
     for group in optimizer.param_groups:

@@ -119,7 +119,7 @@ class OptimizerFace(torch.optim.Optimizer):  # type: ignore[misc]
             raise ConfigurationError(
                 f"this state_dict has the state of {self._kind} for {len(state_dict['state'])} "
                 "parameters, which is on the servers here and comes with the job's checkpoints; "
-                "begin the job with it by wl.training.torch.write_checkpoint, or keep the "
+                "begin the job with it by rw.training.torch.write_checkpoint, or keep the "
                 'optimizer on the worker with deltas="always"'
             )
         self._steps_of_state.require(state_dict)

@@ -17,8 +17,8 @@ def prepare(strategy: Strategy, *things: Any) -> Any:
 
     ::
 
-        strategy = wl.distribute.ParameterServerStrategy()
-        module, optimizer, loader = wl.training.torch.prepare(strategy, module, optimizer, loader)
+        strategy = rw.distribute.ParameterServerStrategy()
+        module, optimizer, loader = rw.training.torch.prepare(strategy, module, optimizer, loader)
 
     Without a cluster the program computes what it computed before. The random numbers of PyTorch
     (dropout, augmentation) are seeded anew on every worker but the first: with the program's seed

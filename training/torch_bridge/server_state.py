@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from ...core.errors import ConfigurationError
 
-_STEPS = "windlass_steps"
-_OPTIMIZER = "windlass_optimizer"
+_STEPS = "ropewalk_steps"
+_OPTIMIZER = "ropewalk_optimizer"
 _PROCESS = uuid.uuid4().hex
 _numbers = count()
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.exit_codes import ExitCode
 from ...core.process.orphans import inherit_orphans
 from ...core.wire.error_table import from_detail, to_detail
@@ -53,7 +53,7 @@ class _Report:
 
     has_joined: bool = False
     code: int | None = None
-    error: WindlassError | None = None
+    error: RopewalkError | None = None
 
 
 class ClosureProcesses:
@@ -81,7 +81,7 @@ class ClosureProcesses:
             The exit code.
 
         Raises:
-            WindlassError: The error that a process ended with.
+            RopewalkError: The error that a process ended with.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
@@ -151,7 +151,7 @@ class ClosureProcesses:
         try:
             code = self._serve(lambda: say(joined=True))
             say(code=code)
-        except WindlassError as error:
+        except RopewalkError as error:
             code = int(error.exit_code)
             say(error=base64.b64encode(to_detail(error).SerializeToString()).decode())
         except BaseException:  # noqa: BLE001 - a defect of ours

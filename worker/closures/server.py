@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ...client.worker.closure_link import SERVICE, receive_parts
 from ...cluster.access.leadership import Leadership
 from ...cluster.roles import CHIEF
-from ...core.errors import PeerLostError, WindlassError
+from ...core.errors import PeerLostError, RopewalkError
 from ...core.exit_codes import ExitCode
 from ...core.states import Outcome
 from ...distribute.base.devices import compute_devices
@@ -152,7 +152,7 @@ def serve_closures(runtime: ClusterRuntime, *, may_end_process: bool = False) ->
         server.start()
         while not runtime.job.wait_over(_POLL_S):
             runtime.job.check()
-    except WindlassError as error:
+    except RopewalkError as error:
         return ending_of(error)
     finally:
         server.stop()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...client.chief.calls import ChiefClient
 from ...client.ps.parameter_session import ParameterSession
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.settings import Settings
 from ...core.states import Outcome
 from ...core.task import Incarnation
@@ -71,7 +71,7 @@ class DataPlane:
     def connect(self, who: Incarnation, chief: ChiefClient, check: Callable[[], None]) -> None:
         """Connect to the peers as ``who``, once the task has joined its job; see :meth:`listen`."""
 
-    def abort(self, error: WindlassError) -> None:
+    def abort(self, error: RopewalkError) -> None:
         """Let the calls under way fail with ``error``. Thread-safe."""
 
     def drain(self) -> None:
@@ -100,7 +100,7 @@ def attempted(ending: Ending, failure: str, do: Callable[[], object]) -> Ending:
     """Do what is left after a program; a failure is logged, and is the ending of a good program."""
     try:
         do()
-    except WindlassError as error:
+    except RopewalkError as error:
         log.error("%s: %s", failure, error)
         return ending_of(error) if ending.outcome is Outcome.DONE else ending
     return ending

@@ -15,7 +15,7 @@ from ...cluster.access.principal import principal_of_task
 from ...cluster.replication.configuration import first_leaders
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import ps_of
-from ...core.errors import JoinTimeoutError, WindlassError
+from ...core.errors import JoinTimeoutError, RopewalkError
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.states import Outcome
@@ -86,7 +86,7 @@ class ServersPlane(DataPlane):
                     try:
                         if address := control.find_job(timeout_s=2.0).chief_address:
                             return address
-                    except WindlassError as error:
+                    except RopewalkError as error:
                         last = str(error)
                 waits.tick("the chief, whose address the ps know", last)
                 threading.Event().wait(0.1)
@@ -112,7 +112,7 @@ class ServersPlane(DataPlane):
         self.session = ParameterSession(peers, who, settings)
         self.session.connect(still_wanted=check)
 
-    def abort(self, error: WindlassError) -> None:
+    def abort(self, error: RopewalkError) -> None:
         """Let the calls to the servers fail with ``error``. Thread-safe."""
         if self.session is not None:
             self.session.abort(error)

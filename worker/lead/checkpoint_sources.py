@@ -104,7 +104,7 @@ class CheckpointSource(Protocol):
 
         Raises:
             OSError: The file system refused.
-            WindlassError: A ps is gone or cannot write.
+            RopewalkError: A ps is gone or cannot write.
         """
 
     def release(self) -> None:

@@ -166,7 +166,7 @@ class Checkpointer:
             changed: Values were assigned since the last one, so the same step is saved again.
 
         Raises:
-            WindlassError: A ps is gone or cannot write.
+            RopewalkError: A ps is gone or cannot write.
             StorageError: The directory cannot be written, and that will not pass.
         """
         source = self._source()

@@ -1,7 +1,7 @@
 """The chief's loop: renew its lease on the ps, check the tasks' leases, have the job saved, end it.
 
 One thread runs the loop and a second one saves (``job_saver.py``). The loop keeps no state of its
-own: it decides by the :class:`~windlass.cluster.job.job.Job` and the clock.
+own: it decides by the :class:`~ropewalk.cluster.job.job.Job` and the clock.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from ...core.errors import (
     OtherJobError,
     PeerLostError,
     PermissionDeniedError,
+    RopewalkError,
     StorageError,
-    WindlassError,
     said_of,
 )
 from ...core.process.threads import new_thread
@@ -89,11 +89,11 @@ class ChiefLoop:
             max(_LEAST_CALLS, len(controls)), thread_name_prefix="attach"
         )
         self._draining: list[TaskId] = []  # ps that were asked to stop
-        self._refusal: WindlassError | None = None  # of a ps to be led
+        self._refusal: RopewalkError | None = None  # of a ps to be led
         self._warned_of_replicas = False
         self._summaries = open_job_summaries(settings, locked_job.clock.now())
         self._status: StatusWriter | None = None
-        if read_environment("WINDLASS_STATUS_OBJECT"):
+        if read_environment("ROPEWALK_STATUS_OBJECT"):
             from .status_object import status_writer
 
             self._status = status_writer(locked_job)
@@ -111,7 +111,7 @@ class ChiefLoop:
         self._controls.append(control)
 
     @property
-    def failure(self) -> WindlassError | None:
+    def failure(self) -> RopewalkError | None:
         """Why the job failed, if that says more than its phase: the chief ends with its code."""
         return self._refusal or self._saver.failure
 
@@ -171,7 +171,7 @@ class ChiefLoop:
                     if answer.draining and (keeper is None or keeper.is_stuck(control.task)):
                         job.stop(f"{control.task} was asked to stop")
 
-    def _attach_one(self, control: PsControl) -> PsAnswer | WindlassError:
+    def _attach_one(self, control: PsControl) -> PsAnswer | RopewalkError:
         keeper = self._keeper
         try:
             return control.attach(
@@ -182,7 +182,7 @@ class ChiefLoop:
                 may_leave=keeper is not None and keeper.may_leave(control.task),
                 replicated_process=keeper.replicated_process(control.task) if keeper else 0,
             )
-        except WindlassError as error:
+        except RopewalkError as error:
             return error
 
     def hand_over(
@@ -346,7 +346,7 @@ class ChiefLoop:
             except PeerLostError as error:
                 log.debug("%s", error)
                 return not self._comes_back(control.task)
-            except WindlassError as error:
+            except RopewalkError as error:
                 log.debug("%s", error)
             return True
 

@@ -1,6 +1,6 @@
 """Taking cuts: the values of all ps at one moment, for checkpoints and snapshots.
 
-The decisions are :mod:`windlass.cluster.job.cut`; here are the calls. Workers join when they hear
+The decisions are :mod:`ropewalk.cluster.job.cut`; here are the calls. Workers join when they hear
 of a cut by their heartbeats, and mark when all ps hold; the ps say when they have all marks.
 """
 
@@ -17,7 +17,7 @@ from ...client.ps.control import CutOrder, PsControl
 from ...cluster.job import cut as decisions
 from ...cluster.job.cut import CutPhase, JobCut
 from ...core.checkpoint.manifest import CutRecord
-from ...core.errors import CutVoidError, MovedError, WindlassError
+from ...core.errors import CutVoidError, MovedError, RopewalkError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
@@ -204,7 +204,7 @@ class Cutter:
         cuts = self._locked_job.cuts
         try:
             led = list(self._leaders())
-        except WindlassError as error:
+        except RopewalkError as error:
             raise CutVoidError(f"cut {number} is void: {error}", number=number) from error
         cut = decisions.announced(number, self._pushing(), [share for share, _ in led])
         cuts.begin(cut)
@@ -214,7 +214,7 @@ class Cutter:
             order = CutOrder(number, cut.workers, self._hold_s, with_slots, may_be_base, rows_of)
             _for_each(led, lambda share, ps: self._begin(ps, share, order))
             answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))
-        except WindlassError as error:
+        except RopewalkError as error:
             why = error.message
             cuts.advance(lambda now: decisions.voided(now, why))
             cuts.ended(self._locked_job.clock.now() - began, why)
@@ -259,7 +259,7 @@ class Cutter:
         def end(share: int, ps: PsControl) -> None:
             try:
                 ps.end_cut(self._who, share, number, timeout_s=_ANSWER_S)
-            except WindlassError as error:
+            except RopewalkError as error:
                 log.debug("cut %d on %s: %s", number, ps.task, error)
 
         _for_each(led, end)

@@ -14,7 +14,7 @@ from typing import Any
 from ...cluster.resolvers.pods import why_it_fails_for_good
 from ...cluster.roles import PS, WORKER
 from ...core.backoff import Backoff
-from ...core.errors import AccessError, NotFoundError, WindlassError
+from ...core.errors import AccessError, NotFoundError, RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import read_environment
 from ...core.task import TaskId
@@ -108,7 +108,7 @@ class FailedPeers:
         except AccessError as error:
             log.debug("whether tasks that do not join have failed is not known: %s", error)
             return False
-        except WindlassError as error:
+        except RopewalkError as error:
             log.debug("%s", error)
             return True
         if not why or self._stopping.is_set():

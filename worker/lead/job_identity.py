@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...client.ps.control import JobOnPs, PsControl
 from ...cluster.roles import CHIEF
 from ...core.clock import Clock, SystemClock
-from ...core.errors import JoinTimeoutError, OtherJobError, RetryableError, WindlassError
+from ...core.errors import JoinTimeoutError, OtherJobError, RetryableError, RopewalkError
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.task import TaskId, is_other_job, new_job_id
@@ -123,10 +123,10 @@ class _Answers:
 
 
 def _ask(controls: Sequence[PsControl], not_needed: Collection[TaskId]) -> _Answers:
-    def ask(control: PsControl) -> JobOnPs | WindlassError:
+    def ask(control: PsControl) -> JobOnPs | RopewalkError:
         try:
             return control.find_job(timeout_s=_ASK_S)
-        except WindlassError as error:
+        except RopewalkError as error:
             return error
 
     with ThreadPoolExecutor(min(16, len(controls)) or 1, thread_name_prefix="ask") as pool:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ...core.checkpoint.job_record import JobRecord
-from ...core.errors import StorageError, WindlassError, said_of
+from ...core.errors import RopewalkError, StorageError, said_of
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
@@ -43,7 +43,7 @@ class JobSaver:
         self._checkpointer = checkpointer
         self._settings = settings
         self.keeper: ShareKeeper | None = None
-        self.failure: WindlassError | None = None
+        self.failure: RopewalkError | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._under_way: Future[Any] | None = None
         self._has_periods = True
@@ -120,12 +120,12 @@ class JobSaver:
         try:
             path = self._checkpointer.save(step, final=final, changed=changed)
         except Exception as error:  # no caller sees what the saving thread raises
-            known = error if isinstance(error, WindlassError) else None
+            known = error if isinstance(error, RopewalkError) else None
             why = said_of(error)
             log.error(
                 "could not save a checkpoint of step %d: %s", step, why, exc_info=known is None
             )
-            self.failure = self.failure or known or WindlassError(why)
+            self.failure = self.failure or known or RopewalkError(why)
             saves.failed += 1
             return False
         finally:

@@ -16,7 +16,7 @@ from ...cluster.access.principal import principal_of_task
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import PS, ps_of
 from ...core.checkpoint.job_record import JobRecord
-from ...core.errors import ConfigurationError, RefusedError, WindlassError
+from ...core.errors import ConfigurationError, RefusedError, RopewalkError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
@@ -226,7 +226,7 @@ class JobLeader:
         self._failed_peers = failed_peers(self.locked_job, job, asks_ps=not self._goes_on)
         if self._failed_peers is not None:
             self._failed_peers.start()
-        self._write_status()  # with the addresses: `windlass status` looks there
+        self._write_status()  # with the addresses: `ropewalk status` looks there
 
     def _warn_of_no_record(self) -> None:
         text = (
@@ -252,12 +252,12 @@ class JobLeader:
         if shares < servers:
             raise ConfigurationError(
                 f"ps_shares={shares} leaves a ps without a share, and the cluster has {servers}; "
-                "raise WINDLASS_PS_SHARES on the chief and all ps, or start fewer ps"
+                "raise ROPEWALK_PS_SHARES on the chief and all ps, or start fewer ps"
             )
         if replicas > servers:
             raise ConfigurationError(
                 f"ps_replicas={replicas} needs as many ps, and the cluster has {servers}; start "
-                "more, or lower WINDLASS_PS_REPLICAS"
+                "more, or lower ROPEWALK_PS_REPLICAS"
             )
         return ShareKeeper(
             self.locked_job,
@@ -379,7 +379,7 @@ class JobLeader:
             return job.has_failed_for_good
 
     @property
-    def failure(self) -> WindlassError | None:
+    def failure(self) -> RopewalkError | None:
         """Why the job failed, if that says more than its phase."""
         return self._loop.failure if self._loop is not None else None
 

@@ -35,7 +35,7 @@ def lead(task: ResolvedTask, settings: Settings) -> int:
 
     Raises:
         JoinTimeoutError: No program registered, or a ps did not answer.
-        WindlassError: The job cannot be led.
+        RopewalkError: The job cannot be led.
     """
     servers = ServersPlane(task, settings)
     program = _OutsideProgram(task, settings)

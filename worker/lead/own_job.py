@@ -9,16 +9,16 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import NotFoundError, WindlassError
+from ...core.errors import NotFoundError, RopewalkError
 from ...core.settings import read_environment
 from ...net.pod_account import ACCOUNT_FOLDER, PodAccount, cluster_url
 
 log = logging.getLogger(__name__)
 
-ENDS_JOB = "WINDLASS_ENDS_JOB"
+ENDS_JOB = "ROPEWALK_ENDS_JOB"
 """Variable by which a container ends what is left of its job; any text: when it is over."""
 
-HOLDS = "WINDLASS_HOLDS"
+HOLDS = "ROPEWALK_HOLDS"
 """Variable of containers whose pods a StatefulSet makes, which starts each again that ends: they
 stay when their part is over."""
 
@@ -64,7 +64,7 @@ def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str 
         own = account.read(path_of_own_job(job, role, namespace))
     except NotFoundError:
         return f"its {_maker()} was deleted"
-    except WindlassError as error:
+    except RopewalkError as error:
         log.warning("whether another chief follows is not known: %s", error)
         return None
     return why_job_ends(own)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ...client.ps.control import PsControl
 from ...cluster.replication.reports import PsReport
-from ...core.errors import PeerLostError, WindlassError
+from ...core.errors import PeerLostError, RopewalkError
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 
@@ -95,7 +95,7 @@ class PsWatch:
                     lost_at = math.inf
                     self._heard(control.task, None)
                 self._closing.wait(_PAUSE_S)
-            except WindlassError as error:  # e.g. of another job: the lease says so, too
+            except RopewalkError as error:  # e.g. of another job: the lease says so, too
                 log.debug("%s", error)
                 self._closing.wait(_REFUSED_S)
             else:
@@ -110,6 +110,6 @@ class PsWatch:
         """Whether a ps whose call broke off answers another one, soon."""
         try:
             self._control.watch_shares(self._who, 0, timeout_s=_PROBE_S)
-        except WindlassError:
+        except RopewalkError:
             return False
         return True

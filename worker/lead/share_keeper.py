@@ -1,6 +1,6 @@
 """Keeps every share of a job led and followed: decides, writes down, gives orders.
 
-What is decided is in :mod:`windlass.cluster.replication.shares`. One thread per ps waits for its
+What is decided is in :mod:`ropewalk.cluster.replication.shares`. One thread per ps waits for its
 reports (:mod:`.ps_watch`); one thread decides, so that events have an order.
 """
 
@@ -33,8 +33,8 @@ from ...core.errors import (
     FencedError,
     PeerLostError,
     RefusedError,
+    RopewalkError,
     StorageError,
-    WindlassError,
 )
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
@@ -401,7 +401,7 @@ class ShareKeeper:
         except PeerLostError as error:  # who watches it says whether it is lost
             log.debug("%s", error)
             return
-        except WindlassError as error:
+        except RopewalkError as error:
             log.error("%s does not lead share %d: %s", order.to, order.share, error)
             self._events.put((order.to, None))
             with self._lock:
@@ -429,7 +429,7 @@ class ShareKeeper:
         """
         try:
             return self._controls[order.to].give_up_share(self._who, order, timeout_s=GRANT_S)
-        except WindlassError as error:  # its next report says whether it has
+        except RopewalkError as error:  # its next report says whether it has
             log.debug("%s", error)
             return None
 
@@ -437,7 +437,7 @@ class ShareKeeper:
         control, follower = self._controls[order.to], self._controls[order.follower]
         try:
             control.copy_share(self._who, order, follower.address, timeout_s=_ORDER_S)
-        except WindlassError as error:
+        except RopewalkError as error:
             log.debug("%s", error)
             with self._lock:
                 self._shares.copy_refused(order)

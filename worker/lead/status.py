@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.errors import ConfigurationError, WindlassError
+from ...core.errors import ConfigurationError, RopewalkError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -27,7 +27,7 @@ def write_status(model_dir: str, chief: "ChiefClient") -> None:
         folder = open_folder(model_dir)
         folder.make()
         folder.put(STATUS_FILE, status.encode())
-    except (WindlassError, OSError) as error:
+    except (RopewalkError, OSError) as error:
         log.warning("could not write the status: %s", error)
 
 
@@ -54,7 +54,7 @@ def read_status(model_dir: str) -> "JobStatus | None":
         return _adapter().validate_json(path.read_bytes())
     except ValidationError as error:
         raise ConfigurationError(
-            f"{path} is not the status of a Windlass job, or is truncated", path=path
+            f"{path} is not the status of a Ropewalk job, or is truncated", path=path
         ) from error
 
 

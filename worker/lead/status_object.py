@@ -20,7 +20,7 @@ from ...cluster.job.status_object import (
     record_of,
     view_of,
 )
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import environment_variables
 from ...net.pod_account import PodAccount, cluster_url
@@ -57,14 +57,14 @@ class StatusTarget:
 def status_target() -> StatusTarget | None:
     """Where this pod is told to write; None: nowhere."""
     said = environment_variables()
-    name, namespace = said.get("WINDLASS_STATUS_OBJECT"), said.get("POD_NAMESPACE")
+    name, namespace = said.get("ROPEWALK_STATUS_OBJECT"), said.get("POD_NAMESPACE")
     if not name or not namespace:
         return None
     return StatusTarget(
         namespace,
         name,
-        said.get("WINDLASS_STATUS_JOB", ""),
-        said.get("WINDLASS_STATUS_JOB_UID", ""),
+        said.get("ROPEWALK_STATUS_JOB", ""),
+        said.get("ROPEWALK_STATUS_JOB_UID", ""),
         said.get("HOSTNAME", ""),
     )
 
@@ -132,7 +132,7 @@ class StatusWriter:
             return
         try:
             self._write(view)
-        except WindlassError as error:
+        except RopewalkError as error:
             if not self._failures:
                 log.warning("the job's state is not written to Kubernetes: %s", error.message)
             self._failures = min(self._failures + 1, 10)
@@ -143,7 +143,7 @@ class StatusWriter:
         target, moment = self._target, self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         path = f"/api/v1/namespaces/{target.namespace}/configmaps/{target.name}"
         body = {"data": record_of(self._written, view, moment)}
-        self._account.send("PATCH", f"{path}?fieldManager=windlass-chief", body, _MERGE)
+        self._account.send("PATCH", f"{path}?fieldManager=ropewalk-chief", body, _MERGE)
         before, self._written = self._written, view
         for event in events_between(before, view):
             events = f"/api/v1/namespaces/{target.namespace}/events"
@@ -173,8 +173,8 @@ def event_object(event: JobEvent, target: StatusTarget, moment: str) -> dict[str
         "type": "Warning" if event.is_warning else "Normal",
         "reason": event.reason,
         "message": event.message,
-        "source": {"component": "windlass", "host": target.pod},
-        "reportingComponent": "windlass",
+        "source": {"component": "ropewalk", "host": target.pod},
+        "reportingComponent": "ropewalk",
         "reportingInstance": target.pod,
         "firstTimestamp": moment,
         "lastTimestamp": moment,

@@ -12,8 +12,8 @@ from pathlib import Path
 from ...core.settings import read_environment, take_environment
 from .program import show_error
 
-ERROR_FILE = "WINDLASS_ERROR_FILE"  # set by the launcher, for one task
-ERROR_COPY = "WINDLASS_ERROR_COPY"  # set by the parent of a task in a container
+ERROR_FILE = "ROPEWALK_ERROR_FILE"  # set by the launcher, for one task
+ERROR_COPY = "ROPEWALK_ERROR_COPY"  # set by the parent of a task in a container
 _MAX_BYTES = 64 * 1024
 
 

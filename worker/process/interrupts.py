@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 
 
 class Interrupter:
@@ -16,7 +16,7 @@ class Interrupter:
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._error: WindlassError | None = None
+        self._error: RopewalkError | None = None
         self._running = False
         self._timer: threading.Timer | None = None
 
@@ -31,7 +31,7 @@ class Interrupter:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def later(self, error: WindlassError) -> None:
+    def later(self, error: RopewalkError) -> None:
         """Raise ``error`` in the program after the grace period, unless it has ended by then."""
         if self._error is not None:
             return

@@ -12,7 +12,7 @@ _FORMATS = {
     # For tasks of a launcher, which adds the task's name and takes the mark away.
     "bare": "%(levelname)s %(message)s",
 }
-# Begins a log line of Windlass for a launcher, which tells it from the program's lines by that.
+# Begins a log line of Ropewalk for a launcher, which tells it from the program's lines by that.
 LAUNCHER_MARK = "\x1e"
 
 
@@ -28,13 +28,13 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Send Windlass's log lines to stderr; other libraries' logging stays as it is."""
+    """Send Ropewalk's log lines to stderr; other libraries' logging stays as it is."""
     handler = logging.StreamHandler(sys.stderr)
     mark = LAUNCHER_MARK if settings.log_format == "bare" else ""
     if mark:
         handler.addFilter(lambda record: not is_reported_by_launcher(record))
     handler.setFormatter(_Formatter(_FORMATS[settings.log_format], mark))
-    logger = logging.getLogger("windlass")
+    logger = logging.getLogger("ropewalk")
     logger.handlers[:] = [handler]
     logger.setLevel(settings.log_level)
     logger.propagate = False

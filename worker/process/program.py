@@ -14,8 +14,8 @@ from ...core.errors import (
     FencedError,
     JobStoppedError,
     RetryableError,
+    RopewalkError,
     TooManyWorkersError,
-    WindlassError,
 )
 from ...core.exit_codes import ExitCode
 from ...core.process.tracebacks import program_traceback
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def command(self) -> list[str]:
-        """The arguments of ``windlass run`` that name the program."""
+        """The arguments of ``ropewalk run`` that name the program."""
         if self.function:
             return [f"{self.module}:{self.function}"]
         return ["-m", self.module] if self.module else [str(self.path)]
@@ -177,7 +177,7 @@ def ending_of(
     if isinstance(error, RetryableError | FencedError | TooManyWorkersError):
         return Ending(Outcome.LEFT, error.exit_code, error.message)
     (show or show_error)(program_traceback(error, program))
-    code = error.exit_code if isinstance(error, WindlassError) else ExitCode.PROGRAM_FAILED
+    code = error.exit_code if isinstance(error, RopewalkError) else ExitCode.PROGRAM_FAILED
     text = str(error)
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return Ending(Outcome.FAILED, code, message, shown=True)

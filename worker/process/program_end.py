@@ -1,6 +1,6 @@
 """How the main program of this process ends, for what runs when the interpreter exits.
 
-``windlass run`` calls the program and sees it return or raise. Python itself calls a program that
+``ropewalk run`` calls the program and sees it return or raise. Python itself calls a program that
 was started by plain ``python``, and does not tell functions that run at exit why. Three things
 do: an uncaught exception goes to ``sys.excepthook``; ``sys.exit`` is a function that can be
 wrapped; and the program's outermost frame stops at the instruction with which it ended.
@@ -12,7 +12,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from ...core.errors import WindlassError
+from ...core.errors import RopewalkError
 from ...core.exit_codes import ExitCode
 from ...core.process.frames import main_thread_frame
 from ...core.process.tracebacks import shows_uncaught
@@ -38,7 +38,7 @@ class ProgramEnd:
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        own_hook = self._own_hook and not isinstance(error, WindlassError)
+        own_hook = self._own_hook and not isinstance(error, RopewalkError)
         if own_hook:
             self._excepthook(kind, error, trace)  # rich's, or whatever the program has set
         program = self._frame.f_code.co_filename

@@ -44,12 +44,12 @@ class MainPosition:
     cpu_s: float
 
     def __str__(self) -> str:
-        """The innermost call in Windlass, or at all: ``net/probes.py:44 (start)``."""
-        ours = [call for call in self.stack if "/windlass/" in call[0]]
+        """The innermost call in Ropewalk, or at all: ``net/probes.py:44 (start)``."""
+        ours = [call for call in self.stack if "/ropewalk/" in call[0]]
         if not self.stack:
             return "an unknown place"
         file, line, name = (ours or list(self.stack))[-1]
-        return f"{file.rpartition('/windlass/')[2]}:{line} ({name})"
+        return f"{file.rpartition('/ropewalk/')[2]}:{line} ({name})"
 
 
 def main_position() -> MainPosition:
@@ -118,7 +118,7 @@ class StartWatch:
         self._clock = clock or SystemClock()
         self._over = threading.Event()
         self._last_line = self._began = self._clock.now()
-        self._logger = logging.getLogger("windlass")
+        self._logger = logging.getLogger("ropewalk")
         self._handlers = list(self._logger.handlers)
 
     def begin(self) -> None:

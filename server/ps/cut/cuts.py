@@ -62,7 +62,7 @@ class CutGate:
             self._expire()
 
     def mark(self, who: Incarnation, mark: CutMark, applied: int) -> None:
-        """Take a worker's mark; see :func:`~windlass.server.ps.cut.marks.marked`."""
+        """Take a worker's mark; see :func:`~ropewalk.server.ps.cut.marks.marked`."""
         with self._change:
             self._advance(marks.marked(self.cut, who, mark, applied, time.monotonic()))
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ....core.errors import MovedError, PeerLostError, WindlassError
+from ....core.errors import MovedError, PeerLostError, RopewalkError
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
@@ -162,7 +162,7 @@ def run_and_post(
     values = _values_of(block, update, has_run=True)
     try:
         post(values)
-    except WindlassError:  # the push is fenced, and what it has done here stays
+    except RopewalkError:  # the push is fenced, and what it has done here stays
         stream.post(replace(values, completes=None))
         raise
 

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from ....cluster.replication.replica import may_answer
-from ....core.errors import WindlassError
+from ....core.errors import RopewalkError
 from ....core.task import TaskId
 from .records import (
     BLOCK_RECORDS,
@@ -29,7 +29,7 @@ class FollowerLink(Protocol):
 
         Raises:
             OSError: The link broke.
-            WindlassError: The same, in our words.
+            RopewalkError: The same, in our words.
         """
         ...
 
@@ -147,5 +147,5 @@ class Follower:
                 self.borrowed = self.position
         try:
             self.link.send(self.position, record)
-        except (OSError, WindlassError) as error:
+        except (OSError, RopewalkError) as error:
             self.broken = error

@@ -48,7 +48,7 @@ class FollowService:
         """Follow the leader that has greeted.
 
         Raises:
-            WindlassError: It may not lead, or has sent what is no record.
+            RopewalkError: It may not lead, or has sent what is no record.
             OSError: The connection broke.
         """
         self._prepare()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ....cluster.replication.replica import GRANT_S
 from ....core.arrays.dtypes import Array, as_bytes
-from ....core.errors import WindlassError
+from ....core.errors import RopewalkError
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
 from ....core.wire import codec
@@ -25,7 +25,7 @@ from .stream import RecordStream
 class RemoteLink:
     """Sends records to a follower, and reads its acknowledgements when it is told to.
 
-    See :class:`~windlass.server.ps.replication.follower.FollowerLink`.
+    See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`.
 
     Args:
         follower: The ps that follows.
@@ -41,7 +41,7 @@ class RemoteLink:
 
     Raises:
         PeerLostError: The follower cannot be reached.
-        WindlassError: It refused.
+        RopewalkError: It refused.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RemoteLink:
 
     @property
     def shares_memory(self) -> bool:
-        """See :class:`~windlass.server.ps.replication.follower.FollowerLink`."""
+        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
         return self._segments is not None
 
     def send(self, position: int, record: Record) -> None:
@@ -92,7 +92,7 @@ class RemoteLink:
 
         Raises:
             OSError: The link broke, or took nothing for ``request_timeout_s``.
-            WindlassError: The follower has ended it, for this reason.
+            RopewalkError: The follower has ended it, for this reason.
         """
         if self._failure is not None:
             raise self._failure
@@ -123,7 +123,7 @@ class RemoteLink:
         self._connection.close()
 
     def lead_in(self, epoch: int) -> None:
-        """See :meth:`~windlass.server.ps.replication.follower.FollowerLink.lead_in`."""
+        """See :meth:`~ropewalk.server.ps.replication.follower.FollowerLink.lead_in`."""
         self._encoder.epoch = epoch
 
     def _send(self, message: replication_pb2.Record, arrays: Sequence[Array]) -> None:
@@ -134,7 +134,7 @@ class RemoteLink:
         self._connection.send([message.SerializeToString()], parts, size)
 
     def read(self, timeout_s: float) -> None:
-        """See :meth:`~windlass.server.ps.replication.follower.FollowerLink.read`."""
+        """See :meth:`~ropewalk.server.ps.replication.follower.FollowerLink.read`."""
         connection, last = self._connection, 0
         connection.receive_deadline = time.monotonic() + timeout_s
         try:
@@ -142,7 +142,7 @@ class RemoteLink:
                 last = receive_message(connection).acknowledged.position
         except TimeoutError:
             pass
-        except (OSError, WindlassError) as error:
+        except (OSError, RopewalkError) as error:
             self._failure = error
             self._stream.link_ended(self, error)
         if last:

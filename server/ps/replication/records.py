@@ -1,7 +1,7 @@
 """What happens to a store, as values: whoever does the same in the same order has the same bits.
 
 Arrays of a record are views of memory that is used again; a link sends or copies them before
-:meth:`~windlass.server.ps.replication.stream.RecordStream.post` returns.
+:meth:`~ropewalk.server.ps.replication.stream.RecordStream.post` returns.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ from ....cluster.replication import replica
 from ....cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from ....cluster.replication.replica import Replica, ReplicaRole
 from ....cluster.replication.reports import ShareState
-from ....core.errors import FencedError, RefusedError, WindlassError
+from ....core.errors import FencedError, RefusedError, RopewalkError
 from ....core.process.threads import new_thread
 from ....core.settings import Settings
 from ....core.task import TaskId
@@ -143,7 +143,7 @@ class ReplicatedShare:
             return None
         try:
             return Follower(former, open_former(former, stream))
-        except (OSError, WindlassError) as error:  # the chief hears that there is no link to it
+        except (OSError, RopewalkError) as error:  # the chief hears that there is no link to it
             log.warning("%s does not follow share %d: %s", former, self.number, error)
             return None
 
@@ -319,7 +319,7 @@ class ReplicatedShare:
                 follower = Follower(order.follower, open_link(order, address, store.records))
                 copy_store(store, follower, lambda: self._attach(store, order, follower))
                 self._count(store, follower)
-            except (OSError, WindlassError) as error:
+            except (OSError, RopewalkError) as error:
                 log.warning("share %d was not copied to %s: %s", self.number, order.follower, error)
                 self._give_up(store, order, follower)
 

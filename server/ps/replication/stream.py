@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from ....cluster.replication.replica import GRANT_S, may_answer
-from ....core.errors import FencedError, PeerLostError, WindlassError
+from ....core.errors import FencedError, PeerLostError, RopewalkError
 from ....core.task import TaskId
 from .follower import Follower, FollowerLink
 from .records import Checked, Record
@@ -46,7 +46,7 @@ class RecordStream:
         self._lock = threading.Lock()
         self._changed = threading.Condition()  # acknowledgements, and who is needed
         self._missing: set[TaskId] = set()  # needed, and without a link
-        self._closed: WindlassError | None = None
+        self._closed: RopewalkError | None = None
 
     def attach(self, follower: Follower) -> None:
         """Send records to a follower from now on; answers do not wait for it yet."""
@@ -174,12 +174,12 @@ class RecordStream:
         needed = [each for each in self.followers if each.is_needed]
         try:
             self._wait([(each, each.position) for each in needed], timeout_s=timeout_s)
-        except WindlassError as error:
+        except RopewalkError as error:
             log.debug("the followers have not all that was here: %s", error)
             return frozenset()
         return frozenset(each.task for each in needed if each.broken is None)
 
-    def close(self, error: WindlassError) -> None:
+    def close(self, error: RopewalkError) -> None:
         """This ps leads no more: every wait raises ``error``, now and from now on."""
         with self._changed:
             self._closed = self._closed or error
@@ -196,7 +196,7 @@ class RecordStream:
         one reads what workers may write over then.
 
         Raises:
-            WindlassError: This ps leads no more.
+            RopewalkError: This ps leads no more.
             PeerLostError: They have not in time.
         """
         if self.followers or self._missing or self._closed is not None:
@@ -233,7 +233,7 @@ class RecordStream:
         have granted it a while ago.
 
         Raises:
-            WindlassError: This ps leads no more.
+            RopewalkError: This ps leads no more.
             PeerLostError: They have not answered in time.
         """
         if not (self.followers or self._missing or self._closed is not None):

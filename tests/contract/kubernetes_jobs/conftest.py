@@ -1,4 +1,4 @@
-"""``windlass k8s`` through the official client, against an API server on loopback."""
+"""``ropewalk k8s`` through the official client, against an API server on loopback."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 from helpers.connected_api import connected
 from helpers.kubernetes_api import use_kubeconfig
 from helpers.kubernetes_cluster import KubernetesCluster, serve_cluster
-from windlass.launch import cli
-from windlass.launch.k8s.client import KubernetesApi
+from ropewalk.launch import cli
+from ropewalk.launch.k8s.client import KubernetesApi
 
 
 @pytest.fixture
@@ -30,12 +30,12 @@ def api(cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch) -> Kubernet
 def run(
     cluster: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Result]:
-    """``windlass k8s …`` with a kubeconfig that names the server."""
+    """``ropewalk k8s …`` with a kubeconfig that names the server."""
     use_kubeconfig(tmp_path, cluster.url, monkeypatch)
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
     def k8s(*arguments: str) -> Result:
-        return CliRunner().invoke(cli.windlass, ["k8s", *arguments], standalone_mode=False)
+        return CliRunner().invoke(cli.ropewalk, ["k8s", *arguments], standalone_mode=False)
 
     return k8s

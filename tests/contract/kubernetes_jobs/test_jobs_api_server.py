@@ -12,17 +12,17 @@ import pytest
 from helpers.api_server import client_of, serve_api
 from helpers.job_objects import digits
 from helpers.manifests import BUILT, build, pod_templates
-from windlass.core.errors import ConfigurationError, IncompatibleError, NotFoundError
-from windlass.launch.job.gang_part import Gang
-from windlass.launch.job.model import JobFile
-from windlass.launch.k8s.applying import apply_job
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.code import PART_BYTES, pack_code
-from windlass.launch.k8s.kinds import KINDS
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.operations import observe
-from windlass.launch.k8s.preflight import warnings
-from windlass.launch.k8s.removal import delete_all
+from ropewalk.core.errors import ConfigurationError, IncompatibleError, NotFoundError
+from ropewalk.launch.job.gang_part import Gang
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.k8s.applying import apply_job
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.code import PART_BYTES, pack_code
+from ropewalk.launch.k8s.kinds import KINDS
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.preflight import warnings
+from ropewalk.launch.k8s.removal import delete_all
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("etcd and kube-apiserver")]
@@ -46,7 +46,7 @@ def real(url: str, request: pytest.FixtureRequest) -> KubernetesApi:
 
 
 def changed(job: JobFile) -> JobFile:
-    return job.model_copy(update={"image": "windlass-digits:2"})
+    return job.model_copy(update={"image": "ropewalk-digits:2"})
 
 
 @pytest.mark.parametrize("name", [each for each in BUILT if each not in ("base", "podmonitor")])
@@ -101,7 +101,7 @@ def test_a_refused_apply_changes_nothing(real: KubernetesApi) -> None:
         each["spec"]["template"]["spec"]["containers"][0]["image"]
         for each in real.list_all("Job").items
     }
-    assert image == "windlass-digits:2"
+    assert image == "ropewalk-digits:2"
 
 
 def test_what_others_own_is_a_conflict(real: KubernetesApi) -> None:

@@ -1,4 +1,4 @@
-"""``windlass k8s apply`` through the official client, against an API server on loopback."""
+"""``ropewalk k8s apply`` through the official client, against an API server on loopback."""
 
 import json
 import threading
@@ -13,16 +13,16 @@ from helpers.connected_api import completions
 from helpers.job_objects import DIGITS, digits, ended, finish, ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     ConfigurationError,
     IncompatibleError,
     PeerLostError,
 )
-from windlass.launch.k8s.applying import apply_job
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.operations import observe
-from windlass.launch.k8s.status_view import headline
+from ropewalk.launch.k8s.applying import apply_job
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.status_view import headline
 
 
 def test_a_job_is_applied_by_one_manager_and_can_be_applied_again(
@@ -41,7 +41,7 @@ def test_a_job_is_applied_by_one_manager_and_can_be_applied_again(
     assert dry == [*[True] * count, *[False] * count] * 2
     for each in patches:
         assert each.content_type == "application/apply-patch+yaml"
-        assert each.query["fieldManager"] == "windlass"
+        assert each.query["fieldManager"] == "ropewalk"
         assert each.query["fieldValidation"] == "Strict"
         assert "force" not in each.query
     assert cluster.get("Job", "digits-worker") is not None
@@ -88,11 +88,11 @@ def test_a_program_that_changed_leaves_the_job_alone_and_the_error_says_how_to_r
     before = {name: cluster.get(*name) for name in cluster.names()}
     cluster.asked.clear()
     with pytest.raises(ConfigurationError) as refused:
-        apply_job(api, digits().model_copy(update={"image": "windlass-digits:2"}))
+        apply_job(api, digits().model_copy(update={"image": "ropewalk-digits:2"}))
     assert refused.value.message == (
         "nothing was changed: Job digits-chief, Job digits-worker, Job digits-evaluator would "
         "change spec.template, which is immutable while the object is there; delete it first: "
-        "`windlass k8s apply --replace -n train` (checkpoints stay, and training goes on from the last one)"
+        "`ropewalk k8s apply --replace -n train` (checkpoints stay, and training goes on from the last one)"
     )
     assert written(cluster) == []
     assert {name: cluster.get(*name) for name in cluster.names()} == before
@@ -105,7 +105,7 @@ def test_the_hint_of_a_refusal_names_the_job_file_that_was_named(
     other = tmp_path / "my job.yaml"
     other.write_text(DIGITS.read_text().replace("digits:0.1.0", "digits:0.2.0"))
     refused = str(run("apply", "--job", str(other)).exception)
-    assert f"`windlass k8s apply --replace --job '{other}' -n train`" in refused
+    assert f"`ropewalk k8s apply --replace --job '{other}' -n train`" in refused
 
 
 def test_a_program_that_changed_replaces_the_tasks_once_their_pods_have_left(
@@ -124,7 +124,7 @@ def test_a_program_that_changed_replaces_the_tasks_once_their_pods_have_left(
     old = cluster.get("Job", "digits-chief")
     cluster.asked.clear()
     told: list[str] = []
-    other = digits().model_copy(update={"image": "windlass-digits:2"})
+    other = digits().model_copy(update={"image": "ropewalk-digits:2"})
     done = apply_job(api, other, replace=True, say=told.append)
     assert told[0] == "Job digits-worker deleted"
     assert {each.what for each in done} == {"applied"}
@@ -150,7 +150,7 @@ def test_a_replacement_that_would_be_refused_deletes_nothing(
     # Under its own name the Job is immutable; as a new one its template is wrong.
     cluster.refusals = [Refused(422, "spec.template: too long", path="digits-check")]
     with pytest.raises(ConfigurationError, match=r"^nothing was changed: .*too long"):
-        apply_job(api, digits().model_copy(update={"image": "windlass:2"}), replace=True)
+        apply_job(api, digits().model_copy(update={"image": "ropewalk:2"}), replace=True)
     assert written(cluster) == []
 
 

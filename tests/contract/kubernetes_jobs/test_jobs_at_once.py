@@ -10,17 +10,17 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, digits, ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster
 from helpers.manifest_lints import problems
-from windlass.core.errors import ConfigurationError
-from windlass.launch.job.model import JobFile
-from windlass.launch.job.reading import read_job
-from windlass.launch.k8s.applying import apply_job
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.form import Form
-from windlass.launch.k8s.kinds import Done
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.operations import observe, read_scale
-from windlass.launch.k8s.removal import delete_all
-from windlass.launch.k8s.scaling import documents_to_apply
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.job.reading import read_job
+from ropewalk.launch.k8s.applying import apply_job
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.form import Form
+from ropewalk.launch.k8s.kinds import Done
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.operations import observe, read_scale
+from ropewalk.launch.k8s.removal import delete_all
+from ropewalk.launch.k8s.scaling import documents_to_apply
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"
@@ -77,11 +77,11 @@ def test_stateful_sets_make_the_pods_of_all_that_are_waited_for(job: JobFile) ->
                 one["name"]: one.get("value")
                 for one in spec["template"]["spec"]["containers"][0]["env"]
             }
-            assert variables["WINDLASS_HOLDS"] == "true"
+            assert variables["ROPEWALK_HOLDS"] == "true"
             assert spec["serviceName"] == "digits-tasks"
             assert "restartPolicy" not in spec["template"]["spec"], "Always, as it must be"
         elif spec:
-            assert "WINDLASS_HOLDS" not in str(spec)
+            assert "ROPEWALK_HOLDS" not in str(spec)
 
 
 def test_the_chief_may_end_these_pods_and_say_how_the_job_ended() -> None:
@@ -121,11 +121,11 @@ def test_no_right_is_to_objects_of_any_name(lost_pods: str, counts: dict[str, in
 def test_what_only_jobs_have_is_refused_with_its_place(
     tmp_path: Path, text: str, said: str
 ) -> None:
-    file = tmp_path / "windlass.yaml"
+    file = tmp_path / "ropewalk.yaml"
     file.write_text(DIGITS.read_text() + f"\nkubernetes: {{{text}}}\n")
     with pytest.raises(ConfigurationError, match=said) as raised:
         read_job(file)
-    assert "windlass.yaml:" in str(raised.value)
+    assert "ropewalk.yaml:" in str(raised.value)
 
 
 def test_one_object_has_no_stateful_sets() -> None:
@@ -191,14 +191,14 @@ def test_another_image_does_not_roll_a_job_that_runs(
     job = at_once().with_counts({"evaluator": 0})
     apply_job(api, job)
     before = cluster.names(), set_of(cluster, "worker")
-    other = job.model_copy(update={"image": "windlass-digits:2"})
+    other = job.model_copy(update={"image": "ropewalk-digits:2"})
     with pytest.raises(ConfigurationError, match="nothing was changed: StatefulSet digits-"):
         apply_job(api, other)
     assert (cluster.names(), set_of(cluster, "worker")) == before
     apply_job(api, job)
     apply_job(api, other, replace=True)
     [container] = set_of(cluster, "worker")["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "windlass-digits:2"
+    assert container["image"] == "ropewalk-digits:2"
 
 
 @pytest.mark.parametrize(("before", "after"), [(digits(), at_once()), (at_once(), digits())])
@@ -240,7 +240,7 @@ def test_all_of_it_is_deleted(cluster: KubernetesCluster, api: KubernetesApi) ->
 def test_the_command_line_follows_such_a_job_to_its_end(
     cluster: KubernetesCluster, api: KubernetesApi, run: Callable[..., Result], tmp_path: Path
 ) -> None:
-    file = tmp_path / "windlass.yaml"
+    file = tmp_path / "ropewalk.yaml"
     file.write_text(DIGITS.read_text() + "\nkubernetes: {lost_pods: at-once}\n")
     said = run("apply", "--job", str(file))
     assert said.exception is None, said.exception

@@ -1,4 +1,4 @@
-"""``windlass k8s apply --code``: a job's code in ConfigMaps, and what becomes of them."""
+"""``ropewalk k8s apply --code``: a job's code in ConfigMaps, and what becomes of them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +7,11 @@ import pytest
 from click.testing import Result
 
 from helpers.kubernetes_cluster import KubernetesCluster
-from windlass.core.errors import ConfigurationError
+from ropewalk.core.errors import ConfigurationError
 
 FILE = """\
 name: digits
-image: windlass:0.1.0
+image: ropewalk:0.1.0
 program: train.py
 security: {mode: insecure}
 """
@@ -21,7 +21,7 @@ security: {mode: insecure}
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "windlass.yaml").write_text(FILE)
+    (folder / "ropewalk.yaml").write_text(FILE)
     (folder / "train.py").write_text("print('first')\n")
     return folder
 
@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def apply(run: Callable[..., Result], project: Path) -> Callable[..., Result]:
     def apply(*more: str) -> Result:
-        job = str(project / "windlass.yaml")
+        job = str(project / "ropewalk.yaml")
         return run("apply", "--job", job, "--code", str(project), *more)
 
     return apply
@@ -61,8 +61,8 @@ def test_other_code_leaves_a_running_job_alone_until_it_is_replaced(
     refused = apply().exception
     assert isinstance(refused, ConfigurationError)
     assert "nothing was changed" in refused.message
-    again = f"--code {project} --replace --job {project / 'windlass.yaml'} -n train"
-    assert f"`windlass k8s apply {again}`" in refused.message
+    again = f"--code {project} --replace --job {project / 'ropewalk.yaml'} -n train"
+    assert f"`ropewalk k8s apply {again}`" in refused.message
     assert code_in(cluster) == [before]
     replaced = apply("--replace")
     assert replaced.exception is None, replaced.exception
@@ -89,6 +89,6 @@ def test_code_that_cannot_be_sent_asks_nothing_of_the_cluster(
 
 
 def test_render_shows_it(run: Callable[..., Result], project: Path) -> None:
-    said = run("render", "--job", str(project / "windlass.yaml"), "--code", str(project))
+    said = run("render", "--job", str(project / "ropewalk.yaml"), "--code", str(project))
     assert said.output.count("kind: ConfigMap") == 1
     assert "binaryData" in said.output

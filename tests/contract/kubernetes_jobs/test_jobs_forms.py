@@ -1,4 +1,4 @@
-"""``windlass k8s apply`` of a job that is one object, or whose pods are admitted as one."""
+"""``ropewalk k8s apply`` of a job that is one object, or whose pods are admitted as one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +9,14 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, digits, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
-from windlass.core.errors import ConfigurationError
-from windlass.launch.job.gang_part import Gang
-from windlass.launch.job.model import JobFile
-from windlass.launch.k8s.applying import apply_job
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.form import Form
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.operations import observe
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.launch.job.gang_part import Gang
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.k8s.applying import apply_job
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.form import Form
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.operations import observe
 
 
 def with_gang(gang: Gang) -> JobFile:
@@ -85,7 +85,7 @@ def test_a_job_is_not_there_in_two_forms(
         apply_job(api, digits(), form)
         return
     cluster.asked.clear()
-    with pytest.raises(ConfigurationError, match=rf"--as {there}.*`windlass k8s delete"):
+    with pytest.raises(ConfigurationError, match=rf"--as {there}.*`ropewalk k8s delete"):
         apply_job(api, digits(), form)
     assert {each.method for each in cluster.asked} == {"GET"}
 
@@ -141,9 +141,9 @@ def test_a_trainjob_that_is_there_keeps_its_runtime_and_that_is_said(
     for _ in range(2):
         apply_job(api, digits(), Form.TRAINJOB)
     before = {name: cluster.get(*name) for name in cluster.names()}
-    other = digits().model_copy(update={"image": "windlass-digits:2"})
+    other = digits().model_copy(update={"image": "ropewalk-digits:2"})
     with pytest.raises(
-        ConfigurationError, match=r"keeps .* `windlass k8s apply --as trainjob --re"
+        ConfigurationError, match=r"keeps .* `ropewalk k8s apply --as trainjob --re"
     ):
         apply_job(api, other, Form.TRAINJOB)
     assert {name: cluster.get(*name) for name in cluster.names()} == before

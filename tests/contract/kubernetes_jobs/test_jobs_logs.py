@@ -1,4 +1,4 @@
-"""``windlass k8s logs``: no line is lost, none is shown twice, and none decides success."""
+"""``ropewalk k8s logs``: no line is lost, none is shown twice, and none decides success."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,14 +12,14 @@ from helpers.job_objects import ended, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Log, Refused
 from helpers.pod_listings import pulling
 from helpers.waiting import wait_until
-from windlass.core.errors import WindlassError
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.log_following import LogFollower, read_logs
-from windlass.launch.k8s.log_lines import LogCursor
-from windlass.launch.k8s.operations import (
+from ropewalk.core.errors import RopewalkError
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.log_following import LogFollower, read_logs
+from ropewalk.launch.k8s.log_lines import LogCursor
+from ropewalk.launch.k8s.operations import (
     observe,
 )
-from windlass.launch.k8s.pod_log import Said
+from ropewalk.launch.k8s.pod_log import Said
 
 
 def stamp(number: int) -> str:
@@ -71,7 +71,7 @@ def test_a_watch_that_breaks_ends_the_command_with_the_reason(
         raise KeyError("a pod without a name")
 
     monkeypatch.setattr(LogFollower, "_begin", broken)
-    with pytest.raises(WindlassError, match="not watched any more: KeyError: 'a pod without"):
+    with pytest.raises(RopewalkError, match="not watched any more: KeyError: 'a pod without"):
         list(LogFollower(api, "digits", lambda task: True, watch_s=1).lines())
 
 
@@ -275,7 +275,7 @@ def test_a_container_that_never_started_has_no_log_and_that_is_said(
     assert len(pods.items) == 1
     cluster.refusals = [
         Refused(200),
-        Refused(400, 'container "windlass" is waiting to start: trying and failing to pull image'),
+        Refused(400, 'container "ropewalk" is waiting to start: trying and failing to pull image'),
     ][1:]
     api.list_all = lambda *_: pods  # type: ignore[method-assign]
     (said,) = read_logs(api, "digits", lambda _: True, -1)

@@ -1,4 +1,4 @@
-"""What `windlass k8s apply` warns of before it applies: missing objects, storage, quotas."""
+"""What `ropewalk k8s apply` warns of before it applies: missing objects, storage, quotas."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, digits, started
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
-from windlass.launch.job.parts import Security
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.preflight import needed, warnings
+from ropewalk.launch.job.parts import Security
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.preflight import needed, warnings
 
 
 def quota(hard: dict[str, str], used: dict[str, str], **spec: object) -> Listed:
@@ -69,7 +69,7 @@ def test_what_the_caller_may_not_look_at_is_left_out(
 
 def test_every_place_that_names_an_object_is_looked_at() -> None:
     container = {
-        "name": "windlass",
+        "name": "ropewalk",
         "env": [
             {"name": "A", "valueFrom": {"secretKeyRef": {"name": "key", "key": "a"}}},
             {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "set", "key": "b"}}},

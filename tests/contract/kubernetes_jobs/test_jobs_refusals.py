@@ -13,15 +13,15 @@ from helpers.clock import ManualClock
 from helpers.connected_api import SELECTOR, connected
 from helpers.job_objects import DIGITS, digits, ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,
     NotFoundError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.launch.k8s.applying import apply_job
-from windlass.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.applying import apply_job
+from ropewalk.launch.k8s.client import KubernetesApi
 
 client = pytest.importorskip("kubernetes").client
 
@@ -57,7 +57,7 @@ def test_it_is_asked_again_after_what_it_wants(
 def test_what_is_no_object_of_its_kind_is_said_at_once(
     cluster: KubernetesCluster, api: KubernetesApi, body: dict[str, Any], said: str
 ) -> None:
-    spec = {"template": {"spec": {"containers": [{"name": "windlass", **body}]}}}
+    spec = {"template": {"spec": {"containers": [{"name": "ropewalk", **body}]}}}
     metadata = {"name": "digits-chief"}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
     with pytest.raises(ConfigurationError) as refused:
@@ -74,7 +74,7 @@ def test_a_field_that_the_cluster_does_not_know_says_which_version_it_needs(
 ) -> None:
     text = (
         "failed to create typed patch object (train/digits-chief; batch/v1, Kind=Job): .spec."
-        'template.spec.containers[name="windlass"].lifecycle.preStop.sleep: field not declared in '
+        'template.spec.containers[name="ropewalk"].lifecycle.preStop.sleep: field not declared in '
         "schema"
     )
     cluster.refusals = [Refused(500, text, method="PATCH", path="digits-chief")]
@@ -127,15 +127,15 @@ def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: Kub
             'pods is forbidden: User "system:serviceaccount:ci:deployer" cannot list resource '
             '"pods" in API group "" in the namespace "train"',
             AccessError,
-            "`kubectl -n train create rolebinding windlass-viewer-deployer "
-            "--role=windlass-viewer --serviceaccount=ci:deployer`",
+            "`kubectl -n train create rolebinding ropewalk-viewer-deployer "
+            "--role=ropewalk-viewer --serviceaccount=ci:deployer`",
         ),
         (
             403,
             'jobs.batch is forbidden: User "ann@example.com" cannot patch resource "jobs" in API '
             'group "batch" in the namespace "train"',
             AccessError,
-            "--role=windlass-operator --user=ann@example.com`",
+            "--role=ropewalk-operator --user=ann@example.com`",
         ),
         (
             403,
@@ -151,7 +151,7 @@ def test_one_that_stays_away_ends_the_tries(cluster: KubernetesCluster, api: Kub
             '{APIGroups:["apps"], Resources:["statefulsets/scale"], Verbs:["patch"]}',
             AccessError,
             "the chief's account gets rights that you do not have yourself; ask for the newest "
-            "windlass-operator of deploy/k8s/rbac",
+            "ropewalk-operator of deploy/k8s/rbac",
         ),
     ],
     ids=["401", "400", "403 quota", "403 service account", "403 user", "403 ends", "403 grant"],
@@ -161,7 +161,7 @@ def test_what_waiting_does_not_mend_is_said_at_once(
     api: KubernetesApi,
     code: int,
     message: str,
-    kind: type[WindlassError],
+    kind: type[RopewalkError],
     said: str,
 ) -> None:
     cluster.refusals = [Refused(code, message)]
@@ -221,7 +221,7 @@ def test_the_status_of_a_job_that_is_not_there_says_so_and_fails(
 def test_the_namespace_of_the_command_wins_over_that_of_the_file(
     cluster: KubernetesCluster, run: Callable[..., Result], tmp_path: Path
 ) -> None:
-    file = tmp_path / "windlass.yaml"
+    file = tmp_path / "ropewalk.yaml"
     file.write_text(DIGITS.read_text() + "kubernetes: {namespace: elsewhere}\n")
     assert "no namespace elsewhere" in str(run("apply", "--job", str(file)).exception)
     assert run("apply", "--job", str(file), "--namespace", "train").exception is None
@@ -239,7 +239,7 @@ def test_a_context_that_is_missing_is_named(run: Callable[..., Result]) -> None:
 def test_long_lists_come_in_pages(
     cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.launch.k8s.client._PAGE", 2)
+    monkeypatch.setattr("ropewalk.launch.k8s.client._PAGE", 2)
     for index in range(5):
         cluster.put("Pod", task_pod("worker", index, ready()))
     assert len(api.list_all("Pod", SELECTOR).items) == 5

@@ -12,18 +12,18 @@ import yaml
 from helpers.job_objects import digits, ready, task_pod
 from helpers.kubernetes_cluster import Asked, KubernetesCluster
 from helpers.manifests import BUILT, K8S, build
-from windlass.launch.job.gang_part import Gang
-from windlass.launch.job.model import JobFile
-from windlass.launch.k8s.applying import apply_job
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.form import Form
-from windlass.launch.k8s.listing import list_jobs
-from windlass.launch.k8s.log_following import read_logs
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.operations import observe
-from windlass.launch.k8s.preflight import warnings
-from windlass.launch.k8s.removal import delete_all
-from windlass.launch.k8s.watching import ObjectFollower
+from ropewalk.launch.job.gang_part import Gang
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.k8s.applying import apply_job
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.form import Form
+from ropewalk.launch.k8s.listing import list_jobs
+from ropewalk.launch.k8s.log_following import read_logs
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.preflight import warnings
+from ropewalk.launch.k8s.removal import delete_all
+from ropewalk.launch.k8s.watching import ObjectFollower
 
 pytest.importorskip("kubernetes")
 
@@ -31,8 +31,8 @@ ROLES = {
     each["metadata"]["name"]: each["rules"]
     for each in yaml.safe_load_all((K8S / "rbac" / "roles.yaml").read_text())
 }
-VIEWER = ROLES["windlass-viewer"]
-BOTH = [*VIEWER, *ROLES["windlass-operator"]]
+VIEWER = ROLES["ropewalk-viewer"]
+BOTH = [*VIEWER, *ROLES["ropewalk-operator"]]
 # No Role can hold these: without them the command does without, or says what it may not do.
 BEYOND = {("list", "storage.k8s.io", "storageclasses")}
 

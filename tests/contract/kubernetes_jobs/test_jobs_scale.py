@@ -1,4 +1,4 @@
-"""``windlass k8s scale`` and ``delete``: workers drain before they leave."""
+"""``ropewalk k8s scale`` and ``delete``: workers drain before they leave."""
 
 import threading
 from collections.abc import Callable
@@ -11,20 +11,20 @@ from helpers.connected_api import completions
 from helpers.job_objects import DIGITS, digits, ended, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,
     PeerLostError,
 )
-from windlass.launch.job.model import JobFile
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.operations import (
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.operations import (
     read_ps_scale,
     read_scale,
     scale,
 )
-from windlass.launch.k8s.removal import delete_all
+from ropewalk.launch.k8s.removal import delete_all
 
 
 class Controller:
@@ -81,7 +81,7 @@ def test_workers_come_and_leave_after_they_have_drained(
     assert scaled_to(api, 1) == ["digits has 1 workers already"]
     assert completions(cluster) == 1
     patches = [each for each in cluster.asked if each.method == "PATCH"]
-    assert {each.query["fieldManager"] for each in patches} == {"windlass"}
+    assert {each.query["fieldManager"] for each in patches} == {"ropewalk"}
     controller.join()
 
 
@@ -177,7 +177,7 @@ def test_a_dry_run_of_scale_names_who_would_leave(
 def test_a_job_in_sync_is_not_scaled(cluster: KubernetesCluster, api: KubernetesApi) -> None:
     started(cluster, digits().with_counts({"ps": 0}))
     with pytest.raises(
-        ConfigurationError, match=r"without another.*`windlass k8s delete --name digits -n train`"
+        ConfigurationError, match=r"without another.*`ropewalk k8s delete --name digits -n train`"
     ):
         read_scale(api, "digits", 1)
 

@@ -1,4 +1,4 @@
-"""What a chief writes of its job to Kubernetes, and what `windlass k8s list` makes of it."""
+"""What a chief writes of its job to Kubernetes, and what `ropewalk k8s list` makes of it."""
 
 import json
 import time
@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-import windlass as wl
+import ropewalk as rw
 from helpers.job_objects import digits, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.waiting import wait_until
-from windlass.core.errors import ConfigurationError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.launch.job.model import JobFile
-from windlass.launch.k8s.applying import apply_job
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.status_objects import check_rendered
-from windlass.net.pod_account import PodAccount
-from windlass.server.chief.servicer import LockedJob, new_chief
-from windlass.worker.lead.status_object import StatusTarget, StatusWriter, status_target
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.k8s.applying import apply_job
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.status_objects import check_rendered
+from ropewalk.net.pod_account import PodAccount
+from ropewalk.server.chief.servicer import LockedJob, new_chief
+from ropewalk.worker.lead.status_object import StatusTarget, StatusWriter, status_target
 
 CHIEF, WORKER = TaskId("chief", 0), TaskId("worker", 1)
 TARGET = StatusTarget("train", "digits-status", "digits-chief", "uid-1", "digits-chief-0-x7k2p")
@@ -128,19 +128,19 @@ def test_the_state_of_a_job_that_was_trained_is_done(
     cluster: KubernetesCluster, account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.put("ConfigMap", {"metadata": {"name": "digits-status"}})
-    monkeypatch.setenv("WINDLASS_STATUS_OBJECT", "digits-status")
+    monkeypatch.setenv("ROPEWALK_STATUS_OBJECT", "digits-status")
 
     def writer(locked_job: LockedJob) -> StatusWriter:
         return StatusWriter(locked_job, PodAccount(cluster.url, account), TARGET, look_s=0.05)
 
-    monkeypatch.setattr("windlass.worker.lead.status_object.status_writer", writer)
+    monkeypatch.setattr("ropewalk.worker.lead.status_object.status_writer", writer)
 
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            wl.Variable(np.zeros(2, np.float32), name="w")
+            rw.Variable(np.zeros(2, np.float32), name="w")
 
-    with wl.testing.LocalCluster(workers=1, ps=1) as local:
+    with rw.testing.LocalCluster(workers=1, ps=1) as local:
         local.run(train)
     assert data(cluster)["phase"] == "done"
     assert events(cluster)[-1][0] == "JobDone"
@@ -153,15 +153,15 @@ def test_a_job_of_which_no_record_is_kept_says_what_that_costs(
     said: list[str] = []
 
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            wl.Variable(np.zeros(2, np.float32), name="w")
+            rw.Variable(np.zeros(2, np.float32), name="w")
         status = local.status()
         assert status is not None
         said.append(status.reason)
 
     kept: dict[str, Any] = {"model_dir": str(tmp_path)} if is_kept else {}
-    with wl.testing.LocalCluster(workers=0, ps=2, ps_replicas=2, **kept) as local:
+    with rw.testing.LocalCluster(workers=0, ps=2, ps_replicas=2, **kept) as local:
         local.run(train)
     costs = "there is no model_dir to keep a record of who leads which share"
     assert said[0].startswith(costs) is not is_kept
@@ -169,10 +169,10 @@ def test_a_job_of_which_no_record_is_kept_says_what_that_costs(
 
 
 def test_only_a_pod_that_is_told_to_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WINDLASS_STATUS_OBJECT", raising=False)
+    monkeypatch.delenv("ROPEWALK_STATUS_OBJECT", raising=False)
     monkeypatch.setenv("POD_NAMESPACE", "train")
     assert status_target() is None
-    monkeypatch.setenv("WINDLASS_STATUS_OBJECT", "digits-status")
+    monkeypatch.setenv("ROPEWALK_STATUS_OBJECT", "digits-status")
     found = status_target()
     assert found is not None
     assert (found.namespace, found.name) == ("train", "digits-status")
@@ -198,9 +198,9 @@ def test_the_account_of_a_chief_may_change_one_object_and_make_events() -> None:
     assert set(mounts.values()) == {False}
     chief = next(each for each in jobs if each["metadata"]["name"] == "digits-chief")
     env = {each["name"]: each for each in chief["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert env["WINDLASS_STATUS_OBJECT"]["value"] == "$(WINDLASS_JOB_ID)-status"
+    assert env["ROPEWALK_STATUS_OBJECT"]["value"] == "$(ROPEWALK_JOB_ID)-status"
     # Kubernetes expands variables that stand before.
-    assert list(env).index("WINDLASS_JOB_ID") < list(env).index("WINDLASS_STATUS_OBJECT")
+    assert list(env).index("ROPEWALK_JOB_ID") < list(env).index("ROPEWALK_STATUS_OBJECT")
 
 
 def test_a_chief_that_ends_its_job_may_do_that_and_nothing_else() -> None:
@@ -243,8 +243,8 @@ def test_a_chief_that_ends_its_job_may_do_that_and_nothing_else() -> None:
     spec = chief["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is True
     env = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
-    assert env["WINDLASS_ENDS_JOB"] == "true"
-    assert "WINDLASS_STATUS_OBJECT" not in env
+    assert env["ROPEWALK_ENDS_JOB"] == "true"
+    assert "ROPEWALK_STATUS_OBJECT" not in env
 
 
 def test_an_account_that_is_named_gets_the_rights_and_is_not_made() -> None:
@@ -279,7 +279,7 @@ def test_the_jobs_of_a_namespace_are_listed_with_their_numbers(
     started(cluster)
     cluster.put("Pod", task_pod("chief", 0, ready()))
     labels = {
-        "app.kubernetes.io/name": "windlass",
+        "app.kubernetes.io/name": "ropewalk",
         "app.kubernetes.io/instance": "digits",
         "app.kubernetes.io/component": "status",
     }

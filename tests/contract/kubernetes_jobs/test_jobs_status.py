@@ -1,4 +1,4 @@
-"""``windlass k8s status``: why each task does not run, and how the job ends."""
+"""``ropewalk k8s status``: why each task does not run, and how the job ends."""
 
 import json
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, ended, event, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster
 from helpers.pod_listings import pulling, unschedulable
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.operations import (
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.operations import (
     follow_status,
 )
 
@@ -30,7 +30,7 @@ def test_the_status_says_for_every_task_why_it_does_not_run(
     )
     cluster.put(
         "Event",
-        event("Pod", "digits-ps-0", "Failed", 'Failed to pull image "windlass-digits:0.1.0": 404'),
+        event("Pod", "digits-ps-0", "Failed", 'Failed to pull image "ropewalk-digits:0.1.0": 404'),
     )
     said = run("status", "--job", str(DIGITS), "--json")
     assert said.exception is None, said.exception
@@ -39,7 +39,7 @@ def test_the_status_says_for_every_task_why_it_does_not_run(
     tasks = {each["task"]: each for each in status["tasks"]}
     assert "nvidia.com/gpu" in tasks["chief:0"]["reason"]
     assert "lower resources.gpu" in tasks["chief:0"]["remedy"]
-    assert "windlass-digits:0.1.0" in tasks["ps:0"]["reason"]
+    assert "ropewalk-digits:0.1.0" in tasks["ps:0"]["reason"]
     assert "404" in tasks["ps:0"]["reason"]
     assert "check `image`" in tasks["ps:0"]["remedy"]
     assert (tasks["ps:1"]["state"], tasks["ps:1"]["restarts"]) == ("OOMKilled", 3)

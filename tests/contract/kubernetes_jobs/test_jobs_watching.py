@@ -10,11 +10,11 @@ from helpers.connected_api import SELECTOR, connected
 from helpers.job_objects import ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.waiting import wait_until
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     PeerLostError,
 )
-from windlass.launch.k8s.client import KubernetesApi
-from windlass.launch.k8s.watching import ObjectFollower
+from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.launch.k8s.watching import ObjectFollower
 
 
 class Seen:

@@ -11,7 +11,7 @@ import pytest
 from helpers import processes
 from helpers.real_cluster import IMAGE, RealJob, kubectl, output_of
 from helpers.waiting import scaled, wait_until
-from windlass.core.exit_codes import ExitCode
+from ropewalk.core.exit_codes import ExitCode
 
 pytestmark = [
     pytest.mark.scenario,
@@ -20,14 +20,14 @@ pytestmark = [
 ]
 SHORT = {"--steps, 24000": "--steps, 500"}
 OWN_PROGRAM = """\
-import windlass as wl
+import ropewalk as rw
 from beside import SIZE
 import numpy as np
 
-strategy = wl.distribute.ParameterServerStrategy()
+strategy = rw.distribute.ParameterServerStrategy()
 with strategy.scope():
-    w = wl.Variable(np.zeros(SIZE, np.float32), name="w")
-optimizer = wl.optimizers.SGD(0.1)
+    w = rw.Variable(np.zeros(SIZE, np.float32), name="w")
+optimizer = rw.optimizers.SGD(0.1)
 while strategy.global_step < 50:
     strategy.run(lambda: optimizer.apply_gradients([(np.ones(SIZE, np.float32), w)]))
 print("the code came from a desk:", open("data.txt").read().strip())
@@ -35,7 +35,7 @@ print("the code came from a desk:", open("data.txt").read().strip())
 
 
 def test_the_kernels_of_the_image_are_used_in_a_pod(namespace: str) -> None:
-    assert ", 0 compiled, in " in output_of(namespace, "windlass", "warm-kernels")
+    assert ", 0 compiled, in " in output_of(namespace, "ropewalk", "warm-kernels")
 
 
 def test_a_job_that_is_done_leaves_nothing_running_and_says_what_it_did(job: RealJob) -> None:
@@ -139,7 +139,7 @@ def test_a_program_at_a_desk_connects_to_a_standing_cluster_and_sends_another(
     relative = "/".join([".."] * len(folder.parts[1:]))  # kustomize takes no absolute paths
     (folder / "kustomization.yaml").write_text(
         f"resources: [{relative}{processes.ROOT}/deploy/k8s/overlays/standalone]\n"
-        f"images: [{{name: windlass-digits, newName: '{name}', newTag: '{tag}'}}]\n"
+        f"images: [{{name: ropewalk-digits, newName: '{name}', newTag: '{tag}'}}]\n"
     )
     kubectl("apply", "-n", namespace, "-k", str(folder))
     ready = ("wait", "-n", namespace, "--for=condition=Ready", "pods", "--all", "--timeout=300s")
@@ -152,15 +152,15 @@ def test_a_program_at_a_desk_connects_to_a_standing_cluster_and_sends_another(
         assert forward.stdout is not None
         address = forward.stdout.readline().split(" -> ")[0].rpartition(" ")[2]
         (tmp_path / "connect.py").write_text(
-            "import windlass as wl\n"
-            f"with wl.connect({address!r}, settings={{'insecure': True}}) as at:\n"
+            "import ropewalk as rw\n"
+            f"with rw.connect({address!r}, settings={{'insecure': True}}) as at:\n"
             "    print('connected', at.job)\n"
         )
         (tmp_path / "send.py").write_text(OWN_PROGRAM)
         (tmp_path / "beside.py").write_text("SIZE = 4\n")
         (tmp_path / "data.txt").write_text("whole\n")
-        connect = [processes.WINDLASS[0], str(tmp_path / "connect.py")]
-        send = [*processes.WINDLASS, "submit", "send.py", "--cluster", address, "--insecure"]
+        connect = [processes.ROPEWALK[0], str(tmp_path / "connect.py")]
+        send = [*processes.ROPEWALK, "submit", "send.py", "--cluster", address, "--insecure"]
         for command, wanted in ((connect, "connected"), (send, "came from a desk: whole")):
             code, output, errors = processes.run(
                 command, timeout_s=scaled(240), cwd=tmp_path, env=os.environ

@@ -10,7 +10,7 @@ from helpers import processes
 from helpers.cluster_faults import FAULTS
 from helpers.real_cluster import RealJob, evict, kubectl
 from helpers.waiting import scaled, wait_until
-from windlass.core.exit_codes import ExitCode
+from ropewalk.core.exit_codes import ExitCode
 
 pytestmark = [
     pytest.mark.scenario,
@@ -106,7 +106,7 @@ def test_a_log_is_followed_into_the_pod_that_replaces_a_ps(job: RealJob, tmp_pat
     job.done("apply")
     job.until_running()
     path = tmp_path / "log"
-    command = [*processes.WINDLASS, "k8s", "logs", "-f", "ps:0"]
+    command = [*processes.ROPEWALK, "k8s", "logs", "-f", "ps:0"]
     with path.open("w") as output:
         follower = subprocess.Popen(
             command, cwd=job.folder, stdout=output, stderr=subprocess.DEVNULL

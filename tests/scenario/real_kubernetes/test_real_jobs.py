@@ -25,7 +25,7 @@ def dev_overlay(folder: Path) -> Path:
     relative = "/".join([".."] * len(folder.parts[1:]))  # kustomize takes no absolute paths
     (folder / "kustomization.yaml").write_text(
         f"resources: [{relative}{processes.ROOT}/deploy/k8s/overlays/dev]\n"
-        f"images: [{{name: windlass-digits, newName: '{name}', newTag: '{tag}'}}]\n"
+        f"images: [{{name: ropewalk-digits, newName: '{name}', newTag: '{tag}'}}]\n"
         "patches:\n"
         "- target: {kind: Job, name: digits-(chief|worker)}\n"
         "  patch: |\n"
@@ -117,7 +117,7 @@ def test_the_dev_overlay_trains_is_scaled_and_outlives_an_eviction(
 
     wait_until(lambda: is_ready("chief", 1) and is_ready("worker", 2), 300, "the first pods")
     with (tmp_path / "log").open("w") as output:
-        command = [*processes.WINDLASS, "k8s", "logs", "-f", "chief"]
+        command = [*processes.ROPEWALK, "k8s", "logs", "-f", "chief"]
         follower = subprocess.Popen(
             [*command, "--name", "digits", "-n", namespace], stdout=output, stderr=subprocess.STDOUT
         )

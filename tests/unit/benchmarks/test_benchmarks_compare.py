@@ -23,8 +23,8 @@ OURS = Outcome(
     {
         "limits": {"socket_gb_per_s": 2.5, "memory_copy_gb_per_s": 10.0},
         "results": [
-            row("small", 0.5, system="windlass tcp"),
-            row("small", 0.25, system="windlass shm"),
+            row("small", 0.5, system="ropewalk tcp"),
+            row("small", 0.25, system="ropewalk shm"),
         ],
         "start_s": 2.0,
     }
@@ -61,7 +61,7 @@ def test_bytes_count_every_value_there_and_back() -> None:
 def test_each_peer_is_compared_with_each_of_ours() -> None:
     titles, rows = compare.table_rows(compare.merge(OURS, {"ray": RAY}))
     assert titles == [
-        "case", "windlass shm\nms", "windlass tcp\nms", "ray 2.60.0\nms (to shm / tcp)"
+        "case", "ropewalk shm\nms", "ropewalk tcp\nms", "ray 2.60.0\nms (to shm / tcp)"
     ]  # fmt: skip
     assert rows == [
         ["10 × (16, 16), SGD", "0.25", "0.50", "1.00 (4.0× / 2.0×)"],
@@ -90,7 +90,7 @@ def test_a_peer_that_failed_is_shown_with_its_reason() -> None:
     assert "tensorflow: no figures: exit code 1: No module named 'tensorflow'" in text
     assert "ray 2.60.0, many: takes minutes" in text
     assert "limits of this machine, GB/s: socket 2.5, memory copy 10.0" in text
-    assert "from start to the first step, s: windlass 2.0, ray 2.60.0 3.2" in text
+    assert "from start to the first step, s: ropewalk 2.0, ray 2.60.0 3.2" in text
 
 
 def test_the_table_stands_without_figures_of_ours() -> None:
@@ -169,21 +169,21 @@ def test_a_plot_is_written_for_each_series_there_is(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is in the dependency group bench")
     document = {
         "limits": {"socket_gb_per_s": 2.5},
-        "results": [row("small", 0.5, system="windlass shm"), row("many", None, system="x")],
+        "results": [row("small", 0.5, system="ropewalk shm"), row("many", None, system="x")],
         "by_workers": [
-            {"system": "windlass shm", "workers": n, "steps_per_s": 100.0 * n} for n in (1, 2)
+            {"system": "ropewalk shm", "workers": n, "steps_per_s": 100.0 * n} for n in (1, 2)
         ],
     }
     written = plots.write_plots(json.loads(json.dumps(document)), tmp_path / "plots")
     assert [file.name for file in written] == ["by-bytes.svg", "by-workers.svg"]
     assert "socket, 2.5 GB/s" in written[0].read_text(encoding="utf-8")
-    assert "windlass shm" in written[1].read_text(encoding="utf-8")
+    assert "ropewalk shm" in written[1].read_text(encoding="utf-8")
 
 
 def test_closures_are_compared_where_both_were_measured() -> None:
     rows = [
-        {"system": "windlass", "case": "empty", "workers": 1, "median_ms": 0.1},
-        {"system": "windlass", "case": "a case of ours", "workers": 1, "median_ms": 1.0},
+        {"system": "ropewalk", "case": "empty", "workers": 1, "median_ms": 0.1},
+        {"system": "ropewalk", "case": "a case of ours", "workers": 1, "median_ms": 1.0},
         {"system": "tensorflow 2", "case": "empty", "workers": 1, "median_ms": 2.6},
         {"system": "tensorflow 2", "case": "empty", "workers": 2, "median_ms": 2.0},
     ]

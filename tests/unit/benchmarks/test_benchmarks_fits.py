@@ -24,6 +24,6 @@ def test_peers_are_compared_with_ours_of_the_same_strategy(monkeypatch: pytest.M
     cells = {row[1]: row[2:] for row in fits.table_rows(document)}
     assert cells["MultiWorkerMirrored, tf_keras"] == ["10.0", "2.5× / 5.0×"]
     assert cells["ParameterServer, tf_keras"] == ["10.0", "2.0× / 10×"]
-    assert cells["windlass, JAX, in sync"] == ["2.00", ""]
+    assert cells["ropewalk, JAX, in sync"] == ["2.00", ""]
     assert document["failures"] == {"MultiWorkerMirrored, Keras 3": "no such"}
     assert all(len(row["rounds_ms"]) == 2 for row in document["results"])

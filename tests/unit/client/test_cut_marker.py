@@ -4,11 +4,11 @@ import threading
 from typing import cast
 
 from helpers.waiting import wait_until
-from windlass.client.chief.calls import ChiefClient
-from windlass.client.ps.cut_marker import CutMarker
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.errors import PeerLostError, WindlassError
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.client.ps.cut_marker import CutMarker
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.errors import PeerLostError, RopewalkError
+from ropewalk.core.task import Incarnation, TaskId
 
 WHO = Incarnation(TaskId("worker", 0), 3)
 
@@ -16,7 +16,7 @@ WHO = Incarnation(TaskId("worker", 0), 3)
 class Played:
     """A chief that answers from a script, and a session that notes its marks."""
 
-    def __init__(self, *answers: tuple[bool, float] | WindlassError) -> None:
+    def __init__(self, *answers: tuple[bool, float] | RopewalkError) -> None:
         self.answers = list(answers)
         self.asked: list[int] = []
         self.marked: list[int] = []
@@ -30,7 +30,7 @@ class Played:
         assert (who, timeout_s > 0) == (WHO, True)
         self.asked.append(number)
         answer = self.answers.pop(0)
-        if isinstance(answer, WindlassError):
+        if isinstance(answer, RopewalkError):
             raise answer
         return answer
 

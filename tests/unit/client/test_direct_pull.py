@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.client.ps import direct_pull, reading
-from windlass.client.ps.direct_pull import DirectPull
-from windlass.client.ps.reading import Copy, MemoryReading
-from windlass.core.arrays.copying import copy_into
-from windlass.core.arrays.dtypes import Array, DType
-from windlass.core.arrays.gather_buffer import GatherBuffer
-from windlass.core.rules.definitions import ShardKey
-from windlass.core.wire.memory import HEADER_BYTES, MemoryLocation, MemoryRegion
-from windlass.core.wire.steps import LayoutEntry, Operation, PullTarget, StepRequest
-from windlass.core.wire.steps import WireLayout as Layout
-from windlass.net.shared_memory import SharedSegment, unavailable
+from ropewalk.client.ps import direct_pull, reading
+from ropewalk.client.ps.direct_pull import DirectPull
+from ropewalk.client.ps.reading import Copy, MemoryReading
+from ropewalk.core.arrays.copying import copy_into
+from ropewalk.core.arrays.dtypes import Array, DType
+from ropewalk.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.rules.definitions import ShardKey
+from ropewalk.core.wire.memory import HEADER_BYTES, MemoryLocation, MemoryRegion
+from ropewalk.core.wire.steps import LayoutEntry, Operation, PullTarget, StepRequest
+from ropewalk.core.wire.steps import WireLayout as Layout
+from ropewalk.net.shared_memory import SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 
@@ -472,7 +472,7 @@ def test_a_reading_that_was_not_finished_leaves_nothing_to_rely_on() -> None:
 def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("windlass.client.ps.reading.READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("ropewalk.client.ps.reading.READ_TIMEOUT_S", 0.01)
     memory = Memory([[8], [12], [4]])
     names = ["v0", "v1", "v2"]
     pull = pull_of(memory, *names)

@@ -5,20 +5,20 @@ import threading
 import numpy as np
 import pytest
 
-from windlass.client.ps import direct_rows
-from windlass.client.ps.direct_rows import DirectRows
-from windlass.client.ps.reading import MemoryReading
-from windlass.core.arrays.dtypes import Array
-from windlass.core.wire.memory import MemoryLocation, MemoryRegion
-from windlass.core.wire.steps import (
+from ropewalk.client.ps import direct_rows
+from ropewalk.client.ps.direct_rows import DirectRows
+from ropewalk.client.ps.reading import MemoryReading
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.wire.memory import MemoryLocation, MemoryRegion
+from ropewalk.core.wire.steps import (
     Encoding,
     LayoutEntry,
     Operation,
     PullTarget,
     WireLayout,
 )
-from windlass.engine.rows import gather_rows
-from windlass.net.shared_memory import SharedSegment, unavailable
+from ropewalk.engine.rows import gather_rows
+from ropewalk.net.shared_memory import SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 F32 = np.dtype(np.float32)

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.client.ps.distinct_rows import DistinctRowsCache
-from windlass.client.ps.placed_variable import PlacedVariable
-from windlass.core.arrays.buffers import BufferPools
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import ShapeMismatchError
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.tables import TableOptions
-from windlass.core.task import Incarnation, TaskId
-from windlass.engine import rows
+from ropewalk.client.ps.distinct_rows import DistinctRowsCache
+from ropewalk.client.ps.placed_variable import PlacedVariable
+from ropewalk.core.arrays.buffers import BufferPools
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.tables import TableOptions
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.engine import rows
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ROWS = 50

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.client.ps.error_feedback import ErrorFeedback
-from windlass.core.arrays.dtypes import BFLOAT16, FLOATS, Array, DType, narrow
+from ropewalk.client.ps.error_feedback import ErrorFeedback
+from ropewalk.core.arrays.dtypes import BFLOAT16, FLOATS, Array, DType, narrow
 
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 

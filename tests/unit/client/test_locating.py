@@ -5,12 +5,12 @@ from typing import cast
 import pytest
 
 from helpers.waiting import wait_until
-from windlass.client.chief.calls import ChiefClient
-from windlass.client.ps import locating
-from windlass.client.ps.locating import LeaderWatch
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.errors import PeerLostError, PermissionDeniedError, WindlassError
-from windlass.core.task import TaskId
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.client.ps import locating
+from ropewalk.client.ps.locating import LeaderWatch
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.errors import PeerLostError, PermissionDeniedError, RopewalkError
+from ropewalk.core.task import TaskId
 
 Answer = tuple[int, int, list[ShareLeader]]
 
@@ -22,13 +22,13 @@ def leads(share: int, index: int) -> ShareLeader:
 class FakeChief:
     """Gives some answers one after the other, and then is silent."""
 
-    def __init__(self, *answers: Answer | WindlassError) -> None:
+    def __init__(self, *answers: Answer | RopewalkError) -> None:
         self.answers = list(answers)
 
     def watch_leaders(self, _: int, *, timeout_s: float) -> Answer:
         assert timeout_s > 0
         answer = self.answers.pop(0) if self.answers else PeerLostError("silent")
-        if isinstance(answer, WindlassError):
+        if isinstance(answer, RopewalkError):
             raise answer
         return answer
 
@@ -36,7 +36,7 @@ class FakeChief:
         pass
 
 
-def watch(*answers: Answer | WindlassError) -> LeaderWatch:
+def watch(*answers: Answer | RopewalkError) -> LeaderWatch:
     return LeaderWatch(cast(ChiefClient, FakeChief(*answers)))
 
 

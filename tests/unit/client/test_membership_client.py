@@ -11,10 +11,10 @@ import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
-from windlass.client.chief import membership as module
-from windlass.client.chief.calls import ChiefClient
-from windlass.client.chief.membership import Membership
-from windlass.core.errors import (
+from ropewalk.client.chief import membership as module
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.client.chief.membership import Membership
+from ropewalk.core.errors import (
     FencedError,
     JobDoneError,
     JobStoppedError,
@@ -22,18 +22,18 @@ from windlass.core.errors import (
     PeerLostError,
     ProtocolMismatchError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.report import TaskEnd, TaskReport
-from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.core.report import TaskEnd, TaskReport
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Outcome, Phase
+from ropewalk.core.task import Incarnation, TaskId
 
 TASK = TaskId("worker", 1)
 SETTINGS = Settings(join_timeout_s=0.4, lease_s=10.0, reconnect_timeout_s=5.0)
 LOST = PeerLostError("connection refused")
 
-Answer = tuple[Phase, str] | WindlassError
+Answer = tuple[Phase, str] | RopewalkError
 
 
 class PlayedChief:
@@ -42,12 +42,12 @@ class PlayedChief:
     address = "chief:1"
 
     def __init__(self) -> None:
-        self.registrations: list[WindlassError | None] = [None]
+        self.registrations: list[RopewalkError | None] = [None]
         self.phase, self.reason = Phase.RUNNING, ""
         self.answers: queue.Queue[Answer] = queue.Queue()
         self.heartbeats: list[TaskReport] = []
         self.finished: list[tuple[Incarnation, TaskEnd]] = []
-        self.finish_answer: Phase | WindlassError = Phase.RUNNING
+        self.finish_answer: Phase | RopewalkError = Phase.RUNNING
         self.known: Phase | None = None  # of the end, as the task has said
         self.cut = 0
         self.holds = False
@@ -81,7 +81,7 @@ class PlayedChief:
             return knows, self.reason
         self.heartbeats.append(report)
         answer = self.answers.get(timeout=5)
-        if isinstance(answer, WindlassError):
+        if isinstance(answer, RopewalkError):
             raise answer
         return answer
 
@@ -89,7 +89,7 @@ class PlayedChief:
         self, who: Incarnation, end: TaskEnd, report: Any, *, timeout_s: float
     ) -> tuple[Phase, str]:
         self.finished.append((who, end))
-        if isinstance(self.finish_answer, WindlassError):
+        if isinstance(self.finish_answer, RopewalkError):
             raise self.finish_answer
         return self.finish_answer, self.reason
 
@@ -108,7 +108,7 @@ class Played:
             report=lambda: TaskReport(steps=self.steps),
             clock=self.clock,
         )
-        self.lost: list[WindlassError] = []
+        self.lost: list[RopewalkError] = []
         self.membership.on_lost = self.lost.append
 
     def say(self, *answers: Answer) -> None:
@@ -234,7 +234,7 @@ def test_a_job_that_stops_ends_the_program_at_its_next_step_with_the_reason(
 
 
 def test_a_job_that_begins_to_stop_says_so_once(played: Played) -> None:
-    stopping: list[WindlassError] = []
+    stopping: list[RopewalkError] = []
     played.membership.on_stopping = stopping.append
     played.membership.join()
     played.say(RUNNING, *[(Phase.STOPPING, "by hand")] * 3, (Phase.STOPPED, "by hand"))
@@ -322,9 +322,9 @@ def test_a_chief_that_comes_back_in_time_is_not_lost(played: Played) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RefusedError("nonsense"), WindlassError("bug")], ids=["refused", "internal"]
+    "error", [RefusedError("nonsense"), RopewalkError("bug")], ids=["refused", "internal"]
 )
-def test_an_error_of_the_chief_is_not_waited_out(played: Played, error: WindlassError) -> None:
+def test_an_error_of_the_chief_is_not_waited_out(played: Played, error: RopewalkError) -> None:
     played.membership.join()
     played.say(error)
     played.until_over()

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.client.ps.distinct_rows import DistinctRowsCache
-from windlass.client.ps.error_feedback import ErrorFeedback
-from windlass.client.ps.placed_variable import PlacedVariable
-from windlass.client.ps.plan_cache import Recent
-from windlass.client.ps.pull_plans import plan_pull
-from windlass.client.ps.push_plans import PushPayload, PushPlan, Write, plan_push
-from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
-from windlass.core.arrays.gather_buffer import GatherBuffer
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.errors import ShapeMismatchError
-from windlass.core.rules.definitions import VariableDefinition, cut
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.compression import WireFormat
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
+from ropewalk.client.ps.distinct_rows import DistinctRowsCache
+from ropewalk.client.ps.error_feedback import ErrorFeedback
+from ropewalk.client.ps.placed_variable import PlacedVariable
+from ropewalk.client.ps.plan_cache import Recent
+from ropewalk.client.ps.pull_plans import plan_pull
+from ropewalk.client.ps.push_plans import PushPayload, PushPlan, Write, plan_push
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
+from ropewalk.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.core.rules.definitions import VariableDefinition, cut
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.compression import WireFormat
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
 
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 I32, BOOL = np.dtype(np.int32), np.dtype(np.bool_)

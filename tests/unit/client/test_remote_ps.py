@@ -8,14 +8,14 @@ import pytest
 
 from helpers.ps_peers import PS, SETTINGS
 from helpers.waiting import scaled
-from windlass.client.ps import remote_ps
-from windlass.client.ps.remote_ps import RemotePs
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.arrays.gather_buffer import GatherBuffer
-from windlass.core.errors import JobStoppedError, PeerLostError, WindlassError
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import StepRequest
-from windlass.proto.v1 import session_pb2
+from ropewalk.client.ps import remote_ps
+from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.errors import JobStoppedError, PeerLostError, RopewalkError
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import StepRequest
+from ropewalk.proto.v1 import session_pb2
 
 
 def test_a_step_that_waits_for_a_connection_keeps_values_that_the_program_changes() -> None:
@@ -53,7 +53,7 @@ def test_a_step_turns_to_the_next_leader_though_the_last_one_lets_it_wait() -> N
             peer.abort(JobStoppedError("the job is done"))
             for each in (kept, silent, next_one):
                 each.close()
-        assert isinstance(step.exception(scaled(20)), WindlassError)
+        assert isinstance(step.exception(scaled(20)), RopewalkError)
     peer.close()
 
 

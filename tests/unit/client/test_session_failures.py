@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from helpers.sessions import Cluster, FaultyTransport, faulty, floats, variable
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.errors import (
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.errors import (
     JobStoppedError,
     JoinTimeoutError,
     LimitExceededError,
     PeerLostError,
     RefusedError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult
-from windlass.distribute.local_ps import LocalPs
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult
+from ropewalk.distribute.local_ps import LocalPs
 
 ADD = Operation.ASSIGN_ADD
 
@@ -44,7 +44,7 @@ def three() -> tuple[Cluster, ParameterSession, PushPayload, list[str]]:
 def test_one_ps_that_fails_does_not_put_the_others_out_of_step(failing: int, when: str) -> None:
     """Every answer that was sent for is read; later steps reach all, and each push counts once."""
     _, session, pushes, names = three()
-    error: WindlassError
+    error: RopewalkError
     if when == "send":
         error = LimitExceededError("too large", limit="max_step_bytes")
         faulty(session, failing).fail_send = error

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from helpers.sessions import Cluster, create, floats, variable
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.errors import (
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.errors import (
     DefinitionMismatchError,
     JobStoppedError,
     JoinTimeoutError,
 )
-from windlass.core.rules.definitions import ShardDefinition
-from windlass.core.settings import Settings
-from windlass.core.wire.steps import Operation
+from ropewalk.core.rules.definitions import ShardDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.wire.steps import Operation
 
 ASSIGN, ADD = Operation.ASSIGN, Operation.ASSIGN_ADD
 

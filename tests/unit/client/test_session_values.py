@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from helpers.sessions import Cluster, create, floats, variable
-from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.placement.partitioners import FixedShardsPartitioner
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.errors import (
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.errors import (
     ShapeMismatchError,
     UnknownVariableError,
 )
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.wire.steps import Operation
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.wire.steps import Operation
 
 APPLY, ASSIGN, ADD = Operation.APPLY, Operation.ASSIGN, Operation.ASSIGN_ADD
 

@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.placement.partitioners import FixedShardsPartitioner
-from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.errors import RefusedError, ShapeMismatchError
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.compression import WireFormat
-from windlass.core.wire.steps import (
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.errors import RefusedError, ShapeMismatchError
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.compression import WireFormat
+from ropewalk.core.wire.steps import (
     NO_TARGET,
     Encoding,
     Operation,
@@ -24,7 +24,7 @@ from windlass.core.wire.steps import (
     PushResult,
     StepRequest,
 )
-from windlass.distribute.local_ps import LocalPs
+from ropewalk.distribute.local_ps import LocalPs
 
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 APPLY, ADD = Operation.APPLY, Operation.ASSIGN_ADD

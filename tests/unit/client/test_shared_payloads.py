@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from windlass.client.ps.shared_payloads import SharedPayloads
-from windlass.core.wire.steps import StepRequest
-from windlass.net.shared_memory import unavailable
+from ropewalk.client.ps.shared_payloads import SharedPayloads
+from ropewalk.core.wire.steps import StepRequest
+from ropewalk.net.shared_memory import unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from windlass.client.ps.values import Values, ValueSpan
-from windlass.core.arrays.dtypes import BFLOAT16, Array
+from ropewalk.client.ps.values import Values, ValueSpan
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 PLACES: dict[str, ValueSpan] = {

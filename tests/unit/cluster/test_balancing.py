@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.replication.balancing import ShareWork, WorkMeter, best_move
-from windlass.cluster.replication.configuration import Configuration
-from windlass.cluster.replication.replica import ReplicaRole
-from windlass.cluster.replication.reports import ShareState
-from windlass.core.task import TaskId
+from ropewalk.cluster.replication.balancing import ShareWork, WorkMeter, best_move
+from ropewalk.cluster.replication.configuration import Configuration
+from ropewalk.cluster.replication.replica import ReplicaRole
+from ropewalk.cluster.replication.reports import ShareState
+from ropewalk.core.task import TaskId
 
 PS = [TaskId("ps", index) for index in range(4)]
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from windlass.cluster.job.closure_queue import (
+from ropewalk.cluster.job.closure_queue import (
     Cancel,
     ClosureQueue,
     Decision,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import text_of
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.task import TaskId
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.task import TaskId
 
 SPEC = ClusterSpec({"worker": ["a:1", "b:1", "c:1"], "ps": {3: "q:1", 1: "p:1"}})
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from windlass.cluster.job.status_object import JobSnapshot, events_between, is_due, record_of
-from windlass.core.states import State
+from ropewalk.cluster.job.status_object import JobSnapshot, events_between, is_due, record_of
+from ropewalk.core.states import State
 
 ALIVE = {"chief:0": State.ALIVE, "worker:0": State.ALIVE}
 TRAINING = JobSnapshot(100.0, "running", step=1000, goal_steps=3000, tasks=ALIVE)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from windlass.net.connection_choice import (
+from ropewalk.net.connection_choice import (
     ConnectionChoice,
     ConnectionKind,
     Findings,

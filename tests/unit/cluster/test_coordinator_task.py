@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.coordinator_task import (
+from ropewalk.cluster.resolvers.coordinator_task import (
     coordinator_of,
     served_by_coordinator,
     servers_to_coordinate,
 )
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.resolvers.simple import SimpleClusterResolver
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
-from windlass.core.task import TaskId
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.resolvers.simple import SimpleClusterResolver
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.task import TaskId
 
 SERVERS = {"ps": ["b:1"], "worker": ["c:1", "d:1"]}
 CHIEF = TaskId("chief", 0)

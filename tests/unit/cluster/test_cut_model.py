@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from helpers.cut_model import Bounds, Model, Rules, search
-from windlass.cluster.job import cut as job_cut
-from windlass.cluster.job.cut import JobCut
-from windlass.core.task import Incarnation
-from windlass.core.wire.cut_marks import CutMark
-from windlass.server.ps.cut import marks
-from windlass.server.ps.cut.marks import ShareCut
+from ropewalk.cluster.job import cut as job_cut
+from ropewalk.cluster.job.cut import JobCut
+from ropewalk.core.task import Incarnation
+from ropewalk.core.wire.cut_marks import CutMark
+from ropewalk.server.ps.cut import marks
+from ropewalk.server.ps.cut.marks import ShareCut
 
 _BOTH, _FIRST, _SECOND = frozenset({0, 1}), frozenset({0}), frozenset({1})
 

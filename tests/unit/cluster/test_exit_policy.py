@@ -2,9 +2,9 @@
 
 import pytest
 
-from windlass.cluster.supervision.exits import End, JobNeeds, Verdict, on_exit, whom_to_blame
-from windlass.core.exit_codes import ExitCode
-from windlass.core.task import TaskId
+from ropewalk.cluster.supervision.exits import End, JobNeeds, Verdict, on_exit, whom_to_blame
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.task import TaskId
 
 CHIEF = TaskId("chief", 0)
 PS = TaskId("ps", 1)
@@ -71,7 +71,7 @@ def test_a_worker_that_leads_counts_as_the_chief() -> None:
     [
         pytest.param(-9, ["signal 9", "SIGKILL"], id="signal"),
         pytest.param(3, ["ended with 3", "port"], id="code of ours"),
-        pytest.param(77, ["ended with 77", "not Windlass's"], id="foreign code"),
+        pytest.param(77, ["ended with 77", "not Ropewalk's"], id="foreign code"),
     ],
 )
 def test_the_message_tells_the_code_and_what_it_means(code: int, words: list[str]) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from windlass.cluster.supervision.hanging import Seen, whom_to_kill
-from windlass.core.task import TaskId
+from ropewalk.cluster.supervision.hanging import Seen, whom_to_kill
+from ropewalk.core.task import TaskId
 
 CHIEF = TaskId("chief", 0)
 PS = TaskId("ps", 1)

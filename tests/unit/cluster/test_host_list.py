@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.resolvers.host_list import MAX_ITEMS, expand_counts, expand_host_list
-from windlass.core.errors import ConfigurationError
+from ropewalk.cluster.resolvers.host_list import MAX_ITEMS, expand_counts, expand_host_list
+from ropewalk.core.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The barrier of a job: rounds, repeated calls, restarted tasks."""
 
-from windlass.cluster.job.barrier import JobBarrier
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.cluster.job.barrier import JobBarrier
+from ropewalk.core.task import Incarnation, TaskId
 
 CHIEF, ONE, TWO = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 NOW = [Incarnation(task, 1) for task in (CHIEF, ONE, TWO)]

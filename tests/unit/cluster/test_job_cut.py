@@ -1,11 +1,11 @@
 """The chief's decisions about a cut."""
 
-from windlass.cluster.job import cut as decisions
-from windlass.cluster.job.cut import CutPhase, JobCut
-from windlass.cluster.job.job import Job
-from windlass.core.report import TaskEnd, TaskReport
-from windlass.core.states import Outcome
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.cluster.job import cut as decisions
+from ropewalk.cluster.job.cut import CutPhase, JobCut
+from ropewalk.cluster.job.job import Job
+from ropewalk.core.report import TaskEnd, TaskReport
+from ropewalk.core.states import Outcome
+from ropewalk.core.task import Incarnation, TaskId
 
 CHIEF, W0, W1 = (
     Incarnation(TaskId("chief", 0), 1),

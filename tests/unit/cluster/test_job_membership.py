@@ -2,12 +2,12 @@
 
 import pytest
 
-from windlass.cluster.job.job import Job
-from windlass.core.errors import FencedError, RefusedError
-from windlass.core.report import PsCounters, TaskEnd, TaskReport
-from windlass.core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.bounds import MAX_GENERATION
+from ropewalk.cluster.job.job import Job
+from ropewalk.core.errors import FencedError, RefusedError
+from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
+from ropewalk.core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.bounds import MAX_GENERATION
 
 CHIEF, EVALUATOR = TaskId("chief", 0), TaskId("evaluator", 0)
 PS = TaskId("ps", 0)
@@ -315,16 +315,16 @@ def test_a_job_that_runs_to_its_end_is_done() -> None:
 
 def test_a_job_that_was_asked_to_stop_ends_stopped_with_the_reason() -> None:
     job, lives = _job()
-    job.stop("windlass stop")
+    job.stop("ropewalk stop")
     assert job.heartbeat(lives[W0], REPORT, now=4) is Phase.STOPPING
     job.stop("again")
     job.complete()
-    assert (job.phase, job.reason) == (Phase.STOPPED, "windlass stop")
+    assert (job.phase, job.reason) == (Phase.STOPPED, "ropewalk stop")
 
 
 def test_a_job_that_is_stopping_may_still_fail() -> None:
     job, _ = _job()
-    job.stop("windlass stop")
+    job.stop("ropewalk stop")
     job.fail("a ps was lost")
     assert (job.phase, job.reason) == (Phase.FAILED, "a ps was lost")
 

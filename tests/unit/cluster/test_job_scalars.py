@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from windlass.cluster.job.job import Job
-from windlass.cluster.job.scalars import JobSample, job_scalars, sample_every_s, sample_job
-from windlass.core.report import PsCounters, TaskEnd, TaskReport
-from windlass.core.states import Outcome
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.cluster.job.job import Job
+from ropewalk.cluster.job.scalars import JobSample, job_scalars, sample_every_s, sample_job
+from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
+from ropewalk.core.states import Outcome
+from ropewalk.core.task import Incarnation, TaskId
 
 CHIEF, WORKER, PS = TaskId("chief", 0), TaskId("worker", 0), TaskId("ps", 0)
 EVALUATOR = TaskId("evaluator", 0)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.launchers import (
+from ropewalk.cluster.resolvers.launchers import (
     environment_resolver,
     launcher_resolver,
     launchers_of,
 )
-from windlass.cluster.resolvers.resolver import ClusterResolver
-from windlass.cluster.resolvers.sagemaker import SageMakerClusterResolver
-from windlass.cluster.resolvers.slurm_resolver import SlurmClusterResolver
-from windlass.cluster.resolvers.tf_config import TFConfigClusterResolver
-from windlass.cluster.resolvers.volcano import VolcanoClusterResolver
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
+from ropewalk.cluster.resolvers.resolver import ClusterResolver
+from ropewalk.cluster.resolvers.sagemaker import SageMakerClusterResolver
+from ropewalk.cluster.resolvers.slurm_resolver import SlurmClusterResolver
+from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver
+from ropewalk.cluster.resolvers.volcano import VolcanoClusterResolver
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
 
 SLURM = {
     "SLURM_PROCID": "1",
@@ -86,7 +86,7 @@ def test_two_launchers_at_once_are_an_error_that_names_both() -> None:
 
 @pytest.mark.parametrize("variables", [SLURM, SAGEMAKER], ids=["Slurm", "SageMaker"])
 def test_roles_and_the_port_come_from_variables_or_arguments(variables: dict[str, str]) -> None:
-    said = {**variables, "WINDLASS_REPLICAS": "ps=1,worker=1", "WINDLASS_PORT": "7000"}
+    said = {**variables, "ROPEWALK_REPLICAS": "ps=1,worker=1", "ROPEWALK_PORT": "7000"}
     assert spec_of(said).task_address("ps", 0).endswith(":7000")
     given = spec_of(said, replicas={"worker": 2}, port=8000)
     assert given.jobs == ["worker"]
@@ -97,10 +97,10 @@ def test_roles_and_the_port_come_from_variables_or_arguments(variables: dict[str
     ("variables", "said"),
     [
         pytest.param(
-            {**SLURM, "WINDLASS_PORT": "http"}, "WINDLASS_PORT='http' is no port", id="port"
+            {**SLURM, "ROPEWALK_PORT": "http"}, "ROPEWALK_PORT='http' is no port", id="port"
         ),
-        pytest.param({**SLURM, "WINDLASS_REPLICAS": "ps"}, "WINDLASS_REPLICAS 'ps'", id="replicas"),
-        pytest.param({**VOLCANO, "WINDLASS_REPLICAS": "ps=1"}, "named and counted", id="Volcano"),
+        pytest.param({**SLURM, "ROPEWALK_REPLICAS": "ps"}, "ROPEWALK_REPLICAS 'ps'", id="replicas"),
+        pytest.param({**VOLCANO, "ROPEWALK_REPLICAS": "ps=1"}, "named and counted", id="Volcano"),
         pytest.param(
             {**SAGEMAKER, "SM_HOSTS": "algo"}, "SM_HOSTS='algo' is not JSON", id="no JSON"
         ),

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.access.leadership import Leadership, may_follow
-from windlass.cluster.access.principal import Principal, principal_of_task
-from windlass.core.task import TaskId
+from ropewalk.cluster.access.leadership import Leadership, may_follow
+from ropewalk.cluster.access.principal import Principal, principal_of_task
+from ropewalk.core.task import TaskId
 
 CHIEF, OTHER, W0, W1 = (
     TaskId("chief", 0), TaskId("chief", 1), TaskId("worker", 0), TaskId("worker", 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.cluster.placement.partitioners import (
+from ropewalk.cluster.placement.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,
@@ -16,7 +16,7 @@ from windlass.cluster.placement.partitioners import (
     PartitionFunction,
     parts_of,
 )
-from windlass.core.rules.definitions import VariableDefinition, cut
+from ropewalk.core.rules.definitions import VariableDefinition, cut
 
 FLOAT32 = np.dtype(np.float32)
 shapes = st.lists(st.integers(1, 5000), min_size=1, max_size=3).map(tuple)

@@ -22,10 +22,10 @@ from helpers.pod_listings import (
     running,
     unschedulable,
 )
-from windlass.cluster.resolvers.pod_cluster import PodCluster, assemble, by_role
-from windlass.cluster.resolvers.pods import Pod, read_pod
-from windlass.core.errors import ConfigurationError
-from windlass.core.task import TaskId
+from ropewalk.cluster.resolvers.pod_cluster import PodCluster, assemble, by_role
+from ropewalk.cluster.resolvers.pods import Pod, read_pod
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.task import TaskId
 
 
 def read(*listed: Listed) -> list[Pod]:

@@ -3,17 +3,17 @@
 import pytest
 
 from helpers.rows import row
-from windlass.cluster.access.leadership import Leadership
-from windlass.cluster.access.principal import (
+from ropewalk.cluster.access.leadership import Leadership
+from ropewalk.cluster.access.principal import (
     ROLES,
     Principal,
     principal_of_path,
     principal_of_task,
     principal_of_uri,
 )
-from windlass.cluster.access.rights import RULES, check_access, check_claim
-from windlass.core.errors import ConfigurationError, PermissionDeniedError
-from windlass.core.task import TaskId
+from ropewalk.cluster.access.rights import RULES, check_access, check_claim
+from ropewalk.core.errors import ConfigurationError, PermissionDeniedError
+from ropewalk.core.task import TaskId
 
 PS = TaskId("ps", 0)
 WORKER = Principal("worker", "mnist", 1)
@@ -31,16 +31,16 @@ def test_a_principal_survives_its_uri(principal: Principal) -> None:
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("https://a/windlass/mnist/worker/1", "is not spiffe://"),
+        ("https://a/ropewalk/mnist/worker/1", "is not spiffe://"),
         ("spiffe://a/ns/default/sa/x", "is not spiffe://"),
-        ("spiffe://a/windlass/mnist", "is not JOB/ROLE"),
-        ("spiffe://a/windlass/mnist/worker/", "is not JOB/ROLE"),
-        ("spiffe://a/windlass/mnist/worker/-1", "is not JOB/ROLE"),
-        ("spiffe://a/windlass/mnist/worker/1/2", "is not JOB/ROLE"),
-        ("spiffe://a/windlass/mnist/worker/99999999999", "index of a task"),
-        ("spiffe://a/windlass/mnist/king", "no role is called 'king'"),
-        ("spiffe://a/windlass/mnist/driver/0", "has no index"),
-        ("spiffe://a/windlass/-x/driver", "a job cannot be called '-x'"),
+        ("spiffe://a/ropewalk/mnist", "is not JOB/ROLE"),
+        ("spiffe://a/ropewalk/mnist/worker/", "is not JOB/ROLE"),
+        ("spiffe://a/ropewalk/mnist/worker/-1", "is not JOB/ROLE"),
+        ("spiffe://a/ropewalk/mnist/worker/1/2", "is not JOB/ROLE"),
+        ("spiffe://a/ropewalk/mnist/worker/99999999999", "index of a task"),
+        ("spiffe://a/ropewalk/mnist/king", "no role is called 'king'"),
+        ("spiffe://a/ropewalk/mnist/driver/0", "has no index"),
+        ("spiffe://a/ropewalk/-x/driver", "a job cannot be called '-x'"),
     ],
 )
 def test_what_is_no_principal_is_an_error(uri: str, said: str) -> None:
@@ -61,7 +61,7 @@ def test_what_is_no_principal_is_an_error(uri: str, said: str) -> None:
     ],
 )
 def test_one_task_leads(who: Principal, has_chief: bool, allowed: bool) -> None:
-    operation = "/windlass.proto.v1.ParameterServer/EndJob"
+    operation = "/ropewalk.proto.v1.ParameterServer/EndJob"
     if allowed:
         check_access(who, operation, server=PS, leadership=Leadership(has_chief))
     else:
@@ -73,7 +73,7 @@ def test_who_may_not_lead_is_told_who_does() -> None:
     with pytest.raises(PermissionDeniedError, match="without one; chief:0 leads this one"):
         check_access(
             Principal("worker", index=0),
-            "/windlass.proto.v1.ParameterServer/EndJob",
+            "/ropewalk.proto.v1.ParameterServer/EndJob",
             server=PS,
             leadership=Leadership(leader=TaskId("chief", 0)),
         )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from helpers.replication_model import Bounds, Model, Rules, search
-from windlass.cluster.replication import configuration, replica
-from windlass.cluster.replication.configuration import Configuration, GiveUpShare, Lead
-from windlass.cluster.replication.replica import Replica, ReplicaRole
-from windlass.core.task import TaskId
+from ropewalk.cluster.replication import configuration, replica
+from ropewalk.cluster.replication.configuration import Configuration, GiveUpShare, Lead
+from ropewalk.cluster.replication.replica import Replica, ReplicaRole
+from ropewalk.core.task import TaskId
 
 _FAST = {
     "a follower": Bounds(),

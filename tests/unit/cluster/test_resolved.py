@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.resolved import ResolvedTask, resolve
-from windlass.cluster.resolvers.simple import SimpleClusterResolver
-from windlass.cluster.resolvers.tf_config import TFConfigClusterResolver
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError, TFConfigError
-from windlass.core.task import TaskId
+from ropewalk.cluster.resolvers.resolved import ResolvedTask, resolve
+from ropewalk.cluster.resolvers.simple import SimpleClusterResolver
+from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError, TFConfigError
+from ropewalk.core.task import TaskId
 
 CHIEF, EVALUATOR = TaskId("chief", 0), TaskId("evaluator", 0)
 WORKERS = [TaskId("worker", index) for index in range(3)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.cluster.roles import (
+from ropewalk.cluster.roles import (
     canonical_spec,
     canonical_type,
     chief_of,
@@ -10,9 +10,9 @@ from windlass.cluster.roles import (
     training_spec,
     workers_of,
 )
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
-from windlass.core.task import TaskId
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.task import TaskId
 
 FULL = ClusterSpec(
     {"ps": ["p0:1", "p1:1"], "worker": ["w0:1"], "chief": ["c:1"], "evaluator": ["e:1"]}

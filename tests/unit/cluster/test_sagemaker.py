@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.sagemaker import SageMakerClusterResolver
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
+from ropewalk.cluster.resolvers.sagemaker import SageMakerClusterResolver
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
 
 CONTAINER = {
     "SM_CHANNELS": '["testing","training"]',

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from windlass.cluster.replication import configuration
-from windlass.cluster.replication.configuration import (
+from ropewalk.cluster.replication import configuration
+from ropewalk.cluster.replication.configuration import (
     Configuration,
     CopyTo,
     GiveUpShare,
@@ -15,12 +15,12 @@ from windlass.cluster.replication.configuration import (
     Reconfiguration,
     first_leaders,
 )
-from windlass.cluster.replication.moves import MovePhase
-from windlass.cluster.replication.replica import ReplicaRole
-from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
-from windlass.cluster.replication.shares import Shares, lead_orders, other_orders
-from windlass.core.errors import NotFoundError, RefusedError
-from windlass.core.task import TaskId
+from ropewalk.cluster.replication.moves import MovePhase
+from ropewalk.cluster.replication.replica import ReplicaRole
+from ropewalk.cluster.replication.reports import FollowerState, PsReport, ShareState
+from ropewalk.cluster.replication.shares import Shares, lead_orders, other_orders
+from ropewalk.core.errors import NotFoundError, RefusedError
+from ropewalk.core.task import TaskId
 
 PS = [TaskId("ps", index) for index in range(4)]
 

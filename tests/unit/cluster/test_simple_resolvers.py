@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.resolvers.resolver import ClusterResolver, format_master_url
-from windlass.cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
-from windlass.cluster.spec import ClusterSpec
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.resolvers.resolver import ClusterResolver, format_master_url
+from ropewalk.cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
+from ropewalk.cluster.spec import ClusterSpec
 
 
 def _of(cluster: dict[str, Any], **options: Any) -> SimpleClusterResolver:
@@ -75,7 +75,7 @@ def test_an_empty_master_stays_empty_whatever_the_layer() -> None:
 
 
 def test_accelerators_are_counted_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.cluster.resolvers.resolver.count_gpus", lambda: 3)
+    monkeypatch.setattr("ropewalk.cluster.resolvers.resolver.count_gpus", lambda: 3)
     assert _of({}).num_accelerators() == {"GPU": 3}
     assert _of({}, num_accelerators={}).num_accelerators() == {}
 
@@ -215,7 +215,7 @@ def test_a_union_is_dynamic_if_any_of_its_resolvers_is(kinds: tuple[bool, bool])
 def test_accelerators_are_those_of_the_task_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("windlass.cluster.resolvers.resolver.count_gpus", lambda: 3)
+    monkeypatch.setattr("ropewalk.cluster.resolvers.resolver.count_gpus", lambda: 3)
     mine = _of({"worker": ["a:1", "b:1"]}, task_type="worker", task_id=0)
     for resolver in (mine, UnionClusterResolver(mine)):
         assert resolver.num_accelerators("worker", 0) == {"GPU": 3}

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.resolvers.slurm import RankPlace, places_of_ranks
-from windlass.cluster.resolvers.slurm_resolver import SlurmClusterResolver
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
+from ropewalk.cluster.resolvers.slurm import RankPlace, places_of_ranks
+from ropewalk.cluster.resolvers.slurm_resolver import SlurmClusterResolver
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
 
 # srun --nodes=3 --ntasks=5 --ntasks-per-node=2, in the step's third task
 STEP = {
@@ -171,7 +171,7 @@ def test_the_process_sees_its_own_gpus_once_the_cluster_is_known(
 ) -> None:
     for name, value in {**STEP, "CUDA_VISIBLE_DEVICES": "4,5,6,7"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WINDLASS_GPUS_OF_NODE", "")
+    monkeypatch.setenv("ROPEWALK_GPUS_OF_NODE", "")
     resolver = SlurmClusterResolver()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
     resolver.cluster_spec()

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from windlass.cluster.standalone.job import JobState, StandaloneJob
-from windlass.cluster.standalone.nodes import TAKEOVER_S
-from windlass.cluster.standalone.orders import Orders, Start, Stop
-from windlass.cluster.standalone.submission import Submission
-from windlass.cluster.standalone.table import NODE_LEASE_S, ClusterLimits, JobTable
-from windlass.cluster.supervision.decisions import LOST
-from windlass.core.errors import LimitExceededError, RefusedError
-from windlass.core.exit_codes import ExitCode
-from windlass.core.task import TaskId
+from ropewalk.cluster.standalone.job import JobState, StandaloneJob
+from ropewalk.cluster.standalone.nodes import TAKEOVER_S
+from ropewalk.cluster.standalone.orders import Orders, Start, Stop
+from ropewalk.cluster.standalone.submission import Submission
+from ropewalk.cluster.standalone.table import NODE_LEASE_S, ClusterLimits, JobTable
+from ropewalk.cluster.supervision.decisions import LOST
+from ropewalk.core.errors import LimitExceededError, RefusedError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.task import TaskId
 
 CHIEF, PS, W0, W1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1)
 NODES = (CHIEF, PS, W0, W1)

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from windlass.cluster.standalone.job import standalone_policy
-from windlass.cluster.supervision.decisions import LOST, Supervision, TaskRun
-from windlass.cluster.supervision.events import (
+from ropewalk.cluster.standalone.job import standalone_policy
+from ropewalk.cluster.supervision.decisions import LOST, Supervision, TaskRun
+from ropewalk.cluster.supervision.events import (
     Ended,
     Fails,
     Leaves,
@@ -17,15 +17,15 @@ from windlass.cluster.supervision.events import (
     StopRequested,
     Tick,
 )
-from windlass.cluster.supervision.exits import End
-from windlass.cluster.supervision.policy import Policy
-from windlass.core.errors import ConfigurationError
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.launch.container import container_policy
-from windlass.launch.local.cluster import LocalRoles
-from windlass.launch.local.policy import local_policy
+from ropewalk.cluster.supervision.exits import End
+from ropewalk.cluster.supervision.policy import Policy
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.launch.container import container_policy
+from ropewalk.launch.local.cluster import LocalRoles
+from ropewalk.launch.local.policy import local_policy
 
 CHIEF, PS, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
 W0, W1, EVALUATOR = TaskId("worker", 0), TaskId("worker", 1), TaskId("evaluator", 0)

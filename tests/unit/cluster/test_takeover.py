@@ -2,10 +2,10 @@
 
 import pytest
 
-from windlass.cluster.job.job import Job
-from windlass.core.errors import OtherJobError, PeerLostError
-from windlass.core.report import TaskReport
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.cluster.job.job import Job
+from ropewalk.core.errors import OtherJobError, PeerLostError
+from ropewalk.core.report import TaskReport
+from ropewalk.core.task import Incarnation, TaskId
 
 CHIEF, W0 = TaskId("chief", 0), TaskId("worker", 0)
 LEASE_S = 10.0

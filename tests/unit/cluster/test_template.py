@@ -2,9 +2,9 @@
 
 import pytest
 
-from windlass.cluster.resolvers.template import TemplateClusterResolver, find_index, parse_replicas
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
+from ropewalk.cluster.resolvers.template import TemplateClusterResolver, find_index, parse_replicas
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
 
 
 def test_replicas_read_as_role_and_count() -> None:

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.launchers import environment_resolver, launcher_resolver
-from windlass.cluster.resolvers.resolved import ResolvedTask, resolve
-from windlass.cluster.resolvers.template_variables import VariablesClusterResolver
-from windlass.core.errors import ConfigurationError
-from windlass.launch.options.settings import TaskFlags, resolve_task
+from ropewalk.cluster.resolvers.launchers import environment_resolver, launcher_resolver
+from ropewalk.cluster.resolvers.resolved import ResolvedTask, resolve
+from ropewalk.cluster.resolvers.template_variables import VariablesClusterResolver
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.launch.options.settings import TaskFlags, resolve_task
 
 POD = {
-    "WINDLASS_ROLE": "worker",
-    "WINDLASS_REPLICAS": "chief=1,ps=2,worker=2",
-    "WINDLASS_HOST_TEMPLATE": "mnist-{role}-{index}.mnist-tasks.train.svc:2222",
+    "ROPEWALK_ROLE": "worker",
+    "ROPEWALK_REPLICAS": "chief=1,ps=2,worker=2",
+    "ROPEWALK_HOST_TEMPLATE": "mnist-{role}-{index}.mnist-tasks.train.svc:2222",
     "JOB_COMPLETION_INDEX": "1",
 }
 
@@ -25,7 +25,7 @@ def task_of(hostname: str = "pod", **variables: str) -> ResolvedTask:
 
 def test_every_pod_computes_the_same_cluster_and_its_own_place() -> None:
     worker = task_of()
-    ps = task_of("mnist-ps-1", WINDLASS_ROLE="ps", JOB_COMPLETION_INDEX="")
+    ps = task_of("mnist-ps-1", ROPEWALK_ROLE="ps", JOB_COMPLETION_INDEX="")
     assert worker.spec == ps.spec
     assert worker.spec.as_dict() == {
         "chief": ["mnist-chief-0.mnist-tasks.train.svc:2222"],
@@ -39,9 +39,9 @@ def test_every_pod_computes_the_same_cluster_and_its_own_place() -> None:
 
 
 def test_an_evaluator_need_not_be_counted_and_a_single_task_needs_no_index() -> None:
-    evaluator = task_of(WINDLASS_ROLE="evaluator", JOB_COMPLETION_INDEX="0")
+    evaluator = task_of(ROPEWALK_ROLE="evaluator", JOB_COMPLETION_INDEX="0")
     assert str(evaluator.task) == "/job:evaluator/task:0"
-    assert str(task_of(WINDLASS_ROLE="master", JOB_COMPLETION_INDEX="").task) == (
+    assert str(task_of(ROPEWALK_ROLE="master", JOB_COMPLETION_INDEX="").task) == (
         "/job:chief/task:0"
     )
 
@@ -55,8 +55,8 @@ def test_a_worker_beyond_those_counted_is_one_more_and_knows_the_others() -> Non
 
 
 def test_a_ps_beyond_those_counted_comes_too_if_shares_move() -> None:
-    pod = {"WINDLASS_ROLE": "ps", "JOB_COMPLETION_INDEX": ""}
-    ps = task_of("mnist-ps-3", **pod, WINDLASS_PS_SHARES="8")
+    pod = {"ROPEWALK_ROLE": "ps", "JOB_COMPLETION_INDEX": ""}
+    ps = task_of("mnist-ps-3", **pod, ROPEWALK_PS_SHARES="8")
     assert ps.address == "mnist-ps-3.mnist-tasks.train.svc:2222"
     assert ps.chief_address == "mnist-chief-0.mnist-tasks.train.svc:2222"
     assert ps.spec.task_indices("ps") == [0, 1, 3]
@@ -64,20 +64,20 @@ def test_a_ps_beyond_those_counted_comes_too_if_shares_move() -> None:
 
 def test_nobody_joins_a_ring_or_the_ps_uncounted() -> None:
     with pytest.raises(ConfigurationError, match=r"task\.index 7 is out of range"):
-        task_of(WINDLASS_REPLICAS="worker=2", JOB_COMPLETION_INDEX="7")
+        task_of(ROPEWALK_REPLICAS="worker=2", JOB_COMPLETION_INDEX="7")
     with pytest.raises(ConfigurationError, match=r"task\.index 2 is out of range"):
-        task_of(WINDLASS_ROLE="ps", JOB_COMPLETION_INDEX="2")
+        task_of(ROPEWALK_ROLE="ps", JOB_COMPLETION_INDEX="2")
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        pytest.param({"WINDLASS_ROLE": ""}, "WINDLASS_ROLE='' is no role", id="no role"),
-        pytest.param({"WINDLASS_ROLE": "job"}, "WINDLASS_ROLE='job' is no role", id="not a role"),
-        pytest.param({"WINDLASS_REPLICAS": ""}, "WINDLASS_REPLICAS is not", id="no counts"),
-        pytest.param({"WINDLASS_REPLICAS": "ps"}, "WINDLASS_REPLICAS 'ps'", id="not counts"),
+        pytest.param({"ROPEWALK_ROLE": ""}, "ROPEWALK_ROLE='' is no role", id="no role"),
+        pytest.param({"ROPEWALK_ROLE": "job"}, "ROPEWALK_ROLE='job' is no role", id="not a role"),
+        pytest.param({"ROPEWALK_REPLICAS": ""}, "ROPEWALK_REPLICAS is not", id="no counts"),
+        pytest.param({"ROPEWALK_REPLICAS": "ps"}, "ROPEWALK_REPLICAS 'ps'", id="not counts"),
         pytest.param({"JOB_COMPLETION_INDEX": ""}, "which worker is this", id="no index"),
-        pytest.param({"WINDLASS_HOST_TEMPLATE": "{pod}:1"}, "unknown field {pod}", id="pattern"),
+        pytest.param({"ROPEWALK_HOST_TEMPLATE": "{pod}:1"}, "unknown field {pod}", id="pattern"),
     ],
 )
 def test_what_is_missing_or_does_not_read_is_named(changed: dict[str, str], said: str) -> None:
@@ -100,5 +100,5 @@ def test_programs_and_the_command_read_them_alike(monkeypatch: pytest.MonkeyPatc
     assert program.task == command.task
     assert program.spec == command.spec
     given: dict[str, Any] = {"role": "ps"}
-    with pytest.raises(ConfigurationError, match="the role is ps, but WINDLASS_HOST_TEMPLATE says"):
+    with pytest.raises(ConfigurationError, match="the role is ps, but ROPEWALK_HOST_TEMPLATE says"):
         resolve_task(TaskFlags(**given))

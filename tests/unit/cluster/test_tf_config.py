@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.resolvers.simple import UnionClusterResolver
-from windlass.cluster.resolvers.tf_config import TFConfigClusterResolver, read_tf_config, task_of
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import TFConfigError
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.resolvers.simple import UnionClusterResolver
+from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver, read_tf_config, task_of
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import TFConfigError
 
 CLUSTER = {"worker": ["w0:1", "w1:1"], "ps": ["p0:1"]}
 
@@ -134,7 +134,7 @@ def test_the_environment_of_a_resolver_is_only_its_constructors(set_config: SetC
 
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_accelerators_are_this_machines(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.cluster.resolvers.resolver.count_gpus", lambda: gpus)
+    monkeypatch.setattr("ropewalk.cluster.resolvers.resolver.count_gpus", lambda: gpus)
     assert TFConfigClusterResolver().num_accelerators() == ({"GPU": 2} if gpus else {})
 
 
@@ -257,6 +257,6 @@ def test_one_resolution_reads_the_environment_once(
         reads.append(read_tf_config())
         return reads[-1]
 
-    monkeypatch.setattr("windlass.cluster.resolvers.tf_config.read_tf_config", counted)
+    monkeypatch.setattr("ropewalk.cluster.resolvers.tf_config.read_tf_config", counted)
     call(TFConfigClusterResolver())
     assert len(reads) == 1

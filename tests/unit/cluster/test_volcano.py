@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.volcano import VolcanoClusterResolver
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
+from ropewalk.cluster.resolvers.volcano import VolcanoClusterResolver
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
 
 JOB = "tensorflow-dist-mnist"
 POD = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from windlass.cluster.job.worker_replicas import WorkerReplicas
-from windlass.core.task import TaskId
+from ropewalk.cluster.job.worker_replicas import WorkerReplicas
+from ropewalk.core.task import TaskId
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 

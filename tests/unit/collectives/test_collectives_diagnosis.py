@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.collectives.diagnosis import (
+from ropewalk.collectives.diagnosis import (
     Answer,
     RingWorkers,
     StalledCall,
@@ -10,15 +10,15 @@ from windlass.collectives.diagnosis import (
     first_failure,
     join_timeout_error,
 )
-from windlass.collectives.ring_frames import RingProgress
-from windlass.core.errors import (
+from ropewalk.collectives.ring_frames import RingProgress
+from ropewalk.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     JoinTimeoutError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.task import TaskId
+from ropewalk.core.task import TaskId
 
 MEMBERS = [TaskId("worker", i) for i in range(4)]
 WORKERS = RingWorkers(MEMBERS[0], MEMBERS, [f"w{i}:1" for i in range(4)])
@@ -34,7 +34,7 @@ def verdict(
     timeout_s: float | None = None,
     join_deadline: float | None = None,
     suspect: int = 1,
-) -> WindlassError | None:
+) -> RopewalkError | None:
     call = StalledCall(
         7, "all_reduce of 3 float32", suspect, 90.0, timeout_s, join_deadline, join_timeout_s=30.0
     )

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from windlass.core.arrays.buffers import host_memory
-from windlass.core.process import accelerators
-from windlass.core.process.accelerators import count_gpus, pin_memory_with
+from ropewalk.core.arrays.buffers import host_memory
+from ropewalk.core.process import accelerators
+from ropewalk.core.process.accelerators import count_gpus, pin_memory_with
 
 
 class NoDriverError(Exception):

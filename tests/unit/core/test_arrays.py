@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from helpers.strategies import text_of
-from windlass.core.arrays.dtypes import (
+from ropewalk.core.arrays.dtypes import (
     BFLOAT16,
     DTYPES,
     FLOATS,
@@ -24,7 +24,7 @@ from windlass.core.arrays.dtypes import (
     same_values,
     size_of,
 )
-from windlass.core.arrays.finite import all_finite
+from ropewalk.core.arrays.finite import all_finite
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

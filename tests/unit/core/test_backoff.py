@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.core.backoff import Backoff, attempts
-from windlass.core.errors import PeerLostError, RefusedError
+from ropewalk.core.backoff import Backoff, attempts
+from ropewalk.core.errors import PeerLostError, RefusedError
 
 
 class ManualEvent(threading.Event):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.client.ps.values import Values
-from windlass.core.arrays.buffers import BufferPool, BufferPools
-from windlass.core.arrays.dtypes import Array
+from ropewalk.client.ps.values import Values
+from ropewalk.core.arrays.buffers import BufferPool, BufferPools
+from ropewalk.core.arrays.dtypes import Array
 
 F32 = np.dtype(np.float32)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from windlass.core.checkpoint import Manifest, latest_checkpoint
-from windlass.core.checkpoint.commit import commit_over, commit_step
-from windlass.core.checkpoint.directory import MANIFEST
-from windlass.core.checkpoint.folder import Folder
-from windlass.core.checkpoint.local_folder import LocalFolder
-from windlass.core.errors import PeerLostError, StorageError, WindlassError
+from ropewalk.core.checkpoint import Manifest, latest_checkpoint
+from ropewalk.core.checkpoint.commit import commit_over, commit_step
+from ropewalk.core.checkpoint.directory import MANIFEST
+from ropewalk.core.checkpoint.folder import Folder
+from ropewalk.core.checkpoint.local_folder import LocalFolder
+from ropewalk.core.errors import PeerLostError, RopewalkError, StorageError
 
 
 def manifest(step: int) -> Manifest:
@@ -20,7 +20,7 @@ def manifest(step: int) -> Manifest:
         global_step=step,
         final=False,
         saved_at="2026-01-01T00:00:00+00:00",
-        windlass="1",
+        ropewalk="1",
         variables={},
         tensors=(),
         files={},
@@ -136,7 +136,7 @@ def test_the_older_checkpoint_outlives_a_failed_attempt(
     commit_over(first, lambda _: write_file(first, "first", 1), is_ours)
     before = first.read(MANIFEST)
     folder, write = how(tmp_path)
-    with pytest.raises((OSError, WindlassError)):
+    with pytest.raises((OSError, RopewalkError)):
         commit_over(folder, write, is_ours)
     assert names(tmp_path) == ["first", MANIFEST]
     assert first.read(MANIFEST) == before

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from windlass.core.checkpoint import Manifest, manifest_bytes
-from windlass.core.checkpoint.cut_check import contradictions, pushes_of
-from windlass.core.checkpoint.manifest import BlockRecord, CutRecord
-from windlass.core.errors import CheckpointError
-from windlass.launch.commands.checkpoint import verify_command
+from ropewalk.core.checkpoint import Manifest, manifest_bytes
+from ropewalk.core.checkpoint.cut_check import contradictions, pushes_of
+from ropewalk.core.checkpoint.manifest import BlockRecord, CutRecord
+from ropewalk.core.errors import CheckpointError
+from ropewalk.launch.commands.checkpoint import verify_command
 
 CHIEF, W0 = "/job:chief/task:0", "/job:worker/task:0"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from windlass.core.checkpoint import (
+from ropewalk.core.checkpoint import (
     CheckpointInfo,
     checkpoint_path,
     latest_checkpoint,
@@ -15,8 +15,8 @@ from windlass.core.checkpoint import (
     prune,
     remove_incomplete,
 )
-from windlass.core.checkpoint.file_systems import open_folder
-from windlass.core.errors import RefusedError
+from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.errors import RefusedError
 
 
 @pytest.fixture(params=["local", "memory"])

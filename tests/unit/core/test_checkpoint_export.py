@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from windlass.core.arrays.dtypes import BFLOAT16, Array
-from windlass.core.checkpoint import export_checkpoint
-from windlass.core.checkpoint.manifest import Manifest, TensorRecord, VariableRecord, manifest_bytes
-from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
-from windlass.core.errors import CheckpointError
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array
+from ropewalk.core.checkpoint import export_checkpoint
+from ropewalk.core.checkpoint.manifest import Manifest, TensorRecord, VariableRecord, manifest_bytes
+from ropewalk.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
+from ropewalk.core.errors import CheckpointError
 
 VALUES: dict[str, Array] = {
     "w": np.arange(6, dtype=np.float32).reshape(3, 2),

@@ -14,21 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
-from windlass.core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
-from windlass.core.checkpoint.digests import digest, has_digest
-from windlass.core.checkpoint.manifest import (
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
+from ropewalk.core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
+from ropewalk.core.checkpoint.digests import digest, has_digest
+from ropewalk.core.checkpoint.manifest import (
     BlockRecord,
     FileRecord,
     manifest_bytes,
     parse_manifest,
 )
-from windlass.core.checkpoint.tensor_file import (
+from ropewalk.core.checkpoint.tensor_file import (
     TensorSpec,
     read_array,
     read_header,
 )
-from windlass.core.errors import CheckpointError
+from ropewalk.core.errors import CheckpointError
 
 SAFETENSORS_NAMES = {
     "float32": "F32",
@@ -186,7 +186,7 @@ MANIFEST = Manifest(
     global_step=7,
     final=True,
     saved_at="2024-05-01T10:00:00Z",
-    windlass="0.1.0",
+    ropewalk="0.1.0",
     variables={"w": VariableRecord(shape=(4, 2), dtype="float32", updates=7, rule={"name": "SGD"})},
     tensors=(
         TensorRecord(
@@ -261,7 +261,7 @@ def _changed(**changes: Any) -> bytes:
 )
 def test_what_is_no_manifest_is_refused_by_path_and_place(text: bytes, where: str) -> None:
     with pytest.raises(
-        CheckpointError, match=rf"^m\.json is no manifest of a Windlass checkpoint: {where}: "
+        CheckpointError, match=rf"^m\.json is no manifest of a Ropewalk checkpoint: {where}: "
     ) as caught:
         parse_manifest(text, path="m.json")
     assert caught.value.fields == {"path": "m.json"}

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from helpers.saving import checkpointer
-from windlass.core.checkpoint import CheckpointReader
-from windlass.core.checkpoint.digests import digest
-from windlass.core.errors import CheckpointError
+from ropewalk.core.checkpoint import CheckpointReader
+from ropewalk.core.checkpoint.digests import digest
+from ropewalk.core.errors import CheckpointError
 
 Json = Any
 _MISSING, _TWICE = object(), object()

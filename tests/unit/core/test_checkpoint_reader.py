@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.arrays.dtypes import BFLOAT16, Array
-from windlass.core.checkpoint import (
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array
+from ropewalk.core.checkpoint import (
     CheckpointReader,
     Manifest,
     TensorFileWriter,
@@ -19,10 +19,10 @@ from windlass.core.checkpoint import (
     VariableRecord,
     checkpoint_path,
 )
-from windlass.core.checkpoint.manifest import manifest_bytes
-from windlass.core.checkpoint.tensor_file import TensorSpec
-from windlass.core.errors import CheckpointError
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.checkpoint.manifest import manifest_bytes
+from ropewalk.core.checkpoint.tensor_file import TensorSpec
+from ropewalk.core.errors import CheckpointError
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 
 
 def _save(path: str, arrays: dict[tuple[str, str], Array], parts: int) -> None:

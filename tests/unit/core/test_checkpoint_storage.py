@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.checkpoint.storage import check_writable, storage_error
-from windlass.core.errors import ConfigurationError, PeerLostError, StorageError
+from ropewalk.core.checkpoint.storage import check_writable, storage_error
+from ropewalk.core.errors import ConfigurationError, PeerLostError, StorageError
 
 
 def test_a_directory_that_can_be_written_is_made_and_left_empty(tmp_path: Path) -> None:

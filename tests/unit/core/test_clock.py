@@ -3,7 +3,7 @@
 import threading
 
 from helpers.clock import ManualClock
-from windlass.core.clock import Clock, SystemClock
+from ropewalk.core.clock import Clock, SystemClock
 
 
 def test_a_manual_clock_stands_still_until_told() -> None:

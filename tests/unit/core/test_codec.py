@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from helpers.rules import SGD, Adam, Ftrl, RMSprop
 from helpers.strategies import text_of
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType, as_bytes
-from windlass.core.errors import RefusedError
-from windlass.core.report import PsCounters, TaskReport
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
-from windlass.core.states import Outcome, Phase, State
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.versions import Versions
-from windlass.core.wire import codec
-from windlass.proto.v1 import common_pb2, ps_pb2
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType, as_bytes
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.report import PsCounters, TaskReport
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
+from ropewalk.core.states import Outcome, Phase, State
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.versions import Versions
+from ropewalk.core.wire import codec
+from ropewalk.proto.v1 import common_pb2, ps_pb2
 
 RULES = [
     None,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from helpers.fuzzing import Nonsense
 from helpers.strategies import text_of
-from windlass.core.errors import WindlassError
-from windlass.core.wire import bounds, codec, followed_rows
-from windlass.proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.wire import bounds, codec, followed_rows
+from ropewalk.proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 
 READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "incarnation": (common_pb2.Incarnation, codec.incarnation_from_wire),
@@ -41,7 +41,7 @@ def test_a_message_is_read_or_refused(name: str, seed: int, changes: int) -> Non
             message = kind.FromString(nonsense.changed(message.SerializeToString()))
         except DecodeError:
             return
-    with contextlib.suppress(WindlassError):
+    with contextlib.suppress(RopewalkError):
         read(message)
 
 
@@ -54,7 +54,7 @@ def test_a_shortened_text_fits_and_begins_as_it_did(text: str, most: int) -> Non
 
 @pytest.mark.parametrize("value", [-1, 11, float("nan"), float("inf"), 2**64])
 def test_a_number_out_of_range_is_refused_with_task_number_and_limit(value: float) -> None:
-    with pytest.raises(WindlassError) as caught:
+    with pytest.raises(RopewalkError) as caught:
         bounds.check_number(value, 10, "the answer", "/job:worker/task:3")
     for word in ("/job:worker/task:3", "the answer", str(value), "10"):
         assert word in caught.value.message

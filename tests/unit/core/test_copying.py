@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.arrays.copying import copy_into, joined, split
-from windlass.core.arrays.dtypes import BFLOAT16, DType
+from ropewalk.core.arrays.copying import copy_into, joined, split
+from ropewalk.core.arrays.dtypes import BFLOAT16, DType
 
 
 @given(st.integers(0, 5_000_000), st.sampled_from([1, 4, 8]))

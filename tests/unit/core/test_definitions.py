@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.arrays.dtypes import BFLOAT16
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.arrays.dtypes import BFLOAT16
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 
 FLOAT32 = np.dtype(np.float32)
 

@@ -6,15 +6,15 @@ from typing import Any
 import grpc
 import pytest
 
-from windlass.core import errors
-from windlass.core.wire.error_table import (
+from ropewalk.core import errors
+from ropewalk.core.wire.error_table import (
     STATUS_OF,
     from_detail,
     from_rpc_error,
     status_of,
     to_detail,
 )
-from windlass.proto.v1 import errors_pb2
+from ropewalk.proto.v1 import errors_pb2
 
 CLASSES = sorted(STATUS_OF, key=lambda cls: cls.__name__)
 
@@ -43,7 +43,7 @@ class FakeRpcError(grpc.RpcError):
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def _over_the_wire(error: Exception) -> tuple[int, errors.WindlassError]:
+def _over_the_wire(error: Exception) -> tuple[int, errors.RopewalkError]:
     code, message, details = status_of(error)
     metadata = [("grpc-status-details-bin", details)]
     failure = FakeRpcError(_CODES[code], message, metadata)
@@ -61,15 +61,15 @@ def test_details_that_are_not_a_status_are_passed_over() -> None:
 
 
 def test_every_error_class_has_one_row_and_there_is_no_other_row() -> None:
-    def below(cls: type[errors.WindlassError]) -> set[type[errors.WindlassError]]:
+    def below(cls: type[errors.RopewalkError]) -> set[type[errors.RopewalkError]]:
         children = [child for child in cls.__subclasses__() if child.__module__ == errors.__name__]
         return {cls}.union(*(below(child) for child in children))
 
-    assert set(STATUS_OF) == below(errors.WindlassError)
+    assert set(STATUS_OF) == below(errors.RopewalkError)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_a_detail_keeps_class_message_and_fields(cls: type[errors.WindlassError]) -> None:
+def test_a_detail_keeps_class_message_and_fields(cls: type[errors.RopewalkError]) -> None:
     back = from_detail(to_detail(cls("row 7 of 5: größer", row=7, rows=5)))
     assert type(back) is cls
     assert back.message == "row 7 of 5: größer"
@@ -78,7 +78,7 @@ def test_a_detail_keeps_class_message_and_fields(cls: type[errors.WindlassError]
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_an_aborted_call_raises_the_same_error_at_the_caller(
-    cls: type[errors.WindlassError],
+    cls: type[errors.RopewalkError],
 ) -> None:
     code, back = _over_the_wire(cls("no room for 'w'", limit=3))
     assert code == STATUS_OF[cls]
@@ -89,7 +89,7 @@ def test_an_aborted_call_raises_the_same_error_at_the_caller(
 def test_an_error_that_is_not_ours_keeps_its_class_name_in_the_text() -> None:
     code, back = _over_the_wire(ZeroDivisionError("division by zero"))
     assert code == grpc.StatusCode.INTERNAL.value[0]
-    assert type(back) is errors.WindlassError
+    assert type(back) is errors.RopewalkError
     assert back.message == "ZeroDivisionError: division by zero"
 
 
@@ -105,7 +105,7 @@ def test_a_subclass_from_elsewhere_travels_as_an_internal_error() -> None:
 def test_a_kind_of_a_newer_version_becomes_the_base_class() -> None:
     detail = errors_pb2.ErrorDetail(kind="BrandNewError", message="hm", fields={"a": "b"})
     back = from_detail(detail)
-    assert type(back) is errors.WindlassError
+    assert type(back) is errors.RopewalkError
     assert (back.message, back.fields) == ("hm", {"a": "b"})
 
 
@@ -124,12 +124,12 @@ def test_a_field_of_any_name_does_not_break_the_error_that_carries_it(name: str)
         (grpc.StatusCode.ABORTED, errors.PeerLostError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.LimitExceededError),
         (grpc.StatusCode.UNIMPLEMENTED, errors.ProtocolMismatchError),
-        (grpc.StatusCode.UNKNOWN, errors.WindlassError),
+        (grpc.StatusCode.UNKNOWN, errors.RopewalkError),
     ],
     ids=lambda value: value.name if isinstance(value, grpc.StatusCode) else value.__name__,
 )
 def test_a_failure_without_our_detail_is_read_from_its_status(
-    code: grpc.StatusCode, cls: type[errors.WindlassError]
+    code: grpc.StatusCode, cls: type[errors.RopewalkError]
 ) -> None:
     error = from_rpc_error(
         FakeRpcError(code, "connection refused"), peer="/job:ps/task:1 (h:2222)", doing="push"

@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from windlass.core import errors
-from windlass.core.exit_codes import ExitCode, is_retryable
+from ropewalk.core import errors
+from ropewalk.core.exit_codes import ExitCode, is_retryable
 
 
-def _all_classes(base: type[errors.WindlassError]) -> list[type[errors.WindlassError]]:
+def _all_classes(base: type[errors.RopewalkError]) -> list[type[errors.RopewalkError]]:
     below = [cls for child in base.__subclasses__() for cls in _all_classes(child)]
     return [base, *below]
 
 
-CLASSES = [cls for cls in _all_classes(errors.WindlassError) if cls.__module__ == errors.__name__]
+CLASSES = [cls for cls in _all_classes(errors.RopewalkError) if cls.__module__ == errors.__name__]
 
 
 def _drawn_parents() -> dict[str, str | None]:
@@ -34,7 +34,7 @@ def _drawn_parents() -> dict[str, str | None]:
 def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
     real = {
         cls.__name__: next(
-            (base.__name__ for base in cls.__bases__ if issubclass(base, errors.WindlassError)),
+            (base.__name__ for base in cls.__bases__ if issubclass(base, errors.RopewalkError)),
             None,
         )
         for cls in CLASSES
@@ -44,7 +44,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_an_error_reads_as_its_message_and_keeps_its_facts_as_strings(
-    cls: type[errors.WindlassError],
+    cls: type[errors.RopewalkError],
 ) -> None:
     error = cls("ps 1 has 3 of 4 rows", ps=1, rows=(3, 4))
     assert str(error) == error.message == "ps 1 has 3 of 4 rows"
@@ -95,16 +95,16 @@ def test_what_users_catch_by_its_builtin_class_is_one(
     ids=lambda value: value.name if isinstance(value, ExitCode) else value.__name__,
 )
 def test_an_error_ends_a_process_with_the_code_of_its_branch(
-    cls: type[errors.WindlassError], code: ExitCode
+    cls: type[errors.RopewalkError], code: ExitCode
 ) -> None:
     assert cls.exit_code is code
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if issubclass(cls, errors.RetryableError)])
-def test_what_a_restart_may_cure_exits_above_127(cls: type[errors.WindlassError]) -> None:
+def test_what_a_restart_may_cure_exits_above_127(cls: type[errors.RopewalkError]) -> None:
     assert is_retryable(cls.exit_code)
 
 
 def test_a_message_of_a_stranger_cannot_move_the_cursor_or_name_the_window() -> None:
-    error = errors.WindlassError("\x1b]0;title\x07\x9b2J two\r\n\tlines")
+    error = errors.RopewalkError("\x1b]0;title\x07\x9b2J two\r\n\tlines")
     assert error.message == str(error) == " two\ufffd\n\tlines"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ropewalk.core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 
 
 def test_the_numbers_are_frozen() -> None:
@@ -51,7 +51,7 @@ def test_128_and_above_and_signals_are_worth_a_restart(code: int, retryable: boo
     [
         pytest.param(-15, "killed by SIGTERM", id="known signal"),
         pytest.param(-250, "killed by signal 250", id="unknown signal"),
-        pytest.param(77, "exited by itself with a code that is not Windlass's", id="foreign code"),
+        pytest.param(77, "exited by itself with a code that is not Ropewalk's", id="foreign code"),
     ],
 )
 def test_an_exit_is_described_in_words(code: int, text: str) -> None:

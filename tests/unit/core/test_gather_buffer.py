@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
-from windlass.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
+from ropewalk.core.arrays.gather_buffer import GatherBuffer
 
 F32 = np.dtype(np.float32)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
-from windlass.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
 
 ROWS = 6
 

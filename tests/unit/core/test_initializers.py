@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, DType
-from windlass.core.rules.definitions import VariableDefinition, cut
-from windlass.core.rules.initializers import INITIALIZERS, Initializer
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, DType
+from ropewalk.core.rules.definitions import VariableDefinition, cut
+from ropewalk.core.rules.initializers import INITIALIZERS, Initializer
 
 FLOAT32 = np.dtype(np.float32)
 RANDOM = [name for name in INITIALIZERS if name not in ("zeros", "ones", "constant")]

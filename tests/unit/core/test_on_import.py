@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from windlass.core.process import on_import
+from ropewalk.core.process import on_import
 
 NAME = "a_framework_of_this_test"
 

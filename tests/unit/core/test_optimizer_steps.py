@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.process import optimizer_steps
+import ropewalk as rw
+from ropewalk.core.process import optimizer_steps
 
 
 @pytest.fixture(autouse=True)
@@ -24,18 +24,18 @@ def test_steps_that_were_not_shared_are_named() -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    [wl.distribute.ParameterServerStrategy, lambda: wl.distribute.MirroredStrategy(["CPU:0"])],
+    [rw.distribute.ParameterServerStrategy, lambda: rw.distribute.MirroredStrategy(["CPU:0"])],
     ids=["ps", "mirrored"],
 )
-def test_a_shared_step_is_enough(strategy: type[wl.distribute.Strategy]) -> None:
+def test_a_shared_step_is_enough(strategy: type[rw.distribute.Strategy]) -> None:
     optimizer_steps.note("torch.optim.Adam")
     made = strategy()
     with made.scope():
-        variable: wl.Variable = wl.Variable(np.zeros(2, np.float32))
-    made.run(lambda: wl.optimizers.SGD(0.1).apply_gradients([(np.ones(2), variable)]))
+        variable: rw.Variable = rw.Variable(np.zeros(2, np.float32))
+    made.run(lambda: rw.optimizers.SGD(0.1).apply_gradients([(np.ones(2), variable)]))
     assert optimizer_steps.warning() == ""
 
 
 def test_a_program_without_optimizers_is_told_nothing() -> None:
-    wl.distribute.ParameterServerStrategy()
+    rw.distribute.ParameterServerStrategy()
     assert optimizer_steps.warning() == ""

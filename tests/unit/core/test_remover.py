@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.files.remover import Remover
-from windlass.core.files.tree_removal import Remains
+from ropewalk.core.files.remover import Remover
+from ropewalk.core.files.tree_removal import Remains
 
 WaitUntil = Callable[..., None]
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from windlass.core.arrays.dtypes import FLOATS, Array, DType
-from windlass.core.arrays.scaled_rows import first_bad_scale, pack_rows, unpack_rows
+from ropewalk.core.arrays.dtypes import FLOATS, Array, DType
+from ropewalk.core.arrays.scaled_rows import first_bad_scale, pack_rows, unpack_rows
 
 F32 = np.dtype(np.float32)
 _rows = arrays(

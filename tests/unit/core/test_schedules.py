@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.rules import schedules
-from windlass.core.rules.schedules import (
+from ropewalk.core.rules import schedules
+from ropewalk.core.rules.schedules import (
     CosineDecay,
     ExponentialDecay,
     InverseTimeDecay,

@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args, get_origin
 import pydantic
 import pytest
 
-from windlass.core.errors import ConfigurationError
-from windlass.core.settings import (
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.settings import (
     Settings,
     child_environment,
     launcher_variables,
@@ -19,7 +19,7 @@ from windlass.core.settings import (
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.upper().startswith("WINDLASS_"):
+        if name.upper().startswith("ROPEWALK_"):
             monkeypatch.delenv(name)
 
 
@@ -44,19 +44,19 @@ def test_every_setting_explains_itself(name: str) -> None:
 @pytest.mark.parametrize("name", list(Settings.model_fields))
 def test_the_environment_sets_what_no_flag_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     value = _other_value(name)
-    monkeypatch.setenv(f"WINDLASS_{name.upper()}", str(value))
+    monkeypatch.setenv(f"ROPEWALK_{name.upper()}", str(value))
     assert getattr(load_settings(), name) == value
 
 
 def test_a_flag_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDLASS_LEASE_S", "30")
+    monkeypatch.setenv("ROPEWALK_LEASE_S", "30")
     assert load_settings({"lease_s": 20.0}).lease_s == 20.0
 
 
 def test_a_flag_that_was_not_given_does_not_hide_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("WINDLASS_LEASE_S", "30")
+    monkeypatch.setenv("ROPEWALK_LEASE_S", "30")
     assert load_settings({"lease_s": None}).lease_s == 30.0
 
 
@@ -66,7 +66,7 @@ def test_a_child_process_reads_back_the_settings_of_its_parent(
 ) -> None:
     settings = load_settings({name: _other_value(name)})
     environment = settings.environment()
-    assert list(environment) == [f"WINDLASS_{name.upper()}"]
+    assert list(environment) == [f"ROPEWALK_{name.upper()}"]
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     assert load_settings() == settings
@@ -93,23 +93,23 @@ def test_a_bad_flag_is_named_with_its_value(name: str, value: object) -> None:
 
 
 def test_a_bad_variable_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDLASS_HEARTBEAT_S", "soon")
-    with pytest.raises(ConfigurationError, match=r"^WINDLASS_HEARTBEAT_S='soon': "):
+    monkeypatch.setenv("ROPEWALK_HEARTBEAT_S", "soon")
+    with pytest.raises(ConfigurationError, match=r"^ROPEWALK_HEARTBEAT_S='soon': "):
         load_settings()
 
 
 def test_all_bad_values_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDLASS_LEASE_S", "-1")
+    monkeypatch.setenv("ROPEWALK_LEASE_S", "-1")
     with pytest.raises(ConfigurationError) as caught:
         load_settings({"health_port": -1})
-    assert "WINDLASS_LEASE_S='-1'" in caught.value.message
+    assert "ROPEWALK_LEASE_S='-1'" in caught.value.message
     assert "--health-port=-1" in caught.value.message
 
 
 def test_a_bad_variable_does_not_matter_where_a_flag_overrides_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("WINDLASS_LEASE_S", "long")
+    monkeypatch.setenv("ROPEWALK_LEASE_S", "long")
     assert load_settings({"lease_s": 3.0}).lease_s == 3.0
 
 
@@ -133,25 +133,25 @@ def test_other_variables_are_read_through_one_door(monkeypatch: pytest.MonkeyPat
 
 def test_a_child_is_told_nothing_of_who_this_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {
-        "WINDLASS_JOB_ID": "desk",
-        "windlass_log_level": "DEBUG",
-        "WINDLASS_ROLE": "chief",
-        "WINDLASS_STATUS_OBJECT": "desk-status",
-        "WINDLASS_STATUS_JOB": "desk-chief",
-        "WINDLASS_ENDS_JOB": "true",
-        "WINDLASS_CLUSTER": "127.0.0.1:2222",
+        "ROPEWALK_JOB_ID": "desk",
+        "ropewalk_log_level": "DEBUG",
+        "ROPEWALK_ROLE": "chief",
+        "ROPEWALK_STATUS_OBJECT": "desk-status",
+        "ROPEWALK_STATUS_JOB": "desk-chief",
+        "ROPEWALK_ENDS_JOB": "true",
+        "ROPEWALK_CLUSTER": "127.0.0.1:2222",
     }
     for name, value in said.items():
         monkeypatch.setenv(name, value)
-    child = child_environment(WINDLASS_ROLE="ps")
-    assert {name: child[name] for name in child if name.upper().startswith("WINDLASS_")} == {
-        "WINDLASS_ROLE": "ps",
-        "WINDLASS_CLUSTER": "127.0.0.1:2222",  # it names where to send programs, and no one here
+    child = child_environment(ROPEWALK_ROLE="ps")
+    assert {name: child[name] for name in child if name.upper().startswith("ROPEWALK_")} == {
+        "ROPEWALK_ROLE": "ps",
+        "ROPEWALK_CLUSTER": "127.0.0.1:2222",  # it names where to send programs, and no one here
     }
     assert launcher_variables() == {
         name: said[name]
         for name in (
-            "WINDLASS_ROLE", "WINDLASS_STATUS_OBJECT", "WINDLASS_STATUS_JOB", "WINDLASS_ENDS_JOB"
+            "ROPEWALK_ROLE", "ROPEWALK_STATUS_OBJECT", "ROPEWALK_STATUS_JOB", "ROPEWALK_ENDS_JOB"
         )
     }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """How long a peer was silent while this process listened."""
 
-from windlass.core.clock import Silence
+from ropewalk.core.clock import Silence
 
 
 def test_a_silence_is_what_has_passed_since_the_peer_was_heard() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from windlass.core.report import PsCounters, TaskReport
-from windlass.core.states import Outcome, Phase, State
+from ropewalk.core.report import PsCounters, TaskReport
+from ropewalk.core.states import Outcome, Phase, State
 
 
 @pytest.mark.parametrize(

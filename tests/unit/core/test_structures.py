@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from helpers.strategies import text_of
-from windlass.core.errors import RefusedError
-from windlass.core.wire.structures import from_parts, to_parts
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.wire.structures import from_parts, to_parts
 
 
 def there_and_back(value: Any) -> Any:

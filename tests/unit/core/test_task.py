@@ -1,6 +1,6 @@
 """Names of tasks and of their lives."""
 
-from windlass.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, TaskId
 
 
 def test_a_task_is_written_as_tensorflow_writes_it_and_short_in_logs() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled, wait_until
-from windlass.core.files import temporary
-from windlass.core.files.remover import Remover
-from windlass.core.files.temporary import TemporaryFolder
-from windlass.core.files.trusted_folder import UnsafeFolderError
+from ropewalk.core.files import temporary
+from ropewalk.core.files.remover import Remover
+from ropewalk.core.files.temporary import TemporaryFolder
+from ropewalk.core.files.trusted_folder import UnsafeFolderError
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    mine = TemporaryFolder("windlass-x")
+    mine = TemporaryFolder("ropewalk-x")
     has_looked(remover, tmp_path)
     (mine.path / "file").write_text("mine")
     left = tmp_path / mine.path.name.replace(mine.path.name[-8:], "left____")
@@ -45,9 +45,9 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
     elsewhere.mkdir()
     link = tmp_path / mine.path.name.replace(mine.path.name[-8:], "link____")
     link.symlink_to(elsewhere)
-    of_other_machine = tmp_path / "windlass-x-0000-left____"
+    of_other_machine = tmp_path / "ropewalk-x-0000-left____"
     of_other_machine.mkdir()
-    other = TemporaryFolder("windlass-x")
+    other = TemporaryFolder("ropewalk-x")
     has_looked(remover, tmp_path)
     wait_until(lambda: not left.exists(), 10, "what was left to go")
     assert elsewhere.exists()
@@ -55,7 +55,7 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
     mine.remove()
     other.remove()
     mine.remove()
-    assert set(tmp_path.glob("windlass-x-*")) == {link, of_other_machine}
+    assert set(tmp_path.glob("ropewalk-x-*")) == {link, of_other_machine}
 
 
 def test_the_lock_ends_with_the_process_and_is_not_inherited(
@@ -64,22 +64,22 @@ def test_the_lock_ends_with_the_process_and_is_not_inherited(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     program = (
         "import os, subprocess, sys\n"
-        "from windlass.core.files.temporary import TemporaryFolder\n"
-        "TemporaryFolder('windlass-y')\n"
+        "from ropewalk.core.files.temporary import TemporaryFolder\n"
+        "TemporaryFolder('ropewalk-y')\n"
         "os._exit(0)\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
-    assert len(list(tmp_path.glob("windlass-y-*"))) == 1
-    TemporaryFolder("windlass-y").remove()
-    wait_until(lambda: not list(tmp_path.glob("windlass-y-*")), 10, "all to go")
+    assert len(list(tmp_path.glob("ropewalk-y-*"))) == 1
+    TemporaryFolder("ropewalk-y").remove()
+    wait_until(lambda: not list(tmp_path.glob("ropewalk-y-*")), 10, "all to go")
 
 
 def test_what_was_left_however_deep_keeps_nobody_from_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    mine = TemporaryFolder("windlass-z")
+    mine = TemporaryFolder("ropewalk-z")
     left = tmp_path / mine.path.name.replace(mine.path.name[-8:], "left____")
     mine.remove()
     left.mkdir()
@@ -90,8 +90,8 @@ def test_what_was_left_however_deep_keeps_nobody_from_beginning(
         os.close(current)
         current = inner
     os.close(current)
-    TemporaryFolder("windlass-z").remove()
-    wait_until(lambda: not list(tmp_path.glob("windlass-z-*")), 30, "all to go")
+    TemporaryFolder("ropewalk-z").remove()
+    wait_until(lambda: not list(tmp_path.glob("ropewalk-z-*")), 30, "all to go")
 
 
 def test_a_folder_that_cannot_be_removed_is_waited_for_no_longer_than_said(
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_removed_is_waited_for_no_longer_than_said(
     remover = Remover(hang)
     monkeypatch.setattr(temporary, "_remover", remover)
     began = time.monotonic()
-    TemporaryFolder("windlass-w").remove(timeout_s=0.1)
+    TemporaryFolder("ropewalk-w").remove(timeout_s=0.1)
     assert time.monotonic() - began < scaled(5)
     may_end.set()
 
@@ -116,7 +116,7 @@ def test_a_folder_that_a_cleaner_has_removed_is_made_anew_for_this_user_alone(
 ) -> None:
     above = tmp_path / "above"
     monkeypatch.setenv("TMPDIR", str(above))
-    folder = TemporaryFolder("windlass-v")
+    folder = TemporaryFolder("ropewalk-v")
     path = folder.path
     (path / "file").write_text("kept")
     assert folder.present() == path
@@ -124,7 +124,7 @@ def test_a_folder_that_a_cleaner_has_removed_is_made_anew_for_this_user_alone(
     shutil.rmtree(above)
     assert folder.present() == path
     assert path.stat().st_mode & 0o777 == 0o700
-    TemporaryFolder("windlass-v").remove()  # it is locked again: others leave it
+    TemporaryFolder("ropewalk-v").remove()  # it is locked again: others leave it
     assert path.is_dir()
     folder.remove()
     assert not path.exists()
@@ -136,7 +136,7 @@ def test_a_folder_that_another_process_takes_for_left_before_it_is_locked_is_mad
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    folder = TemporaryFolder("windlass-t")
+    folder = TemporaryFolder("ropewalk-t")
     has_looked(remover, tmp_path)
     folder.path.rmdir()
     mkdir, taken = Path.mkdir, list[int]()
@@ -159,7 +159,7 @@ def test_what_somebody_else_put_in_its_place_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    folder = TemporaryFolder("windlass-u")
+    folder = TemporaryFolder("ropewalk-u")
     has_looked(remover, tmp_path)
     folder.path.rmdir()
     folder.path.mkdir()
@@ -175,7 +175,7 @@ def test_folders_are_where_the_user_says_else_in_the_cache_folder_else_in_tmp(
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        folder = TemporaryFolder("windlass-t", max_path_bytes=len(str(tmp_path)) + 60)
+        folder = TemporaryFolder("ropewalk-t", max_path_bytes=len(str(tmp_path)) + 60)
         folder.remove()
         return folder.path.parent
 
@@ -187,8 +187,8 @@ def test_folders_are_where_the_user_says_else_in_the_cache_folder_else_in_tmp(
     monkeypatch.setenv("HOME", str(home))
     chosen = str(tmp_path / "chosen")
     assert above(TMPDIR=chosen, XDG_CACHE_HOME="/nonexistent") == Path(chosen)
-    assert above(XDG_CACHE_HOME=str(tmp_path / "cache")) == tmp_path / "cache" / "windlass"
-    assert above() == home / ".cache" / "windlass"
+    assert above(XDG_CACHE_HOME=str(tmp_path / "cache")) == tmp_path / "cache" / "ropewalk"
+    assert above() == home / ".cache" / "ropewalk"
     assert above(TMPDIR=str(tmp_path / ("long" * 10))) == last  # a socket would not fit
     home.chmod(0o777)  # others could put another folder in its place
     assert above() == last

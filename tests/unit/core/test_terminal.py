@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers.strategies import text_of
-from windlass.core.terminal import terminal_line, terminal_text
+from ropewalk.core.terminal import terminal_line, terminal_text
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 NASTY = "\x1b\x9b\x9d\x90\x9c\x07\\[]PX^_cm0;:?2JKHh52 ab\r\n\t\b\x7f\x00\u202e\u2066\ud800\u2028é"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.core.process.threads import new_thread, nobody_waits
+from ropewalk.core.process.threads import new_thread, nobody_waits
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), MemoryError()], ids=repr)

@@ -6,9 +6,9 @@ from types import ModuleType
 
 import pytest
 
-import windlass as wl
-from windlass.core.errors import RefusedError
-from windlass.core.process.tracebacks import program_traceback
+import ropewalk as rw
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.process.tracebacks import program_traceback
 
 PROGRAM = """\
 def train(strategy, fit, error):
@@ -42,7 +42,7 @@ def load(path: Path, text: str) -> ModuleType:
 def shown(tmp_path: Path, library: str, error: Exception, function: str = "fit") -> str:
     program = load(tmp_path / "train.py", PROGRAM)
     called = load(tmp_path / "site-packages" / library / "trainer.py", LIBRARY)
-    strategy = wl.distribute.OneDeviceStrategy("CPU:0")
+    strategy = rw.distribute.OneDeviceStrategy("CPU:0")
     with pytest.raises(type(error)) as caught:
         program.train(strategy, getattr(called, function), error)
     return program_traceback(caught.value, str(tmp_path / "train.py"))
@@ -50,21 +50,21 @@ def shown(tmp_path: Path, library: str, error: Exception, function: str = "fit")
 
 def test_frames_of_keras_between_the_programs_own_are_shown(tmp_path: Path) -> None:
     text = shown(tmp_path, "keras", ValueError("mine"))
-    order = ["in train", "inside windlass", "in fit", "in inner", "in callback", "ValueError: mine"]
+    order = ["in train", "inside ropewalk", "in fit", "in inner", "in callback", "ValueError: mine"]
     places = [text.index(each) for each in order]
     assert places == sorted(places), text
-    assert text.count("inside windlass") == 1
+    assert text.count("inside ropewalk") == 1
 
 
 def test_where_keras_has_failed_is_shown(tmp_path: Path) -> None:
     text = shown(tmp_path, "keras", KeyError("of the library"), "fail")
-    assert text.index("inside windlass") < text.index("in fail"), text
+    assert text.index("inside ropewalk") < text.index("in fail"), text
 
 
-def test_frames_of_other_libraries_that_windlass_has_called_are_counted(tmp_path: Path) -> None:
+def test_frames_of_other_libraries_that_ropewalk_has_called_are_counted(tmp_path: Path) -> None:
     text = shown(tmp_path, "numpy", ValueError("mine"))
     assert "in inner" not in text
-    assert text.index("inside windlass") < text.index("in callback"), text
+    assert text.index("inside ropewalk") < text.index("in callback"), text
 
 
 def test_an_error_of_ours_ends_with_the_programs_last_frame(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import ROOT
-from windlass.core.files.tree_removal import MOST_STUCK, Remains, remove_for, remove_tree
+from ropewalk.core.files.tree_removal import MOST_STUCK, Remains, remove_for, remove_tree
 
 FROM_HERE = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 as_root = pytest.mark.needs("root")
@@ -105,7 +105,7 @@ def test_it_goes_on_where_the_time_was_up(tmp_path: Path) -> None:
 
 AS_NOBODY = """\
 import os, sys
-from windlass.core.files.tree_removal import remove_tree
+from ropewalk.core.files.tree_removal import remove_tree
 top, uid = sys.argv[1], int(sys.argv[2])
 if uid:
     os.chown(top, uid, uid)
@@ -179,7 +179,7 @@ def test_what_cannot_be_removed_stays_and_the_rest_goes(
 MOUNTED = """\
 import subprocess, sys
 from pathlib import Path
-from windlass.core.files.tree_removal import remove_for
+from ropewalk.core.files.tree_removal import remove_for
 other, top = Path(sys.argv[1]), Path(sys.argv[2])
 for inner in ("a/b/c", "d"):
     (top / inner).mkdir(parents=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.checkpoint.storage import check_writable
-from windlass.core.errors import StorageError
-from windlass.core.files.trusted_folder import UnsafeFolderError, check_shared
+from ropewalk.core.checkpoint.storage import check_writable
+from ropewalk.core.errors import StorageError
+from ropewalk.core.files.trusted_folder import UnsafeFolderError, check_shared
 
 SELF = os.geteuid()
 as_root = pytest.mark.needs("root")  # for a folder of another user

@@ -4,9 +4,9 @@ import pydantic
 import pytest
 
 from helpers.rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop
-from windlass.core.rules.known_rules import rule_from_dict
-from windlass.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
-from windlass.core.rules.update_rules import UpdateRule
+from ropewalk.core.rules.known_rules import rule_from_dict
+from ropewalk.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
+from ropewalk.core.rules.update_rules import UpdateRule
 
 RULES = [
     pytest.param(SGD(), id="SGD"),

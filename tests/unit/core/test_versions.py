@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from windlass.core.errors import ProtocolMismatchError
-from windlass.core.versions import PROTOCOL, Versions, check_caller, check_protocol, own_versions
+from ropewalk.core.errors import ProtocolMismatchError
+from ropewalk.core.versions import PROTOCOL, Versions, check_caller, check_protocol, own_versions
 
-OURS = Versions(protocol=1, windlass="0.1.0", python="3.11.7", numpy="2.1.0")
+OURS = Versions(protocol=1, ropewalk="0.1.0", python="3.11.7", numpy="2.1.0")
 
 
 def test_peers_of_one_protocol_work_together_whatever_else_they_run() -> None:
@@ -17,14 +17,14 @@ def test_peers_of_one_protocol_work_together_whatever_else_they_run() -> None:
 
 
 def test_a_peer_of_another_protocol_is_refused_with_both_sides_versions() -> None:
-    theirs = replace(OURS, protocol=2, windlass="0.2.0")
+    theirs = replace(OURS, protocol=2, ropewalk="0.2.0")
     with pytest.raises(ProtocolMismatchError) as caught:
         check_protocol(OURS, theirs, peer="/job:ps/task:0")
     text = caught.value.message
     assert text.startswith("/job:ps/task:0 speaks another protocol")
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:]}
     assert rows["protocol"] == ["1", "2"]
-    assert rows["windlass"] == ["0.1.0", "0.2.0"]
+    assert rows["ropewalk"] == ["0.1.0", "0.2.0"]
     assert rows["python"] == ["3.11.7", "3.11.7"]
     assert caught.value.fields == {"peer": "/job:ps/task:0", "here": "1", "there": "2"}
 
@@ -49,9 +49,9 @@ def test_a_source_tree_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyP
     real = importlib.metadata.version
 
     def version(name: str) -> str:
-        if name == "windlass":
+        if name == "ropewalk":
             raise importlib.metadata.PackageNotFoundError(name)
         return real(name)
 
-    monkeypatch.setattr("windlass.core.versions.metadata.version", version)
-    assert own_versions().windlass == "source tree"
+    monkeypatch.setattr("ropewalk.core.versions.metadata.version", version)
+    assert own_versions().ropewalk == "source tree"

@@ -6,13 +6,13 @@ import re
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.core.process.waiting import WaitLog
+from ropewalk.core.process.waiting import WaitLog
 
 
 @pytest.fixture(autouse=True)
 def _seen(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("windlass"), "propagate", True)
-    caplog.set_level(logging.INFO, logger="windlass")
+    monkeypatch.setattr(logging.getLogger("ropewalk"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="ropewalk")
 
 
 def wait(seconds: int, waits: WaitLog, clock: ManualClock) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, DType, as_dtype
-from windlass.core.wire.compression import WireFormat
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, DType, as_dtype
+from ropewalk.core.wire.compression import WireFormat
 
 WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 

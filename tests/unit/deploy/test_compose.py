@@ -12,9 +12,9 @@ import yaml
 
 from helpers.compose import FILE, services
 from helpers.processes import ROOT
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.resolvers.template_variables import VariablesClusterResolver
-from windlass.core.settings import Settings
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.resolvers.template_variables import VariablesClusterResolver
+from ropewalk.core.settings import Settings
 
 DOCKER = ROOT / "deploy" / "docker"
 LOCKS = sorted(DOCKER.glob("requirements-*.lock"))
@@ -43,20 +43,20 @@ def test_services_are_confined_and_published_to_this_machine_alone() -> None:
             assert not path.startswith("/credentials") or name == "credentials"
         if name != "credentials":
             assert service.healthcheck
-            assert "WINDLASS_INSECURE" not in service.environment
+            assert "ROPEWALK_INSECURE" not in service.environment
             said_grace_s = float(said["stop_grace_period"].removesuffix("s"))
-            assert said_grace_s >= float(service.environment["WINDLASS_LEAVE_GRACE_S"]) + 10
+            assert said_grace_s >= float(service.environment["ROPEWALK_LEAVE_GRACE_S"]) + 10
 
 
 def test_secrets_are_files_and_each_role_has_its_own() -> None:
     for name, service in services().items():
         if name == "credentials":
             continue
-        role = service.environment["WINDLASS_ROLE"]
+        role = service.environment["ROPEWALK_ROLE"]
         assert service.volumes["/run/secrets"] == f"secrets-{role}"
         files = [key for key in Settings.model_fields if key.startswith(("tls_", "token_"))]
         for key in files:
-            assert service.environment[f"WINDLASS_{key.upper()}"].startswith("/run/secrets/")
+            assert service.environment[f"ROPEWALK_{key.upper()}"].startswith("/run/secrets/")
 
 
 @pytest.mark.needs("podman")  # whose version podman-compose asks for
@@ -75,7 +75,7 @@ def test_compose_itself_takes_the_file() -> None:
 def test_the_dockerfile_takes_files_that_the_context_has() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
-    rooms = {path.name for path in (ROOT / "src" / "windlass").iterdir() if path.is_symlink()}
+    rooms = {path.name for path in (ROOT / "src" / "ropewalk").iterdir() if path.is_symlink()}
     assert rooms <= kept  # an image without a room would hold a dangling link
     wanted = re.findall(r"^COPY (?!--from)(\S+) ", (DOCKER / "Dockerfile").read_text(), re.M)
     for path in wanted:
@@ -84,7 +84,7 @@ def test_the_dockerfile_takes_files_that_the_context_has() -> None:
 
 def test_the_dockerfile_compiles_modules_that_are_there() -> None:
     lists = re.findall(r"-c 'import ([^']+)'", (DOCKER / "Dockerfile").read_text())
-    modules = {name for each in lists for name in each.split(", ") if name.startswith("windlass.")}
+    modules = {name for each in lists for name in each.split(", ") if name.startswith("ropewalk.")}
     assert modules
     assert [name for name in sorted(modules) if importlib.util.find_spec(name) is None] == []
 

@@ -14,9 +14,9 @@ import pytest
 from helpers.job_objects import digits
 from helpers.late import Late
 from helpers.manifests import Manifest
-from windlass.launch.job.gang_part import Gang
-from windlass.launch.k8s.form import Form
-from windlass.launch.k8s.manifests import manifests
+from ropewalk.launch.job.gang_part import Gang
+from ropewalk.launch.k8s.form import Form
+from ropewalk.launch.k8s.manifests import manifests
 
 models = Late("kubeflow_trainer_api.models")
 MODELS = {

@@ -26,9 +26,9 @@ def stamp(self):
 
 caching._SourceFileBackedLocatorMixin.get_source_stamp = stamp
 import numpy as np
-from windlass.engine.library import KernelLibrary
+from ropewalk.engine.library import KernelLibrary
 
-library = KernelLibrary(os.environ["WINDLASS_KERNEL_CACHE"])
+library = KernelLibrary(os.environ["ROPEWALK_KERNEL_CACHE"])
 library.row_kernel("gather", np.dtype(np.uint8))
 print(library.loaded[-1].from_cache)
 """
@@ -42,7 +42,7 @@ def kernel_is_there(tree: Path) -> bool:
             **os.environ,
             "PYTHONPATH": str(tree),
             "PYTHONDONTWRITEBYTECODE": "1",  # none in the tree; Numba's own is read where it is
-            "WINDLASS_KERNEL_CACHE": str(tree / "kernels"),
+            "ROPEWALK_KERNEL_CACHE": str(tree / "kernels"),
         },
         capture_output=True, text=True, timeout=scaled(60), check=True,
     )  # fmt: skip
@@ -64,11 +64,11 @@ def test_a_kernel_of_the_image_is_used_if_sources_have_times_of_whole_seconds(
     tmp_path: Path, *, prepared: bool
 ) -> None:
     tree = tmp_path / "image"
-    shutil.copytree(ROOT / "src" / "windlass", tree / "windlass")
-    for path in (tree / "windlass" / "engine").glob("*.py"):
+    shutil.copytree(ROOT / "src" / "ropewalk", tree / "ropewalk")
+    for path in (tree / "ropewalk" / "engine").glob("*.py"):
         os.utime(path, ns=(1, 1_700_000_000_123_456_789))
     if prepared:
-        command = ["sh", str(SCRIPT), str(tree / "windlass")]
+        command = ["sh", str(SCRIPT), str(tree / "ropewalk")]
         subprocess.run(command, check=True, timeout=scaled(60))
     assert not kernel_is_there(tree)
     if not prepared:
@@ -79,4 +79,4 @@ def test_a_kernel_of_the_image_is_used_if_sources_have_times_of_whole_seconds(
 
 def test_the_image_prepares_its_sources_before_it_compiles_kernels() -> None:
     text = DOCKERFILE.read_text()
-    assert 0 < text.index("RUN sh /whole-seconds.sh") < text.index("windlass warm-kernels")
+    assert 0 < text.index("RUN sh /whole-seconds.sh") < text.index("ropewalk warm-kernels")

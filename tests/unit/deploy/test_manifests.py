@@ -1,4 +1,4 @@
-"""The manifests of ``deploy/k8s``: every one builds, and is what Kubernetes and Windlass take."""
+"""The manifests of ``deploy/k8s``: every one builds, and is what Kubernetes and Ropewalk take."""
 
 import copy
 from collections.abc import Callable
@@ -11,9 +11,9 @@ import yaml
 from helpers.job_objects import digits
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
-from windlass.cluster.access.principal import principal_of_uri
-from windlass.launch.k8s.manifests import manifests
-from windlass.net.metrics_answer import PATH
+from ropewalk.cluster.access.principal import principal_of_uri
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.net.metrics_answer import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
@@ -75,7 +75,7 @@ _CONTAINER = ("spec", "template", "spec", "containers", 0)
             "restartPolicy Always is not for Jobs", id="a Job that restarts for ever",
         ),
         pytest.param(
-            "Job", _in_place(*_CONTAINER, "name", value="Windlass"), "is no DNS label", id="letters"
+            "Job", _in_place(*_CONTAINER, "name", value="Ropewalk"), "is no DNS label", id="letters"
         ),
         pytest.param(
             "Job", _in_place(*_CONTAINER, "ports", 0, "containerPort", value=99999),
@@ -117,12 +117,12 @@ _CONTAINER = ("spec", "template", "spec", "containers", 0)
         ),
         pytest.param(
             "Job",
-            _in_place(*_CONTAINER, "env", 0, value={"name": "WINDLASS_HOST", "value": "$(LATER)"}),
+            _in_place(*_CONTAINER, "env", 0, value={"name": "ROPEWALK_HOST", "value": "$(LATER)"}),
             "comes later or never", id="order of variables",
         ),
         pytest.param(
-            "Job", _in_place(*_CONTAINER, "env", 0, value={"name": "WINDLASS_HOTS", "value": "a"}),
-            "Windlass reads no WINDLASS_HOTS", id="misspelt setting",
+            "Job", _in_place(*_CONTAINER, "env", 0, value={"name": "ROPEWALK_HOTS", "value": "a"}),
+            "Ropewalk reads no ROPEWALK_HOTS", id="misspelt setting",
         ),
         pytest.param(
             "Job", _in_place("spec", "template", "spec", "securityContext", value={}),
@@ -166,8 +166,8 @@ def test_a_job_that_nobody_gave_an_identity_or_insecure_does_not_start() -> None
             for each in container["env"]
         }
 
-    assert not {"WINDLASS_INSECURE", "WINDLASS_TLS_CERT"} & variables("base")
-    assert "WINDLASS_INSECURE" not in variables("overlays/prod")
+    assert not {"ROPEWALK_INSECURE", "ROPEWALK_TLS_CERT"} & variables("base")
+    assert "ROPEWALK_INSECURE" not in variables("overlays/prod")
 
 
 @pytest.mark.parametrize("name", [f"overlays/{n}" for n in sorted(ON_KIND)])
@@ -283,8 +283,8 @@ def test_manifests_say_where_every_pod_shows_its_metrics(name: str, tmp_path: Pa
         named = {port["name"]: port["containerPort"] for port in container["ports"]}
         said = {each["name"]: each.get("value") for each in container["env"]}
         annotations = kind.template["metadata"]["annotations"]
-        assert annotations["prometheus.io/port"] == said["WINDLASS_METRICS_PORT"]
-        assert named[endpoint["port"]] == int(said["WINDLASS_METRICS_PORT"])
+        assert annotations["prometheus.io/port"] == said["ROPEWALK_METRICS_PORT"]
+        assert named[endpoint["port"]] == int(said["ROPEWALK_METRICS_PORT"])
         assert annotations["prometheus.io/path"] == endpoint["path"] == PATH
     assert problems(objects) == []
 
@@ -329,7 +329,7 @@ def test_the_chief_alone_may_end_the_rest_of_its_own_job() -> None:
         assert account == (subject["name"] if is_chief else None)
         assert kind.spec["automountServiceAccountToken"] == is_chief
         said = {each["name"]: each.get("value") for each in kind.spec["containers"][0]["env"]}
-        assert said.get("WINDLASS_ENDS_JOB") == ("true" if is_chief else None)
+        assert said.get("ROPEWALK_ENDS_JOB") == ("true" if is_chief else None)
 
 
 @builds
@@ -340,7 +340,7 @@ def test_the_replicas_component_says_the_same_as_a_job_file(tmp_path: Path) -> N
         [container] = kind.spec["containers"]
         said = {each["name"]: each.get("value") for each in container["env"]}
         has_them = kind.name in ("digits-ps", "digits-chief")
-        assert said.get("WINDLASS_PS_REPLICAS") == ("2" if has_them else None)
+        assert said.get("ROPEWALK_PS_REPLICAS") == ("2" if has_them else None)
         service = container["readinessProbe"]["grpc"]["service"]
         assert service == ("replicated" if kind.name == "digits-ps" else "readiness")
 
@@ -369,7 +369,7 @@ def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path
     }
     assert accounts.pop("digits-chief") == ("digits-chief", True)
     assert set(accounts.values()) == {(None, False)}
-    # The same as `windlass k8s apply` makes of a job file.
+    # The same as `ropewalk k8s apply` makes of a job file.
     part = digits().kubernetes.model_copy(update={"status": True})
     rendered = manifests(digits().model_copy(update={"kubernetes": part}))
     ours = {each["kind"]: each for each in rendered}
@@ -381,7 +381,7 @@ def test_the_status_component_gives_the_chief_an_account_for_one_object(tmp_path
 def test_every_pod_is_named_as_its_peers_dial_it() -> None:
     for pod in pods(build("overlays/dev"), "training"):
         index = pod.name.rpartition("-")[2]
-        template = pod.environment["WINDLASS_HOST_TEMPLATE"]
+        template = pod.environment["ROPEWALK_HOST_TEMPLATE"]
         assert template.format(role=pod.role, index=index) == f"{pod.name}.{pod.domain}:2222"
 
 

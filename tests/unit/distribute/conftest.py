@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import ALL
 
 
@@ -12,23 +12,23 @@ from helpers.local_strategies import ALL
 def plain_process(plain_process: None) -> Iterator[None]:
     """A test may set a strategy for good, too; it is gone afterwards."""
     yield
-    wl.distribute.experimental_set_strategy(None)
+    rw.distribute.experimental_set_strategy(None)
 
 
 @pytest.fixture
 def four_devices(plain_process: None) -> None:
     """Four logical CPU devices."""
-    wl.config.set_logical_cpu_devices(4)
+    rw.config.set_logical_cpu_devices(4)
 
 
 @pytest.fixture(params=ALL.values(), ids=list(ALL))
-def strategy(request: pytest.FixtureRequest, four_devices: None) -> wl.distribute.Strategy:
+def strategy(request: pytest.FixtureRequest, four_devices: None) -> rw.distribute.Strategy:
     """Every strategy of one machine in turn."""
-    made: wl.distribute.Strategy = request.param()
+    made: rw.distribute.Strategy = request.param()
     return made
 
 
 @pytest.fixture
-def replicas(strategy: wl.distribute.Strategy) -> int:
+def replicas(strategy: rw.distribute.Strategy) -> int:
     """How many replicas it has."""
     return strategy.num_replicas_in_sync

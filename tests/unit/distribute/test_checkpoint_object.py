@@ -1,4 +1,4 @@
-"""wl.Checkpoint: what one strategy saved any other restores, and training goes on as if never
+"""rw.Checkpoint: what one strategy saved any other restores, and training goes on as if never
 stopped.
 """
 
@@ -12,12 +12,12 @@ import fsspec
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import FIRST, mirrored
-from windlass.core.arrays.dtypes import DTYPES, DType
-from windlass.core.checkpoint import CheckpointReader, list_checkpoints
-from windlass.core.errors import CheckpointError, ShapeMismatchError
-from windlass.distribute import (
+from ropewalk.core.arrays.dtypes import DTYPES, DType
+from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
+from ropewalk.core.errors import CheckpointError, ShapeMismatchError
+from ropewalk.distribute import (
     CentralStorageStrategy,
     OneDeviceStrategy,
     ParameterServerStrategy,
@@ -25,16 +25,16 @@ from windlass.distribute import (
     Strategy,
     partitioners,
 )
-from windlass.distribute.data import from_arrays
-from windlass.distribute.optimizers import Optimizer
-from windlass.distribute.runtime import local_runtime
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+from ropewalk.distribute.data import from_arrays
+from ropewalk.distribute.optimizers import Optimizer
+from ropewalk.distribute.runtime import local_runtime
+from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def devices(count: int) -> None:
-    wl.config.set_logical_cpu_devices(count)
+    rw.config.set_logical_cpu_devices(count)
 
 
 def central(replicas: int) -> Strategy:
@@ -59,7 +59,7 @@ def ps(num_ps: int, parts: int | None = None, restore_from: str = "") -> Strateg
 
 
 IN_PROCESS: dict[str, Callable[[], Strategy]] = {
-    "default": wl.distribute.get_strategy,
+    "default": rw.distribute.get_strategy,
     "one-device": lambda: OneDeviceStrategy("CPU:0"),
     "mirrored-1": lambda: mirrored(1),
     "mirrored-2": lambda: mirrored(2),
@@ -81,9 +81,9 @@ class Model:
         rng = np.random.default_rng(seed)
         self.strategy = strategy
         with strategy.scope():
-            self.w = wl.Variable(rng.normal(size=(7, 2)).astype(np.float32), name="w")
-            self.b = wl.Variable(rng.normal(), dtype=np.float64, name="b")
-            self.steps = wl.Variable(seed, name="steps", trainable=False, aggregation=FIRST)
+            self.w = rw.Variable(rng.normal(size=(7, 2)).astype(np.float32), name="w")
+            self.b = rw.Variable(rng.normal(), dtype=np.float64, name="b")
+            self.steps = rw.Variable(seed, name="steps", trainable=False, aggregation=FIRST)
         self.variables = [self.w, self.b, self.steps]
 
     def values(self) -> list[Array]:
@@ -93,7 +93,7 @@ class Model:
         """Steps that depend on their number alone; the first replica has all of the gradient."""
 
         def step(number: int) -> None:
-            context = wl.distribute.get_replica_context()
+            context = rw.distribute.get_replica_context()
             assert context is not None
             rng = np.random.default_rng(number)
             share = 0.0 if context.replica_id_in_sync_group else 1.0
@@ -119,18 +119,18 @@ def assert_same(mine: list[Array], theirs: list[Array]) -> None:
 @pytest.mark.parametrize("here", STRATEGIES)
 def test_what_one_strategy_saved_another_restores(tmp_path: Path, here: str, there: str) -> None:
     first = Model(STRATEGIES[here](), seed=1)
-    path = wl.Checkpoint(first.variables).save(str(tmp_path), global_step=12)
+    path = rw.Checkpoint(first.variables).save(str(tmp_path), global_step=12)
     second = Model(STRATEGIES[there](), seed=2)
-    assert wl.Checkpoint(second.variables).restore(path) == 12
+    assert rw.Checkpoint(second.variables).restore(path) == 12
     assert_same(second.values(), first.values())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_copy_is_restored(tmp_path: Path, strategy: str) -> None:
-    first = Model(wl.distribute.get_strategy(), seed=1)
-    path = wl.Checkpoint(first.variables).save(str(tmp_path))
+    first = Model(rw.distribute.get_strategy(), seed=1)
+    path = rw.Checkpoint(first.variables).save(str(tmp_path))
     second = Model(STRATEGIES[strategy](), seed=2)
-    wl.Checkpoint(second.variables).restore(path)
+    rw.Checkpoint(second.variables).restore(path)
     if second.strategy.num_replicas_in_sync > 1:
         seen = second.strategy.run(second.w.read_value)
         for value in second.strategy.experimental_local_results(seen):
@@ -145,17 +145,17 @@ def test_every_dtype_and_shape_comes_back(tmp_path: Path, dtype: DType) -> None:
         "cube": np.arange(24).reshape(2, 3, 4).astype(dtype),
         "empty": np.zeros((0, 3), dtype),
     }
-    saved = [wl.Variable(value, name=name) for name, value in values.items()]
-    wl.Checkpoint(saved).save(str(tmp_path))
-    found = [wl.Variable(np.zeros_like(value), name=name) for name, value in values.items()]
-    wl.Checkpoint(found).restore(str(tmp_path))
+    saved = [rw.Variable(value, name=name) for name, value in values.items()]
+    rw.Checkpoint(saved).save(str(tmp_path))
+    found = [rw.Variable(np.zeros_like(value), name=name) for name, value in values.items()]
+    rw.Checkpoint(found).restore(str(tmp_path))
     assert_same([v.numpy() for v in found], list(values.values()))
 
 
 def test_a_value_of_another_dtype_is_converted(tmp_path: Path) -> None:
-    wl.Checkpoint([wl.Variable([1.5, 2.5], dtype="float64", name="v")]).save(str(tmp_path))
-    v = wl.Variable([0.0, 0.0], dtype="bfloat16", name="v")
-    wl.Checkpoint([v]).restore(str(tmp_path))
+    rw.Checkpoint([rw.Variable([1.5, 2.5], dtype="float64", name="v")]).save(str(tmp_path))
+    v = rw.Variable([0.0, 0.0], dtype="bfloat16", name="v")
+    rw.Checkpoint([v]).restore(str(tmp_path))
     np.testing.assert_array_equal(v.numpy().astype(np.float32), [1.5, 2.5])
 
 
@@ -166,35 +166,35 @@ def test_shards_are_saved_as_the_whole_and_restored_into_any_number(
     whole = np.arange(14, dtype=np.float32).reshape(7, 2)
 
     def sharded(value: Array, count: int) -> ShardedVariable:
-        pieces = [wl.Variable(piece) for piece in np.array_split(value, count)]
+        pieces = [rw.Variable(piece) for piece in np.array_split(value, count)]
         return ShardedVariable(pieces, name="v")
 
-    path = wl.Checkpoint([sharded(whole, 2)]).save(str(tmp_path))
+    path = rw.Checkpoint([sharded(whole, 2)]).save(str(tmp_path))
     assert list(CheckpointReader(path).manifest.variables) == ["v"]
     v = sharded(whole * 0, parts)
-    wl.Checkpoint([v]).restore(path)
+    rw.Checkpoint([v]).restore(path)
     np.testing.assert_array_equal(v.read_value(), whole)
 
 
 # -- training goes on ----------------------------------------------------------------------------
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
-    "SGD": lambda: wl.optimizers.SGD(0.1),
-    "momentum": lambda: wl.optimizers.SGD(0.1, momentum=0.9),
-    "nesterov": lambda: wl.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "Adagrad": lambda: wl.optimizers.Adagrad(0.1),
-    "RMSprop": lambda: wl.optimizers.RMSprop(0.1, momentum=0.5, centered=True, epsilon=0.01),
-    "Adam": lambda: wl.optimizers.Adam(0.1),
-    "AdamW": lambda: wl.optimizers.AdamW(0.1),
-    "Ftrl": lambda: wl.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
-    "schedule": lambda: wl.optimizers.Adam(
-        wl.optimizers.ExponentialDecay(initial_learning_rate=0.1, decay_steps=2, decay_rate=0.5)
+    "SGD": lambda: rw.optimizers.SGD(0.1),
+    "momentum": lambda: rw.optimizers.SGD(0.1, momentum=0.9),
+    "nesterov": lambda: rw.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "Adagrad": lambda: rw.optimizers.Adagrad(0.1),
+    "RMSprop": lambda: rw.optimizers.RMSprop(0.1, momentum=0.5, centered=True, epsilon=0.01),
+    "Adam": lambda: rw.optimizers.Adam(0.1),
+    "AdamW": lambda: rw.optimizers.AdamW(0.1),
+    "Ftrl": lambda: rw.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
+    "schedule": lambda: rw.optimizers.Adam(
+        rw.optimizers.ExponentialDecay(initial_learning_rate=0.1, decay_steps=2, decay_rate=0.5)
     ),
 }
 
 
 def ten_at_once(optimizer: Optimizer) -> list[Array]:
-    model = Model(wl.distribute.get_strategy(), seed=1)
+    model = Model(rw.distribute.get_strategy(), seed=1)
     model.train(optimizer, range(10))
     return model.values()
 
@@ -203,11 +203,11 @@ def ten_at_once(optimizer: Optimizer) -> list[Array]:
 def test_five_steps_and_five_more_are_ten(tmp_path: Path, optimizer: str) -> None:
     """To the bit: slots, their number of updates and the schedule go on."""
     rule = OPTIMIZERS[optimizer]
-    first = Model(wl.distribute.get_strategy(), seed=1)
+    first = Model(rw.distribute.get_strategy(), seed=1)
     first.train(rule(), range(5))
-    wl.Checkpoint(first.variables).save(str(tmp_path))
-    second = Model(wl.distribute.get_strategy(), seed=2)
-    wl.Checkpoint(second.variables).restore(str(tmp_path))
+    rw.Checkpoint(first.variables).save(str(tmp_path))
+    second = Model(rw.distribute.get_strategy(), seed=2)
+    rw.Checkpoint(second.variables).restore(str(tmp_path))
     second.train(rule(), range(5, 10))
     assert_same(second.values(), ten_at_once(rule()))
 
@@ -217,12 +217,12 @@ def test_five_steps_and_five_more_are_ten(tmp_path: Path, optimizer: str) -> Non
 def test_five_steps_here_and_five_there_are_ten(tmp_path: Path, here: str, there: str) -> None:
     """The replicas' gradients add up to one that has no rounding, so to the bit here, too."""
     first = Model(IN_PROCESS[here](), seed=1)
-    first.train(wl.optimizers.Adam(0.1), range(5))
-    path = wl.Checkpoint(first.variables).save(str(tmp_path))
+    first.train(rw.optimizers.Adam(0.1), range(5))
+    path = rw.Checkpoint(first.variables).save(str(tmp_path))
     second = Model(IN_PROCESS[there](), seed=2)
-    wl.Checkpoint(second.variables).restore(path)
-    second.train(wl.optimizers.Adam(0.1), range(5, 10))
-    assert_same(second.values(), ten_at_once(wl.optimizers.Adam(0.1)))
+    rw.Checkpoint(second.variables).restore(path)
+    second.train(rw.optimizers.Adam(0.1), range(5, 10))
+    assert_same(second.values(), ten_at_once(rw.optimizers.Adam(0.1)))
 
 
 @pytest.mark.parametrize("parts", [None, 3], ids=["whole", "cut"])
@@ -232,17 +232,17 @@ def test_a_job_on_parameter_servers_goes_on_from_it(
 ) -> None:
     """One format: the servers find values, slots and numbers of updates in it."""
     first = Model(IN_PROCESS[here](), seed=1)
-    first.train(wl.optimizers.Adam(0.1), range(5))
-    path = wl.Checkpoint(first.variables).save(str(tmp_path), global_step=5)
+    first.train(rw.optimizers.Adam(0.1), range(5))
+    path = rw.Checkpoint(first.variables).save(str(tmp_path), global_step=5)
     second = Model(ps(2, parts, restore_from=path), seed=2)
-    second.train(wl.optimizers.Adam(0.1), range(5, 10))
-    assert_same(second.values(), ten_at_once(wl.optimizers.Adam(0.1)))
+    second.train(rw.optimizers.Adam(0.1), range(5, 10))
+    assert_same(second.values(), ten_at_once(rw.optimizers.Adam(0.1)))
 
 
 def test_restoring_into_a_model_that_has_trained_goes_back_all_the_way(tmp_path: Path) -> None:
-    optimizer = wl.optimizers.Adam(0.1)
-    model = Model(wl.distribute.get_strategy(), seed=1)
-    checkpoint = wl.Checkpoint(model.variables)
+    optimizer = rw.optimizers.Adam(0.1)
+    model = Model(rw.distribute.get_strategy(), seed=1)
+    checkpoint = rw.Checkpoint(model.variables)
     before = checkpoint.save(str(tmp_path), global_step=0)
     model.train(optimizer, range(5))
     middle = checkpoint.save(str(tmp_path), global_step=5)
@@ -255,38 +255,38 @@ def test_restoring_into_a_model_that_has_trained_goes_back_all_the_way(tmp_path:
 
 
 def test_what_was_restored_and_saved_again_has_its_slots(tmp_path: Path) -> None:
-    first = Model(wl.distribute.get_strategy(), seed=1)
-    first.train(wl.optimizers.Adam(0.1), range(5))
-    wl.Checkpoint(first.variables).save(str(tmp_path / "one"))
+    first = Model(rw.distribute.get_strategy(), seed=1)
+    first.train(rw.optimizers.Adam(0.1), range(5))
+    rw.Checkpoint(first.variables).save(str(tmp_path / "one"))
     second = Model(mirrored(2), seed=2)
-    checkpoint = wl.Checkpoint(second.variables)
+    checkpoint = rw.Checkpoint(second.variables)
     checkpoint.restore(str(tmp_path / "one"))
     checkpoint.save(str(tmp_path / "two"))
-    third = Model(wl.distribute.get_strategy(), seed=3)
-    wl.Checkpoint(third.variables).restore(str(tmp_path / "two"))
-    third.train(wl.optimizers.Adam(0.1), range(5, 10))
-    assert_same(third.values(), ten_at_once(wl.optimizers.Adam(0.1)))
+    third = Model(rw.distribute.get_strategy(), seed=3)
+    rw.Checkpoint(third.variables).restore(str(tmp_path / "two"))
+    third.train(rw.optimizers.Adam(0.1), range(5, 10))
+    assert_same(third.values(), ten_at_once(rw.optimizers.Adam(0.1)))
 
 
 def test_another_optimizer_begins_with_slots_of_its_own(tmp_path: Path) -> None:
     """SGD and Adam both have one called momentum; they mean nothing to each other."""
-    first = Model(wl.distribute.get_strategy(), seed=1)
-    first.train(wl.optimizers.SGD(0.1, momentum=0.9), range(5))
-    path = wl.Checkpoint(first.variables).save(str(tmp_path))
-    second, third = (Model(wl.distribute.get_strategy(), seed=n) for n in (2, 3))
-    wl.Checkpoint(second.variables).restore(path)
+    first = Model(rw.distribute.get_strategy(), seed=1)
+    first.train(rw.optimizers.SGD(0.1, momentum=0.9), range(5))
+    path = rw.Checkpoint(first.variables).save(str(tmp_path))
+    second, third = (Model(rw.distribute.get_strategy(), seed=n) for n in (2, 3))
+    rw.Checkpoint(second.variables).restore(path)
     for fresh, trained in zip(third.variables, first.variables, strict=True):
         fresh.assign(trained)
     for model in (second, third):
-        model.train(wl.optimizers.Adam(0.1), range(5))
+        model.train(rw.optimizers.Adam(0.1), range(5))
     assert_same(second.values(), third.values())
 
 
 def test_of_variables_on_parameter_servers_the_values_are_taken(tmp_path: Path) -> None:
     """Their slots are the servers', which keep checkpoints of their own."""
     model = Model(ps(2), seed=1)
-    model.train(wl.optimizers.Adam(0.1), range(3))
-    path = wl.Checkpoint(model.variables).save(str(tmp_path))
+    model.train(rw.optimizers.Adam(0.1), range(3))
+    path = rw.Checkpoint(model.variables).save(str(tmp_path))
     reader = CheckpointReader(path)
     assert [reader.slots(v.name) for v in model.variables] == [[], [], []]
     np.testing.assert_array_equal(reader.read("w"), model.w.read_value())
@@ -295,14 +295,14 @@ def test_of_variables_on_parameter_servers_the_values_are_taken(tmp_path: Path) 
 # -- files ---------------------------------------------------------------------------------------
 
 
-def counter() -> wl.Variable:
-    variable: wl.Variable = wl.Variable(0.0, name="v")
+def counter() -> rw.Variable:
+    variable: rw.Variable = rw.Variable(0.0, name="v")
     return variable
 
 
 def test_checkpoints_are_numbered_and_the_newest_is_restored(tmp_path: Path) -> None:
     v = counter()
-    checkpoint = wl.Checkpoint([v])
+    checkpoint = rw.Checkpoint([v])
     paths = []
     for step in (None, None, 10, None):
         v.assign_add(1)
@@ -316,7 +316,7 @@ def test_checkpoints_are_numbered_and_the_newest_is_restored(tmp_path: Path) -> 
 
 
 def test_only_so_many_are_kept(tmp_path: Path) -> None:
-    checkpoint = wl.Checkpoint([counter()], keep=2)
+    checkpoint = rw.Checkpoint([counter()], keep=2)
     for step in (3, 7, 8, 20):
         checkpoint.save(str(tmp_path), step)
     assert [info.global_step for info in list_checkpoints(str(tmp_path))] == [8, 20]
@@ -325,7 +325,7 @@ def test_only_so_many_are_kept(tmp_path: Path) -> None:
 
 def test_what_was_just_saved_is_kept_though_it_is_old(tmp_path: Path) -> None:
     v = counter()
-    checkpoint = wl.Checkpoint([v], keep=2)
+    checkpoint = rw.Checkpoint([v], keep=2)
     for step in (10, 20):
         checkpoint.save(str(tmp_path), step)
     v.assign(5)
@@ -338,12 +338,12 @@ def test_what_was_just_saved_is_kept_though_it_is_old(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, -1])
 def test_at_least_one_is_kept(keep: int) -> None:
     with pytest.raises(ValueError, match=f"at least one checkpoint is kept, got keep={keep}"):
-        wl.Checkpoint([counter()], keep=keep)
+        rw.Checkpoint([counter()], keep=keep)
 
 
 def test_a_step_saved_again_is_overwritten(tmp_path: Path) -> None:
     v = counter()
-    checkpoint = wl.Checkpoint([v])
+    checkpoint = rw.Checkpoint([v])
     checkpoint.save(str(tmp_path), 3)
     v.assign(9)
     path = checkpoint.save(str(tmp_path), 3)
@@ -360,16 +360,16 @@ def memory_url() -> Iterator[str]:
 
 def test_a_url_is_as_good_as_a_path(memory_url: str) -> None:
     first = Model(mirrored(2), seed=1)
-    first.train(wl.optimizers.Adam(0.1), range(5))
-    checkpoint = wl.Checkpoint(first.variables, keep=2)
+    first.train(rw.optimizers.Adam(0.1), range(5))
+    checkpoint = rw.Checkpoint(first.variables, keep=2)
     for step in (1, 2, 3):
         path = checkpoint.save(memory_url, step)
     assert path == f"{memory_url}/ckpt-0000000003"
     assert [info.global_step for info in list_checkpoints(memory_url)] == [2, 3]
-    second = Model(wl.distribute.get_strategy(), seed=2)
-    assert wl.Checkpoint(second.variables).restore(memory_url) == 3
-    second.train(wl.optimizers.Adam(0.1), range(5, 10))
-    assert_same(second.values(), ten_at_once(wl.optimizers.Adam(0.1)))
+    second = Model(rw.distribute.get_strategy(), seed=2)
+    assert rw.Checkpoint(second.variables).restore(memory_url) == 3
+    second.train(rw.optimizers.Adam(0.1), range(5, 10))
+    assert_same(second.values(), ten_at_once(rw.optimizers.Adam(0.1)))
 
 
 # -- what does not fit ---------------------------------------------------------------------------
@@ -377,14 +377,14 @@ def test_a_url_is_as_good_as_a_path(memory_url: str) -> None:
 
 def test_a_directory_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
-        wl.Checkpoint([counter()]).restore(str(tmp_path))
+        rw.Checkpoint([counter()]).restore(str(tmp_path))
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
-        wl.Checkpoint([counter()]).restore(str(tmp_path / "nowhere"))
+        rw.Checkpoint([counter()]).restore(str(tmp_path / "nowhere"))
 
 
 def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path: Path) -> None:
     v = counter()
-    checkpoint = wl.Checkpoint([v])
+    checkpoint = rw.Checkpoint([v])
     checkpoint.save(str(tmp_path), 1)
     v.assign(5)
     newest = Path(checkpoint.save(str(tmp_path), 2))
@@ -403,8 +403,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_noticed_and_named(tmp_path: Path, damage: str) -> None:
-    v: Any = wl.Variable(np.ones(1000, np.float32), name="v")
-    checkpoint = wl.Checkpoint([v])
+    v: Any = rw.Variable(np.ones(1000, np.float32), name="v")
+    checkpoint = rw.Checkpoint([v])
     path = checkpoint.save(str(tmp_path))
     v.assign(np.full(1000, 2.0))
     DAMAGES[damage](Path(path) / "variables.safetensors")
@@ -414,7 +414,7 @@ def test_a_damaged_file_is_noticed_and_named(tmp_path: Path, damage: str) -> Non
 
 
 def test_a_damaged_manifest_is_noticed(tmp_path: Path) -> None:
-    checkpoint = wl.Checkpoint([counter()])
+    checkpoint = rw.Checkpoint([counter()])
     manifest = Path(checkpoint.save(str(tmp_path))) / "manifest.json"
     manifest.write_text(manifest.read_text()[:-20])
     with pytest.raises(CheckpointError, match=r"manifest\.json"):
@@ -423,53 +423,53 @@ def test_a_damaged_manifest_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_another_shape_is_refused_before_anything_is_changed(tmp_path: Path, strategy: str) -> None:
-    pair = [wl.Variable([5.0], name="a"), wl.Variable(np.ones((2, 3)), name="b")]
-    path = wl.Checkpoint(pair).save(str(tmp_path))
+    pair = [rw.Variable([5.0], name="a"), rw.Variable(np.ones((2, 3)), name="b")]
+    path = rw.Checkpoint(pair).save(str(tmp_path))
     with STRATEGIES[strategy]().scope():
-        a, b = wl.Variable([1.0], name="a"), wl.Variable(np.ones((3, 2)), name="b")
+        a, b = rw.Variable([1.0], name="a"), rw.Variable(np.ones((3, 2)), name="b")
     with pytest.raises(ShapeMismatchError, match=r"'b' has shape \(2, 3\) there.*has \(3, 2\)"):
-        wl.Checkpoint([a, b]).restore(path)
+        rw.Checkpoint([a, b]).restore(path)
     np.testing.assert_array_equal(a.read_value(), 1)
 
 
 def test_variables_it_does_not_have_keep_their_values(tmp_path: Path) -> None:
-    wl.Checkpoint([wl.Variable([1.0], name="old"), wl.Variable([2.0], name="gone")]).save(
+    rw.Checkpoint([rw.Variable([1.0], name="old"), rw.Variable([2.0], name="gone")]).save(
         str(tmp_path)
     )
-    old, new = wl.Variable([0.0], name="old"), wl.Variable([7.0], name="new")
-    wl.Checkpoint([old, new]).restore(str(tmp_path))
+    old, new = rw.Variable([0.0], name="old"), rw.Variable([7.0], name="new")
+    rw.Checkpoint([old, new]).restore(str(tmp_path))
     assert (old[0], new[0]) == (1, 7)
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_both_lists(tmp_path: Path) -> None:
-    wl.Checkpoint([wl.Variable([1.0], name="x"), wl.Variable([2.0], name="y")]).save(str(tmp_path))
+    rw.Checkpoint([rw.Variable([1.0], name="x"), rw.Variable([2.0], name="y")]).save(str(tmp_path))
     with pytest.raises(CheckpointError, match="has none of the variables a, b; it has x, y"):
-        wl.Checkpoint([wl.Variable([0.0], name="b"), wl.Variable([0.0], name="a")]).restore(
+        rw.Checkpoint([rw.Variable([0.0], name="b"), rw.Variable([0.0], name="a")]).restore(
             str(tmp_path)
         )
 
 
 def test_names_are_unique_and_of_one_strategy() -> None:
     with pytest.raises(ValueError, match="two variables are named 'v'"):
-        wl.Checkpoint([counter(), counter()])
+        rw.Checkpoint([counter(), counter()])
     with mirrored(2).scope():
-        theirs = wl.Variable([1.0], name="theirs")
+        theirs = rw.Variable([1.0], name="theirs")
     with pytest.raises(ValueError, match="belong to one strategy"):
-        wl.Checkpoint([counter(), theirs])
+        rw.Checkpoint([counter(), theirs])
 
 
 def test_a_variable_may_be_named_like_a_slot_of_another(tmp_path: Path) -> None:
     def make() -> list[Any]:
         return [
-            wl.Variable([1.0], name=name) for name in ("w", "w:momentum", "__metadata__", "0:w")
+            rw.Variable([1.0], name=name) for name in ("w", "w:momentum", "__metadata__", "0:w")
         ]
 
     first = make()
-    optimizer = wl.optimizers.SGD(0.5, momentum=0.5)
+    optimizer = rw.optimizers.SGD(0.5, momentum=0.5)
     optimizer.apply_gradients([([i + 1.0], v) for i, v in enumerate(first)])
-    wl.Checkpoint(first).save(str(tmp_path))
+    rw.Checkpoint(first).save(str(tmp_path))
     second = make()
-    wl.Checkpoint(second).restore(str(tmp_path))
+    rw.Checkpoint(second).restore(str(tmp_path))
     for variables in (first, second):
         optimizer.apply_gradients([([1.0], v) for v in variables])
     assert_same([v.numpy() for v in second], [v.numpy() for v in first])
@@ -478,7 +478,7 @@ def test_a_variable_may_be_named_like_a_slot_of_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["save", "restore"])
 def test_replicas_do_not_save_or_restore(tmp_path: Path, method: str) -> None:
     model = Model(mirrored(2))
-    checkpoint = wl.Checkpoint(model.variables)
+    checkpoint = rw.Checkpoint(model.variables)
     checkpoint.save(str(tmp_path))
     with pytest.raises(RuntimeError, match=f"Checkpoint.{method} requires being in cross-replica"):
         model.strategy.run(lambda: getattr(checkpoint, method)(str(tmp_path)))
@@ -486,8 +486,8 @@ def test_replicas_do_not_save_or_restore(tmp_path: Path, method: str) -> None:
 
 def test_what_is_saved_is_of_one_moment_though_training_goes_on(tmp_path: Path) -> None:
     """Each value as a whole: another thread writes all elements at once."""
-    v: Any = wl.Variable(np.zeros(50_000, np.float32), name="v")
-    checkpoint = wl.Checkpoint([v])
+    v: Any = rw.Variable(np.zeros(50_000, np.float32), name="v")
+    checkpoint = rw.Checkpoint([v])
     stop = threading.Event()
 
     def write() -> None:
@@ -524,37 +524,37 @@ def test_an_iterator_goes_on_where_it_was(tmp_path: Path, strategy: str) -> None
     current, iterator = batches()
     for _ in range(2):
         next(iterator)
-    wl.Checkpoint([], data=iterator).save(str(tmp_path), 2)
+    rw.Checkpoint([], data=iterator).save(str(tmp_path), 2)
     expected = rest(current, iterator)
     assert len(expected) == 4
     again, other = batches()
-    assert wl.Checkpoint([], data=other).restore(str(tmp_path)) == 2
+    assert rw.Checkpoint([], data=other).restore(str(tmp_path)) == 2
     assert rest(again, other) == expected
 
 
 def test_a_generator_draws_on_where_it_was(tmp_path: Path) -> None:
     strategy = mirrored(2)
-    noise = wl.random.Generator.from_seed(1)
+    noise = rw.random.Generator.from_seed(1)
 
-    def draw(generator: wl.random.Generator) -> list[Array]:
+    def draw(generator: rw.random.Generator) -> list[Array]:
         drawn = strategy.run(lambda: generator.normal((3,)))
         return list(strategy.experimental_local_results(drawn))
 
     draw(noise)
     with strategy.scope():
-        v = wl.Variable([1.0], name="v")
-    wl.Checkpoint([v], noise=noise).save(str(tmp_path))
+        v = rw.Variable([1.0], name="v")
+    rw.Checkpoint([v], noise=noise).save(str(tmp_path))
     expected = draw(noise)
-    other = wl.random.Generator.from_seed(99)
-    wl.Checkpoint([v], noise=other).restore(str(tmp_path))
+    other = rw.random.Generator.from_seed(99)
+    rw.Checkpoint([v], noise=other).restore(str(tmp_path))
     assert_same(draw(other), expected)
 
 
 def test_places_it_does_not_have_stay_where_they_are(tmp_path: Path) -> None:
     v = counter()
-    wl.Checkpoint([v]).save(str(tmp_path))
-    noise, twin = (wl.random.Generator.from_seed(1) for _ in range(2))
-    wl.Checkpoint([v], noise=noise).restore(str(tmp_path))
+    rw.Checkpoint([v]).save(str(tmp_path))
+    noise, twin = (rw.random.Generator.from_seed(1) for _ in range(2))
+    rw.Checkpoint([v], noise=noise).restore(str(tmp_path))
     np.testing.assert_array_equal(noise.normal((3,)), twin.normal((3,)))
 
 
@@ -564,10 +564,10 @@ def test_places_it_does_not_have_stay_where_they_are(tmp_path: Path) -> None:
 def test_numbers_a_variable_does_not_hold_are_not_restored_as_others(
     tmp_path: Path, saved: Any, dtype: Any
 ) -> None:
-    path = wl.Checkpoint([wl.Variable(saved, name="v")]).save(str(tmp_path))
-    v = wl.Variable(np.array(1, dtype), name="v")
+    path = rw.Checkpoint([rw.Variable(saved, name="v")]).save(str(tmp_path))
+    v = rw.Variable(np.array(1, dtype), name="v")
     with pytest.raises(ShapeMismatchError, match="'v'"):
-        wl.Checkpoint([v]).restore(path)
+        rw.Checkpoint([v]).restore(path)
     assert v.numpy() == 1
 
 
@@ -577,7 +577,7 @@ def test_a_task_that_does_not_save_writes_nothing_though_it_reads_the_first_inpu
     strategy = OneDeviceStrategy("cpu:0")
     strategy.extended.should_checkpoint = False  # as of an evaluator
     with strategy.scope():
-        variable = wl.Variable(np.zeros(2, np.float32), name="w")
+        variable = rw.Variable(np.zeros(2, np.float32), name="w")
     assert strategy.extended.input_pipeline_id == 0
-    wl.Checkpoint([variable]).save(str(tmp_path), global_step=1)
+    rw.Checkpoint([variable]).save(str(tmp_path), global_step=1)
     assert list(tmp_path.iterdir()) == []

@@ -2,9 +2,9 @@
 
 import pytest
 
-from windlass.core.errors import ClosureError
-from windlass.distribute.coordinator.failures import describe, rebuild
-from windlass.proto.v1 import session_pb2
+from ropewalk.core.errors import ClosureError
+from ropewalk.distribute.coordinator.failures import describe, rebuild
+from ropewalk.proto.v1 import session_pb2
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJm\x07"
 

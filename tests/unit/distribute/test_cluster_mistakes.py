@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
-from windlass.cluster.spec import ClusterSpec
-from windlass.distribute import MultiWorkerMirroredStrategy, ParameterServerStrategy
-from windlass.distribute.cluster_resolver import SimpleClusterResolver
+import ropewalk as rw
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.distribute import MultiWorkerMirroredStrategy, ParameterServerStrategy
+from ropewalk.distribute.cluster_resolver import SimpleClusterResolver
 
 
 def _resolver(jobs: dict[str, Any], index: int = 0, **options: Any) -> SimpleClusterResolver:
@@ -41,4 +41,4 @@ def test_a_task_that_the_cluster_does_not_have_is_a_value_error() -> None:
 )
 def test_a_local_cluster_without_a_ps_or_a_program_is_refused_at_once(counts: Any) -> None:
     with pytest.raises(ValueError, match="at least one ps, and a chief or a worker"):
-        wl.testing.LocalCluster(**counts)
+        rw.testing.LocalCluster(**counts)

@@ -2,7 +2,7 @@
 
 Answers have the form of the API's reference, ``instanceGroups.listInstances`` and
 ``instances.get``. The fake client refuses parameters that the real one refuses; where that is
-installed (``windlass[gce]``) it reads the same answers.
+installed (``ropewalk[gce]``) it reads the same answers.
 """
 
 import json
@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
-from windlass.core.task import TaskId
-from windlass.distribute.cluster_resolver import GCEClusterResolver
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.task import TaskId
+from ropewalk.distribute.cluster_resolver import GCEClusterResolver
 
 BASE = "https://www.googleapis.com/compute/v1/projects/p/zones/europe-west4-a"
 ADDRESSES = {"trainer-10": "10.164.0.4", "trainer-1": "10.164.0.12", "trainer-2": "10.164.0.7"}
@@ -158,7 +158,7 @@ def test_what_does_not_work_is_said_with_the_group(answer: Any, said: str) -> No
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "googleapiclient", None)
     monkeypatch.setitem(sys.modules, "google.auth", None)
-    with pytest.raises(ImportError, match=r"install windlass\[gce\]"):
+    with pytest.raises(ImportError, match=r"install ropewalk\[gce\]"):
         GCEClusterResolver("p", "z", "g", 1)
 
 

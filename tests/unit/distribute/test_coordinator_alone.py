@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.client.worker.closure_link import Frame, Knowledge
-from windlass.cluster.job.closure_queue import ClosureQueue
-from windlass.core.task import TaskId
-from windlass.distribute.coordinator.closure_runner import ClosureRunner
-from windlass.distribute.coordinator.sent_once import SentOnce
-from windlass.proto.v1 import session_pb2
+import ropewalk as rw
+from ropewalk.client.worker.closure_link import Frame, Knowledge
+from ropewalk.cluster.job.closure_queue import ClosureQueue
+from ropewalk.core.task import TaskId
+from ropewalk.distribute.coordinator.closure_runner import ClosureRunner
+from ropewalk.distribute.coordinator.sent_once import SentOnce
+from ropewalk.proto.v1 import session_pb2
 
 
 @pytest.fixture
-def strategy() -> wl.distribute.ParameterServerStrategy:
-    return wl.distribute.ParameterServerStrategy()
+def strategy() -> rw.distribute.ParameterServerStrategy:
+    return rw.distribute.ParameterServerStrategy()
 
 
 @pytest.fixture
 def coordinator(
-    strategy: wl.distribute.ParameterServerStrategy,
-) -> Iterator[wl.distribute.coordinator.ClusterCoordinator]:
-    made = wl.distribute.coordinator.ClusterCoordinator(strategy)
+    strategy: rw.distribute.ParameterServerStrategy,
+) -> Iterator[rw.distribute.coordinator.ClusterCoordinator]:
+    made = rw.distribute.coordinator.ClusterCoordinator(strategy)
     yield made
     made.close()
 
@@ -36,11 +36,11 @@ def kinds(frames: list[Frame]) -> list[str]:
 
 
 def test_closures_train_here(
-    strategy: wl.distribute.ParameterServerStrategy,
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    strategy: rw.distribute.ParameterServerStrategy,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
     with strategy.scope():
-        total = wl.Variable(np.zeros(2, np.float32), name="total")
+        total = rw.Variable(np.zeros(2, np.float32), name="total")
     for _ in range(20):
         coordinator.schedule(lambda: total.assign_add(np.ones(2, np.float32)))
     coordinator.join()
@@ -49,38 +49,38 @@ def test_closures_train_here(
 
 @pytest.mark.parametrize("args", [np.float32(0), np.zeros(1), np.ones(2), "xy", {"a": 1}], ids=repr)
 def test_arguments_that_are_no_tuple_are_an_error_that_says_what_to_write(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator, args: Any
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, args: Any
 ) -> None:
     with pytest.raises(TypeError, match=r"list or tuple, got \w+: write args=\(value,\)"):
         coordinator.schedule(lambda *_: None, args=args)
 
 
 def test_alone_the_replicas_in_sync_are_those_of_this_process() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
     assert strategy.num_replicas_in_sync == 2
-    coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+    coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
     assert strategy.num_replicas_in_sync == 2
     assert coordinator.schedule(lambda: strategy.num_replicas_in_sync).fetch() == 2
     coordinator.close()
 
 
 def test_one_that_does_not_end_is_over_at_its_deadline_and_others_go_on(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
     late = coordinator.schedule(_wait_for_ever, deadline_s=0.2)
-    with pytest.raises(wl.errors.DeadlineExceededError, match=r"deadline_s=0\.2"):
+    with pytest.raises(rw.errors.DeadlineExceededError, match=r"deadline_s=0\.2"):
         coordinator.join()
-    with pytest.raises(wl.errors.DeadlineExceededError):
+    with pytest.raises(rw.errors.DeadlineExceededError):
         late.fetch()
     assert coordinator.schedule(abs, (-1,), deadline_s=60).fetch(timeout_s=60) == 1
 
 
 def test_a_thread_of_closures_that_breaks_is_replaced_and_its_closures_run(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, left = ClosureRunner.handle, [KeyError("a bug"), SystemExit(1)]
 
@@ -94,50 +94,50 @@ def test_a_thread_of_closures_that_breaks_is_replaced_and_its_closures_run(
 
 
 def test_a_closure_that_breaks_every_thread_is_given_up(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handle(self: ClosureRunner, *arguments: Any) -> Any:
         raise KeyError("a bug")
 
     monkeypatch.setattr(ClosureRunner, "handle", handle)
-    with pytest.raises(wl.errors.ClosureError, match="was given up"):
+    with pytest.raises(rw.errors.ClosureError, match="was given up"):
         coordinator.schedule(abs, (-1,)).fetch(timeout_s=60)
 
 
 def test_a_closure_that_cannot_be_sent_is_given_up(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def frames(*arguments: Any) -> list[Frame]:
         raise ValueError("the message is too large")
 
     monkeypatch.setattr(SentOnce, "frames", frames)
-    with pytest.raises(wl.errors.ClosureError, match="was given up"):
+    with pytest.raises(rw.errors.ClosureError, match="was given up"):
         coordinator.schedule(abs, (-1,)).fetch(timeout_s=60)
 
 
 def test_whoever_waits_hears_that_deadlines_count_no_more(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tick(self: ClosureQueue, now: float) -> list[object]:
         raise KeyError("a bug")
 
     monkeypatch.setattr(ClosureQueue, "tick", tick)
     late = coordinator.schedule(_wait_for_ever, deadline_s=60)
-    with pytest.raises(wl.errors.WindlassError, match="no deadline counts any more: KeyError"):
+    with pytest.raises(rw.errors.RopewalkError, match="no deadline counts any more: KeyError"):
         late.fetch(timeout_s=60)
-    with pytest.raises(wl.errors.WindlassError, match="no deadline counts any more"):
+    with pytest.raises(rw.errors.RopewalkError, match="no deadline counts any more"):
         coordinator.join()
 
 
 def test_an_answer_to_nothing_is_refused(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
     dispatcher = coordinator._dispatcher
     for answer in (
         session_pb2.ClosureAnswer(id=7),
         session_pb2.ClosureAnswer(id=7, failure=session_pb2.ClosureFailure(type="ValueError")),
     ):
-        with pytest.raises(wl.errors.RefusedError, match="closure 7 without an attempt"):
+        with pytest.raises(rw.errors.RefusedError, match="closure 7 without an attempt"):
             dispatcher.answered(TaskId("worker", 0), answer, [])
     dispatcher.answered(
         TaskId("worker", 0), session_pb2.ClosureAnswer(id=7, attempt=3, structure=b"1"), []
@@ -150,18 +150,18 @@ def _wait_for_ever() -> None:
 
 
 def test_options_are_given_where_the_coordinator_is_made_first(
-    strategy: wl.distribute.ParameterServerStrategy,
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    strategy: rw.distribute.ParameterServerStrategy,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
     with pytest.raises(ValueError, match="has a coordinator already"):
-        wl.distribute.coordinator.ClusterCoordinator(strategy, deadline_s=3)
-    assert wl.distribute.coordinator.ClusterCoordinator(strategy) is coordinator
+        rw.distribute.coordinator.ClusterCoordinator(strategy, deadline_s=3)
+    assert rw.distribute.coordinator.ClusterCoordinator(strategy) is coordinator
     with pytest.raises(ValueError, match="no positive number of seconds"):
         coordinator.schedule(abs, (1,), deadline_s=0)
 
 
 def test_a_function_that_is_gone_is_forgotten_when_no_closure_needs_it(
-    strategy: wl.distribute.ParameterServerStrategy,
+    strategy: rw.distribute.ParameterServerStrategy,
 ) -> None:
     told, known = SentOnce(strategy), Knowledge()
 
@@ -181,7 +181,7 @@ def test_a_function_that_is_gone_is_forgotten_when_no_closure_needs_it(
 
 
 def test_a_closure_that_is_over_before_it_is_sent_does_no_harm(
-    strategy: wl.distribute.ParameterServerStrategy,
+    strategy: rw.distribute.ParameterServerStrategy,
 ) -> None:
     told = SentOnce(strategy)
     number = told.use(lambda: None)
@@ -191,7 +191,7 @@ def test_a_closure_that_is_over_before_it_is_sent_does_no_harm(
 
 
 def test_functions_that_the_program_keeps_are_bounded(
-    strategy: wl.distribute.ParameterServerStrategy,
+    strategy: rw.distribute.ParameterServerStrategy,
 ) -> None:
     told, known = SentOnce(strategy, max_functions=3), Knowledge()
     functions = [eval(f"lambda: {number}") for number in range(6)]  # noqa: S307
@@ -207,7 +207,7 @@ def test_functions_that_the_program_keeps_are_bounded(
 
 
 def test_a_value_of_workers_is_forgotten_with_what_made_it(
-    strategy: wl.distribute.ParameterServerStrategy,
+    strategy: rw.distribute.ParameterServerStrategy,
 ) -> None:
     told, known = SentOnce(strategy), Knowledge()
     iterator = iter(told.add_dataset(lambda: range(3)))
@@ -225,11 +225,11 @@ def test_a_value_of_workers_is_forgotten_with_what_made_it(
 
 
 def test_an_optimizer_s_state_is_sent_when_it_changes_and_not_before(
-    strategy: wl.distribute.ParameterServerStrategy,
+    strategy: rw.distribute.ParameterServerStrategy,
 ) -> None:
     told, known = SentOnce(strategy), Knowledge()
     with strategy.scope():
-        optimizer = wl.optimizers.SGD(0.1)
+        optimizer = rw.optimizers.SGD(0.1)
 
     def uses() -> float:
         return optimizer.learning_rate
@@ -255,24 +255,24 @@ def test_an_optimizer_s_state_is_sent_when_it_changes_and_not_before(
 
 
 def test_a_dataset_may_be_given_and_what_can_be_gone_through_once_not(
-    strategy: wl.distribute.ParameterServerStrategy,
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    strategy: rw.distribute.ParameterServerStrategy,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
-    data = wl.data.Dataset.from_tensor_slices(np.arange(4)).repeat().batch(4)
+    data = rw.data.Dataset.from_tensor_slices(np.arange(4)).repeat().batch(4)
     for given in (data, lambda: data, strategy.experimental_distribute_dataset(data)):
         iterator = iter(coordinator.create_per_worker_dataset(given))
         drawn = coordinator.schedule(next, (iterator,)).fetch(timeout_s=60)
         assert drawn.tolist() == [0, 1, 2, 3]
-    for once in (iter([1]), (n for n in [1]), wl.data.as_dataset(n for n in [1])):
+    for once in (iter([1]), (n for n in [1]), rw.data.as_dataset(n for n in [1])):
         with pytest.raises(TypeError, match=r"gone through once.* give a function that makes it"):
             coordinator.create_per_worker_dataset(once)
 
 
 def test_what_a_dataset_of_each_worker_holds_is_known_here(
-    strategy: wl.distribute.ParameterServerStrategy,
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    strategy: rw.distribute.ParameterServerStrategy,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
-    data = wl.data.Dataset.range(5).batch(2)
+    data = rw.data.Dataset.range(5).batch(2)
     sources: list[Any] = [
         data,
         lambda: data,
@@ -287,12 +287,12 @@ def test_what_a_dataset_of_each_worker_holds_is_known_here(
 
 
 def test_a_dataset_function_that_creates_a_variable_is_refused(
-    strategy: wl.distribute.ParameterServerStrategy,
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    strategy: rw.distribute.ParameterServerStrategy,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
     def dataset_fn() -> list[int]:
         with strategy.scope():
-            wl.Variable(1.0, name="inside")
+            rw.Variable(1.0, name="inside")
         return [1]
 
     iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
@@ -301,11 +301,11 @@ def test_a_dataset_function_that_creates_a_variable_is_refused(
     with pytest.raises(ValueError, match=message):
         coordinator.join()
     with strategy.scope():
-        assert wl.Variable(1.0, name="inside").name == "inside"
+        assert rw.Variable(1.0, name="inside").name == "inside"
 
 
 def test_what_cannot_be_sent_is_named(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
     lock = threading.Lock()
 
@@ -317,7 +317,7 @@ def test_what_cannot_be_sent_is_named(
 
 
 def test_a_dataset_of_each_worker_is_a_function_or_a_dataset(
-    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+    coordinator: rw.distribute.coordinator.ClusterCoordinator,
 ) -> None:
     with pytest.raises(ValueError, match="a function that makes a dataset"):
         coordinator.create_per_worker_dataset(3)

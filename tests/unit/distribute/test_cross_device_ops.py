@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import windlass as wl
-from windlass.core.arrays.dtypes import BFLOAT16
-from windlass.distribute import (
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import BFLOAT16
+from ropewalk.distribute import (
     CommunicationOptions,
     CrossDeviceOps,
     DistributedValues,
@@ -25,8 +25,8 @@ from windlass.distribute import (
     ReductionToOneDevice,
     Strategy,
 )
-from windlass.distribute.strategies.all_reduce import choose_cross_device_ops
-from windlass.distribute.strategies.packing import (
+from ropewalk.distribute.strategies.all_reduce import choose_cross_device_ops
+from ropewalk.distribute.strategies.packing import (
     by_dtype,
     cuts_by_count,
     join,
@@ -61,7 +61,7 @@ DTYPES: dict[str, DType] = {
 
 @pytest.fixture(autouse=True)
 def three_devices(plain_process: None) -> None:
-    wl.config.set_logical_cpu_devices(3)
+    rw.config.set_logical_cpu_devices(3)
 
 
 @pytest.fixture(params=OPS.values(), ids=list(OPS))
@@ -156,7 +156,7 @@ def test_values_of_many_dtypes_rows_and_destinations_keep_their_order(ops: Cross
         for i, dtype in enumerate([*DTYPES.values(), *reversed(DTYPES.values())])
         if dtype != np.bool_
     ]
-    rows = PerReplica(wl.IndexedSlices(np.ones((1, 2)), np.array([i]), (4, 2)) for i in range(3))
+    rows = PerReplica(rw.IndexedSlices(np.ones((1, 2)), np.array([i]), (4, 2)) for i in range(3))
     pairs: list[tuple[DistributedValues, Any]] = [(value, value) for value in values]
     pairs[3:3] = [(rows, rows), (values[0], "CPU:0")]
     results = ops.batch_reduce(ReduceOp.SUM, pairs)
@@ -172,7 +172,7 @@ def test_values_of_many_dtypes_rows_and_destinations_keep_their_order(ops: Cross
 @pytest.mark.parametrize("replicas", [1, 2, 3, 5, 8], ids=lambda n: f"{n}-replicas")
 @pytest.mark.parametrize("op", ["SUM", "MEAN"])
 def test_any_number_of_replicas_is_reduced(ops: CrossDeviceOps, replicas: int, op: str) -> None:
-    wl.config.set_logical_cpu_devices(replicas)
+    rw.config.set_logical_cpu_devices(replicas)
     value = values_of(np.dtype(np.float32), (5,), replicas)
     single, everywhere = (
         ops.reduce(ReduceOp[op], value, "CPU:0"),
@@ -225,7 +225,7 @@ def test_devices_that_share_memory_share_a_result_nobody_can_write(ops: CrossDev
 @pytest.mark.parametrize("op", ["SUM", "MEAN"])
 def test_rows_are_concatenated_and_a_mean_divides(ops: CrossDeviceOps, op: str) -> None:
     slices = [
-        wl.IndexedSlices(np.full((2, 2), i + 1.0, np.float32), np.array([i, 3]), (4, 2))
+        rw.IndexedSlices(np.full((2, 2), i + 1.0, np.float32), np.array([i, 3]), (4, 2))
         for i in range(3)
     ]
     value = PerReplica(slices)
@@ -235,7 +235,7 @@ def test_rows_are_concatenated_and_a_mean_divides(ops: CrossDeviceOps, op: str) 
         *ops.batch_reduce(ReduceOp[op], [(value, value)]),
     ):
         for part in result.values:
-            assert isinstance(part, wl.IndexedSlices)
+            assert isinstance(part, rw.IndexedSlices)
             assert part.indices.tolist() == [0, 3, 1, 3, 2, 3]
             dense = np.sum([one.to_dense() for one in slices], axis=0) / scale
             np.testing.assert_allclose(part.to_dense(), dense, rtol=1e-6)
@@ -254,7 +254,7 @@ def test_values_of_different_shape_are_an_error_that_shows_them(ops: CrossDevice
 
 
 def test_rows_and_whole_arrays_do_not_mix(ops: CrossDeviceOps) -> None:
-    rows = wl.IndexedSlices(np.ones((1, 1)), np.array([0]))
+    rows = rw.IndexedSlices(np.ones((1, 1)), np.array([0]))
     value = PerReplica([rows, np.ones((2, 1)), rows])
     with pytest.raises(ValueError, match="some IndexedSlices and some whole arrays"):
         ops.reduce(ReduceOp.SUM, value, value)
@@ -266,7 +266,7 @@ def test_rows_and_whole_arrays_do_not_mix(ops: CrossDeviceOps) -> None:
 def test_a_destination_is_a_device_a_value_or_a_variable(ops: CrossDeviceOps) -> None:
     strategy = MirroredStrategy()
     with strategy.scope():
-        variable = wl.Variable(np.zeros(2), name="v")
+        variable = rw.Variable(np.zeros(2), name="v")
     assert isinstance(variable, DistributedVariable)
     value = PerReplica([np.ones(2)] * 3)
     for where in ("CPU:0", "/device:CPU:1", variable.values[1], np.zeros(2)):
@@ -338,7 +338,7 @@ def test_what_cannot_be_put_together_is_an_error(
 
 
 def test_rows_cannot_be_gathered(ops: CrossDeviceOps) -> None:
-    rows = PerReplica([wl.IndexedSlices(np.ones((1, 1)), np.array([0]))] * 2)
+    rows = PerReplica([rw.IndexedSlices(np.ones((1, 1)), np.array([0]))] * 2)
     with pytest.raises(NotImplementedError, match="IndexedSlices"):
         ops.gather(rows, "CPU:0", 0)
 
@@ -416,7 +416,7 @@ def test_an_accumulation_function_is_not_asked_for_rows() -> None:
         raise AssertionError("rows are concatenated")
 
     ops = ReductionToOneDevice(accumulation_fn=accumulate)
-    rows = PerReplica([wl.IndexedSlices(np.ones((1, 1)), np.array([i])) for i in range(2)])
+    rows = PerReplica([rw.IndexedSlices(np.ones((1, 1)), np.array([i])) for i in range(2)])
     assert ops.reduce(ReduceOp.SUM, rows, "CPU:0").indices.tolist() == [0, 1]
 
 
@@ -443,7 +443,7 @@ def test_a_subclass_needs_one_method_and_a_strategy_uses_it() -> None:
     options = CommunicationOptions(bytes_per_pack=7)
 
     def step() -> Any:
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         rank = np.array([context.replica_id_in_sync_group])
         return context.all_reduce("MEAN", [rank, rank + 1], options)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from helpers.input_workers import Steps, batches, mirrored, on_workers, steps_of
-from windlass.distribute import InputContext, InputOptions, InputReplicationMode, Strategy
-from windlass.distribute.data import ArraySpec, Dataset
+from ropewalk.distribute import InputContext, InputOptions, InputReplicationMode, Strategy
+from ropewalk.distribute.data import ArraySpec, Dataset
 
 PER_REPLICA = InputReplicationMode.PER_REPLICA
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.distribute.data import (
+from ropewalk.distribute.data import (
     SHARD_HINT,
     ArraySpec,
     AutoShardPolicy,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.input_workers import batches, mirrored, steps_of
-from windlass.distribute import InputOptions, InputReplicationMode
+from ropewalk.distribute import InputOptions, InputReplicationMode
 
 PER_REPLICA = InputReplicationMode.PER_REPLICA
 
@@ -102,8 +102,8 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
         found.append((device, np.asarray(value).tolist()))
         return value
 
-    monkeypatch.setattr("windlass.distribute.data.distributed.is_gpu", lambda _: True)
-    monkeypatch.setattr("windlass.distribute.data.distributed.place", place)
+    monkeypatch.setattr("ropewalk.distribute.data.distributed.is_gpu", lambda _: True)
+    monkeypatch.setattr("ropewalk.distribute.data.distributed.place", place)
     return found
 
 

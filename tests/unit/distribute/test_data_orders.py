@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.input_workers import (
     DATA,
     HINT,
@@ -22,18 +22,18 @@ from helpers.input_workers import (
     shared,
     with_policy,
 )
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.distribute import (
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.distribute import (
     InputContext,
     InputOptions,
     InputReplicationMode,
     ParameterServerStrategy,
     Strategy,
 )
-from windlass.distribute.data import SHARD_HINT, AutoShardPolicy, Dataset, from_arrays
-from windlass.distribute.runtime import ClusterRuntime
+from ropewalk.distribute.data import SHARD_HINT, AutoShardPolicy, Dataset, from_arrays
+from ropewalk.distribute.runtime import ClusterRuntime
 
 pytestmark = pytest.mark.usefixtures("plain_process")
 N = 24
@@ -243,7 +243,7 @@ def test_strategies_of_one_process_count_their_passes_for_themselves() -> None:
 
 def of_evaluator() -> Strategy:
     """The strategy of an evaluator beside a chief and a worker."""
-    spec = wl.ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
+    spec = rw.ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
     task = ResolvedTask(TaskId("evaluator", 0), spec, TaskId("chief", 0))
     return ParameterServerStrategy(runtime=ClusterRuntime(task, Settings()))
 

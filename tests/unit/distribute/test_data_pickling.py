@@ -9,9 +9,9 @@ import cloudpickle
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute.base.worker_index import current_worker
-from windlass.distribute.data import Dataset, from_arrays, from_files
+import ropewalk as rw
+from ropewalk.distribute.base.worker_index import current_worker
+from ropewalk.distribute.data import Dataset, from_arrays, from_files
 
 pytestmark = pytest.mark.usefixtures("plain_process")
 X, Y = np.arange(20.0).reshape(10, 2), np.arange(10)
@@ -44,9 +44,9 @@ MAKERS: dict[str, Callable[[], Dataset]] = {
     "arrays": lambda: from_arrays((X, Y), 4, epochs=2),
     "files": lambda: from_files(["a", "b"], _lines),
     "generator": lambda: Dataset.from_generator(
-        _generate, args=(3,), output_signature=wl.data.ArraySpec((), np.dtype(np.float32))
+        _generate, args=(3,), output_signature=rw.data.ArraySpec((), np.dtype(np.float32))
     ),
-    "list": lambda: wl.data.as_dataset([X, X + 1]),
+    "list": lambda: rw.data.as_dataset([X, X + 1]),
     "functions": lambda: Dataset.range(9).map(_double).filter(_is_large).batch(2).unbatch(),
     "order": lambda: Dataset.range(9).shuffle(4, seed=3).repeat(2).skip(1).take(9).shard(2, 1),
     "zip": lambda: Dataset.zip((Dataset.range(3), {"other": Dataset.range(3).enumerate()})),

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.input_workers import batches, mirrored
-from windlass.distribute import InputOptions
-from windlass.distribute.data import AUTOTUNE, Dataset
-from windlass.distribute.data.prefetch import Prefetcher
+from ropewalk.distribute import InputOptions
+from ropewalk.distribute.data import AUTOTUNE, Dataset
+from ropewalk.distribute.data.prefetch import Prefetcher
 
 pytestmark = pytest.mark.usefixtures("plain_process")
 
@@ -164,7 +164,7 @@ def test_a_generator_may_use_one_buffer_for_all_of_its_batches() -> None:
             buffer[...] = i
             yield buffer
 
-    dataset = wl.distribute.OneDeviceStrategy("CPU:0").experimental_distribute_dataset(batches)
+    dataset = rw.distribute.OneDeviceStrategy("CPU:0").experimental_distribute_dataset(batches)
     assert [batch.tolist() for batch in dataset] == [[i, i] for i in range(5)]
 
 
@@ -190,11 +190,11 @@ def test_a_process_ends_well_while_the_next_step_is_prepared() -> None:
     nested arrays, would abort it.
     """
     program = """if True:
-        import numpy as np, windlass as wl
+        import numpy as np, ropewalk as rw
 
-        wl.config.set_logical_cpu_devices(4)
-        strategy = wl.distribute.MirroredStrategy()
-        data = wl.data.as_dataset(list(np.zeros((1000, 60, 784), np.float32))).repeat()
+        rw.config.set_logical_cpu_devices(4)
+        strategy = rw.distribute.MirroredStrategy()
+        data = rw.data.as_dataset(list(np.zeros((1000, 60, 784), np.float32))).repeat()
         for _ in range(5):
             steps = iter(strategy.experimental_distribute_dataset(data))
             for _ in range(50):
@@ -203,7 +203,7 @@ def test_a_process_ends_well_while_the_next_step_is_prepared() -> None:
     """
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(Path(wl.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(rw.__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=60,

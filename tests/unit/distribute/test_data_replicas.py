@@ -9,26 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.input_workers import batches, examples_of, listed, lists, mirrored, steps_of
-from windlass.core.arrays.dtypes import Array
-from windlass.distribute import DistributedIterator, PerReplica
-from windlass.distribute.data import ArraySpec, Dataset, as_dataset, from_arrays
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.distribute import DistributedIterator, PerReplica
+from ropewalk.distribute.data import ArraySpec, Dataset, as_dataset, from_arrays
 
 pytestmark = pytest.mark.usefixtures("plain_process")
 X = np.arange(10)
 Range = Dataset.range
 
-STRATEGIES: dict[str, Callable[[], wl.distribute.Strategy]] = {
-    "mirrored": wl.distribute.MirroredStrategy,
-    "ps": wl.distribute.ParameterServerStrategy,
-    "central": wl.distribute.CentralStorageStrategy,
+STRATEGIES: dict[str, Callable[[], rw.distribute.Strategy]] = {
+    "mirrored": rw.distribute.MirroredStrategy,
+    "ps": rw.distribute.ParameterServerStrategy,
+    "central": rw.distribute.CentralStorageStrategy,
 }
 
 
 def distributed(dataset: Any, replicas: int, strategy: str = "ps") -> Any:
     """A dataset under a strategy with that many replicas, on logical CPU devices."""
-    wl.config.set_logical_cpu_devices(replicas)
+    rw.config.set_logical_cpu_devices(replicas)
     return STRATEGIES[strategy]().experimental_distribute_dataset(dataset)
 
 
@@ -89,7 +89,7 @@ def test_every_replica_runs_also_on_an_empty_batch_of_the_right_kind() -> None:
     seen: list[tuple[int, tuple[int, ...], str]] = []
 
     def step(batch: Any) -> Any:
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         seen.append((context.replica_id_in_sync_group, batch["x"].shape, str(batch["x"].dtype)))
         return batch["x"].sum()
@@ -174,7 +174,7 @@ class Loader:
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_loader_gives_its_own_types_under_every_strategy(strategy: str, replicas: int) -> None:
-    wl.config.set_logical_cpu_devices(replicas)
+    rw.config.set_logical_cpu_devices(replicas)
     current = STRATEGIES[strategy]()
     seen: list[tuple[type, type]] = []
     for batch in current.experimental_distribute_dataset(Loader()):
@@ -221,7 +221,7 @@ def test_a_step_may_write_to_its_batch_and_changes_nothing_else(
     """Also what torch.from_numpy needs, to share the memory without a warning."""
     source = np.zeros((2, 4), np.float32)
     source.flags.writeable = False  # as an array of JAX, or of a file
-    options = wl.distribute.InputOptions(experimental_per_replica_buffer_size=buffer)
+    options = rw.distribute.InputOptions(experimental_per_replica_buffer_size=buffer)
     strategy = mirrored(replicas)
     for element in strategy.experimental_distribute_dataset(make(source), options):
         for part in strategy.experimental_local_results(element):

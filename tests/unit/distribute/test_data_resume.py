@@ -19,8 +19,8 @@ from helpers.input_workers import (
     steps_of,
     with_policy,
 )
-from windlass.distribute import InputOptions
-from windlass.distribute.data import Dataset, as_dataset, from_arrays
+from ropewalk.distribute import InputOptions
+from ropewalk.distribute.data import Dataset, as_dataset, from_arrays
 
 pytestmark = pytest.mark.usefixtures("plain_process")
 

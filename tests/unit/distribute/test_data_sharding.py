@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.arrays.dtypes import BFLOAT16, Array
-from windlass.distribute.data.sharding import as_arrays, common_length, cut, empty_like
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array
+from ropewalk.distribute.data.sharding import as_arrays, common_length, cut, empty_like
 
 
 def lists(parts: Any) -> list[list[int]]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.arrays.dtypes import Array
-from windlass.distribute.data import (
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.distribute.data import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     ArraySpec,
@@ -331,9 +331,9 @@ def test_asking_for_the_spec_of_a_generator_does_not_lose_its_first_elements() -
 
 
 def test_the_public_names_are_in_wl_data() -> None:
-    assert sorted(wl.data.__all__) == [
+    assert sorted(rw.data.__all__) == [
         "AUTOTUNE", "ArraySpec", "AutoShardPolicy", "Dataset", "DistributeOptions",
         "INFINITE_CARDINALITY", "Options", "SHARD_HINT", "UNKNOWN_CARDINALITY", "as_dataset",
         "experimental", "from_arrays", "from_files",
     ]  # fmt: skip
-    assert (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, wl.data.AUTOTUNE) == (-1, -2, -1)
+    assert (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, rw.data.AUTOTUNE) == (-1, -2, -1)

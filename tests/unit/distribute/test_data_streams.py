@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.errors import OutOfRangeError
-from windlass.distribute.data import ArraySpec, AutoShardPolicy, Dataset, Options
+import ropewalk as rw
+from ropewalk.core.errors import OutOfRangeError
+from ropewalk.distribute.data import ArraySpec, AutoShardPolicy, Dataset, Options
 
 Range = Dataset.range
 
@@ -172,7 +172,7 @@ def test_files_that_match_a_pattern(tmp_path: Path) -> None:
     files = Dataset.list_files(str(tmp_path / "*.txt"), shuffle=False)
     assert [Path(name).name for name in plain(files)] == ["a.txt", "b.txt"]
     assert files.node.files is not None  # workers divide them as files
-    lines = files.interleave(lambda path: wl.data.from_files([path], _lines))
+    lines = files.interleave(lambda path: rw.data.from_files([path], _lines))
     assert plain(lines) == ["a1", "b1", "a2", "b2"]
     assert sorted(plain(Dataset.list_files(str(tmp_path / "*")))) == sorted(plain(files))
     with pytest.raises(ValueError, match=r"No files matched pattern: .*csv"):
@@ -196,10 +196,10 @@ def test_they_can_be_pickled() -> None:
 
 
 def test_a_name_that_is_not_offered_says_what_to_write() -> None:
-    with pytest.raises(AttributeError, match=r"Dataset has no 'load': `wl\.data\.from_files"):
+    with pytest.raises(AttributeError, match=r"Dataset has no 'load': `rw\.data\.from_files"):
         Dataset.load("saved")
     with pytest.raises(AttributeError, match=r"has no 'TextLineDataset': .*from_files"):
-        wl.data.TextLineDataset  # type: ignore[attr-defined]  # noqa: B018
+        rw.data.TextLineDataset  # type: ignore[attr-defined]  # noqa: B018
     assert not hasattr(Range(3), "ragged_batch")
 
 
@@ -267,5 +267,5 @@ def test_nothing_and_what_is_no_dataset_are_refused() -> None:
         Dataset.zip()
     with pytest.raises(TypeError, match="`transformation_func` must return a Dataset, got int"):
         Range(2).apply(lambda _: 3)  # type: ignore[arg-type,return-value]
-    with pytest.raises(TypeError, match=r"must be wl\.data\.Options"):
+    with pytest.raises(TypeError, match=r"must be rw\.data\.Options"):
         Range(2).with_options(None)  # type: ignore[arg-type]

@@ -31,8 +31,8 @@ from helpers.input_workers import (
     steps_of,
     with_policy,
 )
-from windlass.distribute import InputContext, Strategy
-from windlass.distribute.data import (
+from ropewalk.distribute import InputContext, Strategy
+from ropewalk.distribute.data import (
     SHARD_HINT,
     AutoShardPolicy,
     Dataset,

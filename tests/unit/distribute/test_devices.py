@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.late import Late
-from windlass.core.arrays.any_framework import as_array, is_on_gpu, namespace_of, to_host
-from windlass.core.arrays.dtypes import BFLOAT16
-from windlass.distribute import (
+from ropewalk.core.arrays.any_framework import as_array, is_on_gpu, namespace_of, to_host
+from ropewalk.core.arrays.dtypes import BFLOAT16
+from ropewalk.distribute import (
     CentralStorageStrategy,
     Mirrored,
     MirroredStrategy,
     OneDeviceStrategy,
     PerReplica,
 )
-from windlass.distribute.base.devices import (
+from ropewalk.distribute.base.devices import (
     HOST,
     canonical,
     check_exists,
@@ -40,10 +40,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine without a GPU, and one CPU device afterwards."""
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
     yield
-    wl.config.set_logical_cpu_devices(1)
-    wl.config.set_logical_gpu_devices(None)
+    rw.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_gpu_devices(None)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes the machine look as if it had so many GPUs; nothing may be done on them."""
 
     def pretend(count: int) -> None:
-        monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: count)
+        monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: count)
 
     return pretend
 
@@ -110,54 +110,54 @@ def test_gpus_are_known_by_their_canonical_name() -> None:
 
 
 def test_without_a_gpu_there_is_one_cpu_device() -> None:
-    assert wl.config.list_logical_devices() == [HOST]
-    assert wl.config.list_compute_devices() == [HOST]
+    assert rw.config.list_logical_devices() == [HOST]
+    assert rw.config.list_compute_devices() == [HOST]
 
 
 def test_the_cpu_is_split_into_logical_devices() -> None:
-    wl.config.set_logical_cpu_devices(3)
+    rw.config.set_logical_cpu_devices(3)
     names = [f"/device:CPU:{i}" for i in range(3)]
-    assert wl.config.list_logical_devices() == wl.config.list_logical_devices("CPU") == names
+    assert rw.config.list_logical_devices() == rw.config.list_logical_devices("CPU") == names
     assert compute_devices() == names
 
 
 def test_devices_are_listed_by_type_in_any_case(gpus: Callable[[int], None]) -> None:
     gpus(2)
-    assert wl.config.list_logical_devices("gpu") == ["/device:GPU:0", "/device:GPU:1"]
-    assert wl.config.list_logical_devices() == [HOST, "/device:GPU:0", "/device:GPU:1"]
-    assert wl.config.list_logical_devices("TPU") == []
+    assert rw.config.list_logical_devices("gpu") == ["/device:GPU:0", "/device:GPU:1"]
+    assert rw.config.list_logical_devices() == [HOST, "/device:GPU:0", "/device:GPU:1"]
+    assert rw.config.list_logical_devices("TPU") == []
 
 
 def test_replicas_run_on_the_gpus_if_there_are_any(gpus: Callable[[int], None]) -> None:
-    wl.config.set_logical_cpu_devices(4)
+    rw.config.set_logical_cpu_devices(4)
     gpus(2)
     assert compute_devices() == ["/device:GPU:0", "/device:GPU:1"]
 
 
 def test_a_gpu_is_split_into_logical_devices_in_turn(gpus: Callable[[int], None]) -> None:
     gpus(2)
-    wl.config.set_logical_gpu_devices(5)
+    rw.config.set_logical_gpu_devices(5)
     assert len(compute_devices()) == 5
     assert [physical_gpu(device) for device in compute_devices()] == [0, 1, 0, 1, 0]
-    wl.config.set_logical_gpu_devices(None)
+    rw.config.set_logical_gpu_devices(None)
     assert compute_devices() == ["/device:GPU:0", "/device:GPU:1"]
 
 
 def test_logical_gpu_devices_need_a_gpu() -> None:
-    wl.config.set_logical_gpu_devices(2)
-    assert wl.config.list_logical_devices("GPU") == []
+    rw.config.set_logical_gpu_devices(2)
+    assert rw.config.list_logical_devices("GPU") == []
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_there_is_at_least_one_device(count: int) -> None:
     with pytest.raises(ValueError, match=f"at least one logical CPU device is needed, got {count}"):
-        wl.config.set_logical_cpu_devices(count)
+        rw.config.set_logical_cpu_devices(count)
     with pytest.raises(ValueError, match=f"at least one logical GPU device is needed, got {count}"):
-        wl.config.set_logical_gpu_devices(count)
+        rw.config.set_logical_gpu_devices(count)
 
 
 def test_a_device_that_is_not_here_is_an_error_that_says_which_are() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     assert check_exists("/cpu:1") == "/device:CPU:1"
     with pytest.raises(
         ValueError,
@@ -187,9 +187,9 @@ def test_a_strategy_wants_devices_that_are_here(make: Callable[[], object]) -> N
 
 def test_devices_nest_and_are_left_again() -> None:
     assert current_device() == HOST
-    with wl.device("cpu:1") as outer:
+    with rw.device("cpu:1") as outer:
         assert outer == current_device() == "/device:CPU:1"
-        with wl.device("/device:cpu:2"):
+        with rw.device("/device:cpu:2"):
             assert current_device() == "/device:CPU:2"
         assert current_device() == "/device:CPU:1"
         with pytest.raises(KeyError), on_device("CPU:3"):
@@ -199,14 +199,14 @@ def test_devices_nest_and_are_left_again() -> None:
 
 
 def test_a_device_is_a_threads_own() -> None:
-    with wl.device("cpu:1"), ThreadPoolExecutor(1) as pool:
+    with rw.device("cpu:1"), ThreadPoolExecutor(1) as pool:
         assert pool.submit(current_device).result(5) == HOST
 
 
 @pytest.mark.parametrize("name", ["/device:TPU:0", "nonsense"])
 def test_a_name_of_no_device_is_refused_before_it_is_entered(name: str) -> None:
     with pytest.raises(ValueError, match="is no device"):
-        wl.device(name)
+        rw.device(name)
 
 
 @pytest.mark.parametrize("name", ["GPU:0", "/device:gpu:0"])
@@ -214,13 +214,13 @@ def test_a_gpu_without_cupy_is_an_error_that_leaves_nothing_behind(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(ImportError, match=r"windlass\[gpu\]"):
-        wl.device(name).__enter__()
+    with pytest.raises(ImportError, match=r"ropewalk\[gpu\]"):
+        rw.device(name).__enter__()
     assert current_device() == HOST
 
 
 def test_every_replica_works_for_its_device() -> None:
-    wl.config.set_logical_cpu_devices(3)
+    rw.config.set_logical_cpu_devices(3)
     devices = MirroredStrategy().run(current_device)
     assert devices.values == ("/device:CPU:0", "/device:CPU:1", "/device:CPU:2")
     assert current_device() == HOST
@@ -373,7 +373,7 @@ def test_a_mirrored_value_is_the_array_all_have_and_a_per_replica_is_none() -> N
 
 
 def test_a_variable_is_an_array_of_its_value() -> None:
-    np.testing.assert_array_equal(as_array(wl.Variable([1.0, 2.0])), [1, 2])
+    np.testing.assert_array_equal(as_array(rw.Variable([1.0, 2.0])), [1, 2])
 
 
 def test_no_array_of_the_host_is_taken_for_a_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,11 +388,11 @@ def test_no_array_of_the_host_is_taken_for_a_gpus(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("framework", ["jax", "dlpack"])
 def test_a_training_step_takes_gradients_of_any_framework(framework: str) -> None:
     """Of JAX: computed and handed on as they are, on every replica."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     strategy = MirroredStrategy()
     with strategy.scope():
-        w = wl.Variable(np.array([1.0, 2.0], np.float32), name="w")
-    optimizer = wl.optimizers.SGD(0.5)
+        w = rw.Variable(np.array([1.0, 2.0], np.float32), name="w")
+    optimizer = rw.optimizers.SGD(0.5)
 
     def step(scale: float) -> Any:
         value = w.read_value()
@@ -417,34 +417,34 @@ def test_a_training_step_takes_gradients_of_any_framework(framework: str) -> Non
     "name", ["", "/job:ps/task:0", "/job:worker/replica:0/task:1", "/task:3"], ids=repr
 )
 def test_a_task_without_a_device_changes_no_device(name: str) -> None:
-    with wl.device("cpu:1"), wl.device(name) as device:
+    with rw.device("cpu:1"), rw.device(name) as device:
         assert device == current_device() == "/device:CPU:1"
 
 
 def test_no_device_at_all_forgets_the_others() -> None:
-    with wl.device("cpu:1"), wl.device(None) as device:
+    with rw.device("cpu:1"), rw.device(None) as device:
         assert device == current_device() == HOST
 
 
 def test_a_device_of_a_task_is_this_tasks_own() -> None:
-    with wl.device("/job:worker/replica:0/task:1/device:CPU:*") as device:
+    with rw.device("/job:worker/replica:0/task:1/device:CPU:*") as device:
         assert device == HOST
 
 
 def test_a_function_of_devices_is_refused_as_without_a_graph() -> None:
     with pytest.raises(RuntimeError, match="need a graph"):
-        wl.device(lambda op: "cpu:0")  # type: ignore[arg-type]
+        rw.device(lambda op: "cpu:0")  # type: ignore[arg-type]
 
 
 def test_devices_are_named_alike_wherever_they_are_asked_for() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     strategy = MirroredStrategy()
     with strategy.scope():
-        v = wl.Variable(1.0)
+        v = rw.Variable(1.0)
     extended = strategy.extended
 
     def device() -> str:
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         return context.devices[0]
 
@@ -452,4 +452,4 @@ def test_devices_are_named_alike_wherever_they_are_asked_for() -> None:
     here = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
     assert extended.worker_devices == extended.parameter_devices == of_replicas.values == here
     assert tuple(part.device for part in strategy.experimental_local_results(v)) == here
-    assert wl.Variable(1.0).device == here[0]
+    assert rw.Variable(1.0).device == here[0]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import where
 from helpers.replicas import context
-from windlass.distribute import (
+from ropewalk.distribute import (
     CentralStorageStrategy,
     MirroredStrategy,
     OneDeviceStrategy,
@@ -21,7 +21,7 @@ from windlass.distribute import (
     ReplicaContext,
     Strategy,
 )
-from windlass.distribute.strategies.default import the_default_strategy
+from ropewalk.distribute.strategies.default import the_default_strategy
 
 Where = tuple[Strategy, int | None, bool]
 """(strategy, replica id or None, in cross-replica context)."""
@@ -44,14 +44,14 @@ def strategy(request: pytest.FixtureRequest) -> Strategy:
 
 def test_outside_everything_the_default_strategy_is_current_in_replica_0() -> None:
     assert where() == (the_default_strategy(), 0, False)
-    assert not wl.distribute.has_strategy()
+    assert not rw.distribute.has_strategy()
 
 
 def test_in_a_scope_its_strategy_is_current_in_cross_replica_context(strategy: Strategy) -> None:
     with strategy.scope() as entered:
         assert entered is strategy
         assert where() == (strategy, None, True)
-        assert wl.distribute.has_strategy()
+        assert rw.distribute.has_strategy()
     assert where() == (the_default_strategy(), 0, False)
 
 
@@ -115,8 +115,8 @@ def test_another_strategys_scope_inside_a_scope_is_mixing(strategy: Strategy) ->
 
 def test_what_a_strategy_does_is_mixing_in_the_scope_of_another(strategy: Strategy) -> None:
     with strategy.scope():
-        variable = wl.Variable(np.zeros(2, np.float32), name="w")
-    data = wl.data.from_arrays(np.arange(4), batch_size=2)
+        variable = rw.Variable(np.zeros(2, np.float32), name="w")
+    data = rw.data.from_arrays(np.arange(4), batch_size=2)
     iterator = iter(strategy.experimental_distribute_dataset(data))
     calls: dict[str, Callable[[], Any]] = {
         "run": lambda: strategy.run(lambda: None),
@@ -186,8 +186,8 @@ def test_a_scope_that_a_merge_leaves_open_is_an_error(strategy: Strategy) -> Non
 def test_inside_the_default_strategys_run_a_strategy_is_used_as_outside(strategy: Strategy) -> None:
     def program() -> tuple[bool, bool]:
         with strategy.scope():
-            inside = wl.distribute.get_strategy() is strategy
-        return inside, strategy.run(lambda: wl.distribute.get_strategy() is strategy)
+            inside = rw.distribute.get_strategy() is strategy
+        return inside, strategy.run(lambda: rw.distribute.get_strategy() is strategy)
 
     default = the_default_strategy()
     assert default.run(program) == (True, True)
@@ -242,32 +242,32 @@ def test_the_default_strategy_may_be_deep_copied_and_stays_the_one() -> None:
 
 
 def test_a_strategy_may_be_set_for_good_and_cleared(strategy: Strategy) -> None:
-    wl.distribute.experimental_set_strategy(strategy)
+    rw.distribute.experimental_set_strategy(strategy)
     assert where() == (strategy, None, True)
-    assert wl.distribute.has_strategy()
-    assert wl.Variable([1.0], name="w").strategy is strategy
+    assert rw.distribute.has_strategy()
+    assert rw.Variable([1.0], name="w").strategy is strategy
     with strategy.scope():
         assert where() == (strategy, None, True)
-    wl.distribute.experimental_set_strategy(None)
+    rw.distribute.experimental_set_strategy(None)
     assert where() == (the_default_strategy(), 0, False)
 
 
 def test_another_scope_while_a_strategy_is_set_is_mixing(strategy: Strategy) -> None:
-    wl.distribute.experimental_set_strategy(strategy)
+    rw.distribute.experimental_set_strategy(strategy)
     with pytest.raises(RuntimeError, match="Mixing"):
         Strategy().scope().__enter__()
 
 
 def test_setting_the_default_strategy_clears(strategy: Strategy) -> None:
-    wl.distribute.experimental_set_strategy(strategy)
-    wl.distribute.experimental_set_strategy(the_default_strategy())
-    assert not wl.distribute.has_strategy()
+    rw.distribute.experimental_set_strategy(strategy)
+    rw.distribute.experimental_set_strategy(the_default_strategy())
+    assert not rw.distribute.has_strategy()
 
 
 def test_a_strategy_is_not_set_inside_a_scope_or_run(strategy: Strategy) -> None:
     def attempt() -> None:
         with pytest.raises(RuntimeError, match="Must not be called inside"):
-            wl.distribute.experimental_set_strategy(None)
+            rw.distribute.experimental_set_strategy(None)
 
     with strategy.scope():
         attempt()
@@ -278,7 +278,7 @@ def test_a_strategy_is_not_set_inside_a_scope_or_run(strategy: Strategy) -> None
 @pytest.mark.timeout(20)
 def test_a_context_kept_beyond_its_run_is_stale(count: int) -> None:
     """Neither an answer from a step that is over, nor a wait for replicas that have left."""
-    wl.config.set_logical_cpu_devices(count)
+    rw.config.set_logical_cpu_devices(count)
     strategy = ParameterServerStrategy()
     kept: list[ReplicaContext] = []
     strategy.run(lambda: kept.append(context()))

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import barrier_of, context, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     MirroredStrategy,
     ParameterServerStrategy,
     PerReplica,
     ReplicaContext,
     Strategy,
 )
-from windlass.distribute.strategies import replica_runner
-from windlass.distribute.strategies.replica_runner import ReplicaRunner
-from windlass.distribute.strategies.replica_thread import ReplicaThread
+from ropewalk.distribute.strategies import replica_runner
+from ropewalk.distribute.strategies.replica_runner import ReplicaRunner
+from ropewalk.distribute.strategies.replica_thread import ReplicaThread
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -41,7 +41,7 @@ def replicas(request: pytest.FixtureRequest) -> Callable[[int], Strategy]:
     """Makes a strategy of so many replicas in this process."""
 
     def make(count: int) -> Strategy:
-        wl.config.set_logical_cpu_devices(count)
+        rw.config.set_logical_cpu_devices(count)
         made: Strategy = request.param()
         return made
 

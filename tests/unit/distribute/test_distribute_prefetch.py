@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import PeerLostError, RefusedError
-from windlass.core.wire.steps import NO_TARGET, PullTarget, PushResult
-from windlass.distribute import ParameterServerStrategy
-from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+import ropewalk as rw
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import PeerLostError, RefusedError
+from ropewalk.core.wire.steps import NO_TARGET, PullTarget, PushResult
+from ropewalk.distribute import ParameterServerStrategy
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
 
-SGD = wl.optimizers.SGD
+SGD = rw.optimizers.SGD
 RATE = np.float32(0.05)
 
 
-def make(*values: Any) -> tuple[ParameterServerStrategy, list[wl.Variable]]:
+def make(*values: Any) -> tuple[ParameterServerStrategy, list[rw.Variable]]:
     strategy = ParameterServerStrategy(prefetch=True)
     with strategy.scope():
-        variables = [wl.Variable(v, name="abc"[i]) for i, v in enumerate(values)]
+        variables = [rw.Variable(v, name="abc"[i]) for i, v in enumerate(values)]
     return strategy, variables
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import SUM, replica
-from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
-from windlass.distribute import ParameterServerStrategy, PerReplica, partitioners
-from windlass.distribute.runtime import TaskProgress
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+from ropewalk.core.errors import NonFiniteGradientError, ShapeMismatchError
+from ropewalk.distribute import ParameterServerStrategy, PerReplica, partitioners
+from ropewalk.distribute.runtime import TaskProgress
+from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SGD = wl.optimizers.SGD
+SGD = rw.optimizers.SGD
 
 
 def progress(strategy: ParameterServerStrategy) -> TaskProgress:
@@ -38,7 +38,7 @@ def test_indexed_slices_touch_their_rows_alone_and_repeated_ones_add_up(parts: i
     rng = np.random.default_rng(0)
     start = rng.standard_normal((7, 3)).astype(np.float32)
     with strategy.scope():
-        table = wl.Variable(start, name="table")
+        table = rw.Variable(start, name="table")
     optimizer = SGD(0.5)
     expected = start.astype(np.float64)
     for _ in range(5):
@@ -47,7 +47,7 @@ def test_indexed_slices_touch_their_rows_alone_and_repeated_ones_add_up(parts: i
 
         def step(ids: Array = ids, gradient: Array = gradient) -> None:
             np.testing.assert_allclose(table.sparse_read(ids), expected[ids], rtol=1e-5, atol=1e-6)
-            optimizer.apply_gradients([(wl.IndexedSlices(gradient, ids), table)])
+            optimizer.apply_gradients([(rw.IndexedSlices(gradient, ids), table)])
 
         strategy.run(step)
         np.subtract.at(expected, ids, 0.5 * gradient)
@@ -57,9 +57,9 @@ def test_indexed_slices_touch_their_rows_alone_and_repeated_ones_add_up(parts: i
 
 def test_lazy_adam_leaves_the_other_rows_alone() -> None:
     with ParameterServerStrategy().scope():
-        table = wl.Variable(np.ones((4, 2), np.float32), name="table")
-    rows = wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([2]))
-    wl.optimizers.Adam(0.1).apply_gradients([(rows, table)])
+        table = rw.Variable(np.ones((4, 2), np.float32), name="table")
+    rows = rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([2]))
+    rw.optimizers.Adam(0.1).apply_gradients([(rows, table)])
     assert (table.read_value()[[0, 1, 3]] == 1).all()
     assert (table.read_value()[2] < 1).all()
 
@@ -67,12 +67,12 @@ def test_lazy_adam_leaves_the_other_rows_alone() -> None:
 def test_rows_that_are_not_there_are_refused_before_anything_is_sent() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        a, table = wl.Variable([1.0], name="a"), wl.Variable(np.ones((4, 2)), name="table")
+        a, table = rw.Variable([1.0], name="a"), rw.Variable(np.ones((4, 2)), name="table")
     for index, message in ((4, "row 4 of 'table'"), (-1, "row -1 of 'table'")):
-        rows = wl.IndexedSlices(np.ones((1, 2)), np.array([index]))
+        rows = rw.IndexedSlices(np.ones((1, 2)), np.array([index]))
         with pytest.raises(ShapeMismatchError, match=f"{message} is out of range: it has 4 rows"):
             SGD(1.0).apply_gradients([([1.0], a), (rows, table)])
-    narrow = wl.IndexedSlices(np.ones((1, 3)), np.array([0]))
+    narrow = rw.IndexedSlices(np.ones((1, 3)), np.array([0]))
     with pytest.raises(ShapeMismatchError, match=r"have shape \(3,\), the variable's rows.*\(2,\)"):
         SGD(1.0).apply_gradients([(narrow, table)])
     assert a[0] == 1
@@ -82,8 +82,8 @@ def test_rows_that_are_not_there_are_refused_before_anything_is_sent() -> None:
 def test_no_rows_at_all_is_a_step_like_others() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        table = wl.Variable(np.ones((4, 2)), name="table")
-    SGD(1.0).apply_gradients([(wl.IndexedSlices(np.ones((0, 2)), np.zeros(0, np.int64)), table)])
+        table = rw.Variable(np.ones((4, 2)), name="table")
+    SGD(1.0).apply_gradients([(rw.IndexedSlices(np.ones((0, 2)), np.zeros(0, np.int64)), table)])
     assert (table.read_value() == 1).all()
     assert strategy.global_step == 1
 
@@ -97,12 +97,12 @@ def test_global_clipnorm_scales_all_gradients_of_a_step_jointly(
     strategy_of: str, limit: float
 ) -> None:
     """Against the formula in float64; repeated rows count as their sum."""
-    strategy = ParameterServerStrategy() if strategy_of == "ps" else wl.distribute.get_strategy()
+    strategy = ParameterServerStrategy() if strategy_of == "ps" else rw.distribute.get_strategy()
     rng = np.random.default_rng(1)
     with strategy.scope():
-        w = wl.Variable(np.zeros((3, 4), np.float32), name="w")
-        b = wl.Variable(np.zeros(4, np.float32), name="b")
-        table = wl.Variable(np.zeros((5, 2), np.float32), name="table")
+        w = rw.Variable(np.zeros((3, 4), np.float32), name="w")
+        b = rw.Variable(np.zeros(4, np.float32), name="b")
+        table = rw.Variable(np.zeros((5, 2), np.float32), name="table")
     gw, gb = rng.standard_normal((3, 4)), rng.standard_normal(4)
     rows, ids = rng.standard_normal((3, 2)).astype(np.float32), np.array([4, 1, 4])
     dense = np.zeros((5, 2))
@@ -113,7 +113,7 @@ def test_global_clipnorm_scales_all_gradients_of_a_step_jointly(
     pairs = [
         (gw.astype(np.float32), w),
         (gb.astype(np.float32), b),
-        (wl.IndexedSlices(rows, ids), table),
+        (rw.IndexedSlices(rows, ids), table),
     ]
     strategy.run(lambda: optimizer.apply_gradients(pairs))
     for variable, g in ((w, gw), (b, gb), (table, dense)):
@@ -123,7 +123,7 @@ def test_global_clipnorm_scales_all_gradients_of_a_step_jointly(
 
 def test_clipvalue_cuts_every_element() -> None:
     with ParameterServerStrategy().scope():
-        w = wl.Variable(np.zeros(4, np.float32), name="w")
+        w = rw.Variable(np.zeros(4, np.float32), name="w")
     SGD(1.0, clipvalue=0.5).apply_gradients([(floats(-3, -0.25, 0.25, 3), w)])
     np.testing.assert_array_equal(w.read_value(), [0.5, 0.25, -0.25, -0.5])
 
@@ -131,7 +131,7 @@ def test_clipvalue_cuts_every_element() -> None:
 def test_optimizers_with_different_clips_do_not_share_their_norm() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        a, b = wl.Variable([0.0], name="a"), wl.Variable([0.0], name="b")
+        a, b = rw.Variable([0.0], name="a"), rw.Variable([0.0], name="b")
     tight, loose = SGD(1.0, global_clipnorm=1.0), SGD(1.0, global_clipnorm=100.0)
 
     def step() -> None:
@@ -146,7 +146,7 @@ def test_optimizers_with_different_clips_do_not_share_their_norm() -> None:
 
 
 def diverging(limit: int, monkeypatch: pytest.MonkeyPatch) -> ParameterServerStrategy:
-    monkeypatch.setenv("WINDLASS_NONFINITE_LIMIT", str(limit))
+    monkeypatch.setenv("ROPEWALK_NONFINITE_LIMIT", str(limit))
     return ParameterServerStrategy()
 
 
@@ -157,10 +157,10 @@ def test_a_gradient_that_is_not_finite_refuses_the_whole_step_and_is_counted(
 ) -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        a, b = wl.Variable([1.0], name="a"), wl.Variable([[1.0], [2.0]], name="b")
+        a, b = rw.Variable([1.0], name="a"), rw.Variable([[1.0], [2.0]], name="b")
     optimizer = SGD(1.0)
     whole = floats(bad, 0).reshape(2, 1)
-    gradient = wl.IndexedSlices(whole[:1], np.array([1])) if sparse else whole
+    gradient = rw.IndexedSlices(whole[:1], np.array([1])) if sparse else whole
     with caplog.at_level(logging.WARNING):
         strategy.run(lambda: optimizer.apply_gradients([([1.0], a), (gradient, b)]))
     assert (a[0], b[0, 0], b[1, 0]) == (1, 1, 2)
@@ -177,7 +177,7 @@ def test_a_program_that_diverged_ends_after_so_many_refusals_in_a_row(
 ) -> None:
     strategy = diverging(3, monkeypatch)
     with strategy.scope():
-        a = wl.Variable([1.0], name="a")
+        a = rw.Variable([1.0], name="a")
     optimizer = SGD(1.0)
 
     def step(gradient: float) -> None:
@@ -189,16 +189,16 @@ def test_a_program_that_diverged_ends_after_so_many_refusals_in_a_row(
         strategy.run(step, args=(np.nan,))
     assert caught.value.fields["variable"] == "a"
     assert caught.value.fields["in_a_row"] == "3"
-    assert "WINDLASS_NONFINITE_GRADIENTS=allow" in caught.value.message
+    assert "ROPEWALK_NONFINITE_GRADIENTS=allow" in caught.value.message
     assert progress(strategy).refused_pushes == 5
     assert a[0] == 0.5
 
 
 def test_gradients_that_are_not_finite_may_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDLASS_NONFINITE_GRADIENTS", "allow")
+    monkeypatch.setenv("ROPEWALK_NONFINITE_GRADIENTS", "allow")
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        a = wl.Variable([1.0], name="a")
+        a = rw.Variable([1.0], name="a")
     SGD(1.0).apply_gradients([([np.nan], a)])
     assert np.isnan(a[0])
     assert strategy.global_step == 1
@@ -209,14 +209,14 @@ def test_gradients_that_are_not_finite_may_be_allowed(monkeypatch: pytest.Monkey
 
 
 def two_replicas() -> ParameterServerStrategy:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     return ParameterServerStrategy()
 
 
 def test_gradients_are_summed_over_replicas_and_pushed_once() -> None:
     strategy = two_replicas()
     with strategy.scope():
-        w = wl.Variable([0.0, 0.0], name="w")
+        w = rw.Variable([0.0, 0.0], name="w")
     optimizer = SGD(1.0)
     for expected in (1, 2):
         strategy.run(
@@ -231,7 +231,7 @@ def test_gradients_are_summed_over_replicas_and_pushed_once() -> None:
 def test_a_gradient_all_replicas_share_counts_once_for_each() -> None:
     strategy = two_replicas()
     with strategy.scope():
-        w = wl.Variable([0.0], name="w")
+        w = rw.Variable([0.0], name="w")
     strategy.run(lambda g: SGD(1.0).apply_gradients([(g, w)]), args=(floats(-1),))
     assert w[0] == 2
 
@@ -239,7 +239,7 @@ def test_a_gradient_all_replicas_share_counts_once_for_each() -> None:
 def test_clipping_is_of_the_sum_over_replicas() -> None:
     strategy = two_replicas()
     with strategy.scope():
-        w = wl.Variable([0.0], name="w")
+        w = rw.Variable([0.0], name="w")
     optimizer = SGD(1.0, global_clipnorm=3.0)
     strategy.run(
         lambda g: optimizer.apply_gradients([(g, w)]), args=(PerReplica([floats(2), floats(4)]),)
@@ -250,7 +250,7 @@ def test_clipping_is_of_the_sum_over_replicas() -> None:
 def test_both_replicas_read_the_same_values_in_a_step() -> None:
     strategy = two_replicas()
     with strategy.scope():
-        w = wl.Variable(np.zeros(4, np.float32), name="w")
+        w = rw.Variable(np.zeros(4, np.float32), name="w")
     optimizer = SGD(1.0)
 
     def step() -> Array:
@@ -268,7 +268,7 @@ def test_replicas_with_gradients_for_different_variables_are_an_error_not_a_mixt
     """None gradients are left out by each replica for itself."""
     strategy = two_replicas()
     with strategy.scope():
-        a, b = wl.Variable([0.0], name="a"), wl.Variable([0.0], name="b")
+        a, b = rw.Variable([0.0], name="a"), rw.Variable([0.0], name="b")
 
     def step() -> None:
         pairs = [(floats(1), a), (None, b)] if replica() == 0 else [(None, a), (floats(5), b)]
@@ -288,7 +288,7 @@ def test_replicas_with_gradients_for_different_variables_are_an_error_not_a_mixt
 def test_what_replicas_wrote_is_seen_at_once_by_each(write: str, total: float) -> None:
     strategy = two_replicas()
     with strategy.scope():
-        v = wl.Variable([10.0], name="v", aggregation=SUM)
+        v = rw.Variable([10.0], name="v", aggregation=SUM)
 
     def step() -> Any:
         getattr(v, write)(floats(1 + replica()))

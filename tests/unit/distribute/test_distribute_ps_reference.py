@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute import ParameterServerStrategy, Strategy, partitioners
-from windlass.distribute.data import from_arrays
-from windlass.distribute.optimizers import Optimizer
+import ropewalk as rw
+from ropewalk.distribute import ParameterServerStrategy, Strategy, partitioners
+from ropewalk.distribute.data import from_arrays
+from ropewalk.distribute.optimizers import Optimizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
-opt = wl.optimizers
+opt = rw.optimizers
 
 
 # -- a network of two layers -------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_200_steps_of_sgd_equal_the_plain_loop_to_the_bit(parts: int) -> None:
         variable_partitioner=partitioners.FixedShardsPartitioner(parts)
     )
     with strategy.scope():
-        variables = [wl.Variable(value, name=f"v{i}") for i, value in enumerate(first_values())]
+        variables = [rw.Variable(value, name=f"v{i}") for i, value in enumerate(first_values())]
     optimizer = opt.SGD(0.1)
 
     def step(x: Array, y: Array) -> float:
@@ -91,10 +91,10 @@ def test_two_replicas_learn_what_one_does() -> None:
     """
 
     def train(replicas: int) -> list[Array]:
-        wl.config.set_logical_cpu_devices(replicas)
+        rw.config.set_logical_cpu_devices(replicas)
         strategy = ParameterServerStrategy()
         with strategy.scope():
-            variables = [wl.Variable(value, name=f"v{i}") for i, value in enumerate(first_values())]
+            variables = [rw.Variable(value, name=f"v{i}") for i, value in enumerate(first_values())]
         optimizer = opt.SGD(0.1)
 
         def step(x: Array, y: Array) -> None:
@@ -145,8 +145,8 @@ def least_squares(strategy: Strategy, optimizer: Optimizer) -> tuple[list[float]
     x = rng.standard_normal((64, 5)).astype(np.float32)
     y = x @ rng.standard_normal((5, 2)).astype(np.float32) + np.float32(0.5)
     with strategy.scope():
-        w = wl.Variable(np.zeros((5, 2), np.float32), name="w")
-        b = wl.Variable(np.zeros(2, np.float32), name="b")
+        w = rw.Variable(np.zeros((5, 2), np.float32), name="w")
+        b = rw.Variable(np.zeros(2, np.float32), name="b")
 
     def step() -> float:
         error = x @ w.read_value() + b.read_value() - y
@@ -161,7 +161,7 @@ def least_squares(strategy: Strategy, optimizer: Optimizer) -> tuple[list[float]
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_trains_and_alike_under_both_strategies(name: str) -> None:
     """The default strategy runs the kernels of the ps, so the values agree to the bit."""
-    mine, here = least_squares(wl.distribute.get_strategy(), OPTIMIZERS[name]())
+    mine, here = least_squares(rw.distribute.get_strategy(), OPTIMIZERS[name]())
     theirs, there = least_squares(ParameterServerStrategy(), OPTIMIZERS[name]())
     assert mine[-1] < mine[0] * 0.1
     assert theirs == mine

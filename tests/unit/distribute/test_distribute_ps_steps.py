@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Operation
-from windlass.distribute import ParameterServerStrategy, partitioners
-from windlass.distribute.cluster_resolver import SimpleClusterResolver
-from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.runtime import ClusterRuntime, JobLink
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
-from windlass.server.ps.store import Store
+import ropewalk as rw
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Operation
+from ropewalk.distribute import ParameterServerStrategy, partitioners
+from ropewalk.distribute.cluster_resolver import SimpleClusterResolver
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.distribute.runtime import ClusterRuntime, JobLink
+from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
+from ropewalk.server.ps.store import Store
 
 
 def runtime_of(strategy: ParameterServerStrategy) -> ClusterRuntime:
@@ -44,30 +44,30 @@ def pulls(strategy: ParameterServerStrategy) -> int:
 
 def make(
     *values: Any, partitioner: partitioners.FixedShardsPartitioner | None = None
-) -> tuple[ParameterServerStrategy, list[wl.Variable]]:
+) -> tuple[ParameterServerStrategy, list[rw.Variable]]:
     strategy = ParameterServerStrategy(variable_partitioner=partitioner)
     with strategy.scope():
         names = "abcdefgh"
-        variables = [wl.Variable(value, name=names[i]) for i, value in enumerate(values)]
+        variables = [rw.Variable(value, name=names[i]) for i, value in enumerate(values)]
     return strategy, variables
 
 
 class OtherWorker:
     """Another worker of the same ps."""
 
-    def __init__(self, strategy: ParameterServerStrategy, *variables: wl.Variable) -> None:
+    def __init__(self, strategy: ParameterServerStrategy, *variables: rw.Variable) -> None:
         who = Incarnation(TaskId("worker", 1), 1)
         transport = LocalPs(TaskId("ps", 0), who, Settings(), store_of(strategy))
         self.session = ParameterSession([transport], who, Settings())
         self.session.define([v._spec.definition(v.name) for v in variables], {}, create=False)
 
-    def assign(self, variable: wl.Variable, value: Any) -> None:
+    def assign(self, variable: rw.Variable, value: Any) -> None:
         self.session.step(
             PushPayload({variable.name: np.asarray(value, variable.dtype)}, Operation.ASSIGN)
         )
 
 
-SGD = wl.optimizers.SGD
+SGD = rw.optimizers.SGD
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_two_updates_of_one_variable_in_a_step_both_count() -> None:
 def test_one_variable_twice_in_one_call_counts_twice() -> None:
     """As under the default strategy; nothing is dropped in silence."""
     strategy, [a] = make([10.0])
-    mine = wl.Variable([10.0])
+    mine = rw.Variable([10.0])
     SGD(1.0).apply_gradients([([1.0], mine), ([2.0], mine)])
     strategy.run(lambda: SGD(1.0).apply_gradients([([1.0], a), ([2.0], a)]))
     SGD(1.0).apply_gradients([([1.0], a), ([2.0], a)])
@@ -243,7 +243,7 @@ def test_one_variable_twice_in_one_call_counts_twice() -> None:
 
 def test_two_optimizers_in_one_step_each_update_theirs() -> None:
     strategy, [a, b] = make([1.0], [1.0])
-    slow, adam = SGD(0.5), wl.optimizers.Adam(0.5)
+    slow, adam = SGD(0.5), rw.optimizers.Adam(0.5)
 
     def step() -> None:
         slow.apply_gradients([([1.0], a)])
@@ -261,7 +261,7 @@ def test_two_optimizers_of_different_rules_on_one_variable_are_refused() -> None
     _, [a] = make([1.0])
     SGD(0.5).apply_gradients([([1.0], a)])
     with pytest.raises(DefinitionMismatchError, match=r"'a'.*Adam"):
-        wl.optimizers.Adam(0.5).apply_gradients([([1.0], a)])
+        rw.optimizers.Adam(0.5).apply_gradients([([1.0], a)])
     SGD(0.5).apply_gradients([([1.0], a)])  # an equal rule is the same rule
     assert a[0] == 0
 
@@ -281,7 +281,7 @@ def test_a_variable_of_another_strategy_is_refused_by_name() -> None:
     _, [theirs] = make([1.0])
     with pytest.raises(ValueError, match="'a' was created outside this strategy's scope"):
         strategy.run(lambda: SGD().apply_gradients([([1.0], a), ([1.0], theirs)]))
-    mine = wl.Variable([1.0], name="mine")
+    mine = rw.Variable([1.0], name="mine")
     with pytest.raises(ValueError, match="'mine' was created outside this strategy's scope"):
         SGD().apply_gradients([([1.0], a), ([1.0], mine)])
     assert a[0] == 1
@@ -372,7 +372,7 @@ def test_without_a_cluster_one_process_is_all_of_it() -> None:
 
 def test_a_resolver_must_name_the_task_the_process_runs_as() -> None:
     runtime = runtime_of(ParameterServerStrategy())
-    spec = wl.ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
+    spec = rw.ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
     same = SimpleClusterResolver(spec, task_type="chief", task_id=0)
     assert ParameterServerStrategy(same, runtime=runtime).cluster_resolver is same
     other = SimpleClusterResolver(spec, task_type="worker", task_id=0)
@@ -393,8 +393,8 @@ def test_a_resolver_must_name_the_task_the_process_runs_as() -> None:
 def test_a_resolver_must_name_the_cluster_the_process_is_in(ps: list[str], another: bool) -> None:
     joined = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
     local = runtime_of(ParameterServerStrategy())
-    runtime = replace(local, task=replace(local.task, spec=wl.ClusterSpec(joined)))
-    resolver = SimpleClusterResolver(wl.ClusterSpec({**joined, "ps": ps}), "", "chief", 0)
+    runtime = replace(local, task=replace(local.task, spec=rw.ClusterSpec(joined)))
+    resolver = SimpleClusterResolver(rw.ClusterSpec({**joined, "ps": ps}), "", "chief", 0)
     if not another:
         assert ParameterServerStrategy(resolver, runtime=runtime).cluster_resolver is resolver
         return
@@ -407,7 +407,7 @@ def test_an_evaluator_has_no_parameter_servers_and_is_told_what_it_has() -> None
     task = replace(runtime_of(ParameterServerStrategy()).task, task=TaskId("evaluator", 0))
     strategy = ParameterServerStrategy(runtime=ClusterRuntime(task, Settings()))
     with pytest.raises(ConfigurationError, match="SidecarEvaluator"), strategy.scope():
-        wl.Variable([1.0])
+        rw.Variable([1.0])
 
 
 def test_a_cluster_without_ps_is_told_what_to_use_instead() -> None:
@@ -442,6 +442,6 @@ def test_restored_variables_are_logged(
 
     monkeypatch.setattr(runtime.session, "define", restored)
     with caplog.at_level(logging.INFO), strategy.scope():
-        wl.Variable([1.0], name="w")
+        rw.Variable([1.0], name="w")
     assert given == ["somewhere"]
     assert "restored 1 variable from somewhere" in caplog.text

@@ -8,32 +8,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.dtypes import BFLOAT16
-from windlass.core.errors import ShapeMismatchError
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.distribute import ParameterServerStrategy, partitioners
-from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.runtime import ClusterRuntime, local_runtime
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
-from windlass.server.ps.store import Store
+import ropewalk as rw
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.dtypes import BFLOAT16
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.distribute import ParameterServerStrategy, partitioners
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.distribute.runtime import ClusterRuntime, local_runtime
+from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
+from ropewalk.server.ps.store import Store
 
-SGD = wl.optimizers.SGD
+SGD = rw.optimizers.SGD
 LARGE = 2 * 1024 * 1024  # float32 elements: more than waits for the end of a step
 
 
 def make(
     *values: Any, ps: int = 1, prefetch: bool = False
-) -> tuple[ParameterServerStrategy, list[wl.Variable]]:
+) -> tuple[ParameterServerStrategy, list[rw.Variable]]:
     alone = ParameterServerStrategy().extended
     assert isinstance(alone, ParameterServerExtended)
     runtime: ClusterRuntime = local_runtime(alone.runtime.task, num_ps=ps)
     cut = partitioners.FixedShardsPartitioner(ps) if ps > 1 else None
     strategy = ParameterServerStrategy(variable_partitioner=cut, runtime=runtime, prefetch=prefetch)
     with strategy.scope():
-        return strategy, [wl.Variable(value, name="abcdefgh"[i]) for i, value in enumerate(values)]
+        return strategy, [rw.Variable(value, name="abcdefgh"[i]) for i, value in enumerate(values)]
 
 
 def pushes(strategy: ParameterServerStrategy) -> int:
@@ -126,8 +126,8 @@ def test_writes_of_one_variable_keep_their_order() -> None:
     def step() -> None:
         a.assign(np.full((3, 2), 2, np.float32))
         a.assign_add(np.ones((3, 2), np.float32))
-        a.scatter_update(wl.IndexedSlices(ones, np.array([1])))
-        a.scatter_add(wl.IndexedSlices(ones * 4, np.array([2])))
+        a.scatter_update(rw.IndexedSlices(ones, np.array([1])))
+        a.scatter_add(rw.IndexedSlices(ones * 4, np.array([2])))
 
     strategy.run(step)
     assert a.numpy().tolist() == [[3, 3], [1, 1], [7, 7]]
@@ -138,7 +138,7 @@ def test_rows_that_a_step_has_written_are_found_by_its_lookup() -> None:
     strategy, [a] = make(np.zeros((3, 2), np.float32))
 
     def step() -> Any:
-        a.scatter_add(wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([1])))
+        a.scatter_add(rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([1])))
         return a.sparse_read([1, 0])
 
     assert strategy.run(step).tolist() == [[1, 1], [0, 0]]
@@ -188,7 +188,7 @@ def test_wrong_shapes_are_refused_where_they_are_written() -> None:
         with pytest.raises(ShapeMismatchError, match=r"assign of 'a'.*\(3,\).*\(3, 2\)"):
             a.assign(np.zeros(3, np.float32))
         with pytest.raises(ShapeMismatchError, match=r"row 3 of 'a' is out of range"):
-            a.scatter_add(wl.IndexedSlices(np.zeros((1, 2), np.float32), np.array([3])))
+            a.scatter_add(rw.IndexedSlices(np.zeros((1, 2), np.float32), np.array([3])))
 
     strategy.run(step)
     assert strategy.global_step == 0
@@ -223,11 +223,11 @@ def test_with_prefetch_a_step_begins_with_what_the_last_one_assigned() -> None:
 
 
 def test_replicas_write_once_together() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
         strategy = ParameterServerStrategy()
         with strategy.scope():
-            mean = wl.Variable([0.0], name="m", aggregation=wl.VariableAggregation.MEAN)
+            mean = rw.Variable([0.0], name="m", aggregation=rw.VariableAggregation.MEAN)
         data = strategy.experimental_distribute_values_from_function(
             lambda c: float(c.replica_id_in_sync_group)
         )
@@ -235,7 +235,7 @@ def test_replicas_write_once_together() -> None:
         assert mean[0] == 0.5
         assert strategy.global_step == 1
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_additions_of_several_workers_are_exact() -> None:
@@ -250,7 +250,7 @@ def test_additions_of_several_workers_are_exact() -> None:
         runtime = ClusterRuntime(alone.runtime.task, Settings(), session)
         strategy = ParameterServerStrategy(runtime=runtime)
         with strategy.scope():
-            count = wl.Variable(0, name="count")
+            count = rw.Variable(0, name="count")
 
         def step() -> None:
             count.assign_add(1)
@@ -287,7 +287,7 @@ def test_any_mix_of_writes_gives_what_the_program_says_line_by_line(seed: int, p
                 variable.assign_add(given)
                 own += given
             elif choice == 3 and own.ndim:
-                variable.scatter_update(wl.IndexedSlices(given[1:2], np.array([1])))
+                variable.scatter_update(rw.IndexedSlices(given[1:2], np.array([1])))
                 own[1] = given[1]
             elif choice == 4:
                 optimizer.apply_gradients([(given, variable)])
@@ -332,11 +332,11 @@ def test_an_array_of_any_layout_and_dtype_is_assigned_in_a_step(value: Any) -> N
 
 def test_a_variable_made_in_a_step_is_assigned_in_it() -> None:
     strategy, [a] = make(np.zeros(2, np.float32))
-    made: list[wl.Variable] = []
+    made: list[rw.Variable] = []
 
     def step() -> None:
         if not made:
-            made.append(wl.Variable(np.zeros(3, np.float32), name="late"))
+            made.append(rw.Variable(np.zeros(3, np.float32), name="late"))
         made[0].assign(np.ones(3, np.float32))
         a.assign(np.ones(2, np.float32))
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute import (
+import ropewalk as rw
+from ropewalk.distribute import (
     CentralStorageStrategy,
     HierarchicalCopyAllReduce,
     Mirrored,
@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[[], Strategy]] = {
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     """Two replicas."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     made: Strategy = request.param()
     return made
 
@@ -164,10 +164,10 @@ def test_a_mirrored_value_is_its_own_mean_and_has_no_sum(strategy: Strategy) -> 
 
 @pytest.mark.parametrize("name", ["SUM", "MEAN"])
 def test_an_aggregation_names_a_reduction(name: str) -> None:
-    assert ReduceOp.from_variable_aggregation(wl.VariableAggregation[name]) is ReduceOp[name]
+    assert ReduceOp.from_variable_aggregation(rw.VariableAggregation[name]) is ReduceOp[name]
 
 
 @pytest.mark.parametrize("name", ["NONE", "ONLY_FIRST_REPLICA"])
 def test_an_aggregation_that_is_no_reduction_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} .* only SUM and MEAN are reductions"):
-        ReduceOp.from_variable_aggregation(wl.VariableAggregation[name])
+        ReduceOp.from_variable_aggregation(rw.VariableAggregation[name])

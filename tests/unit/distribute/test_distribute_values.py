@@ -5,8 +5,8 @@ from collections import namedtuple
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute import (
+import ropewalk as rw
+from ropewalk.distribute import (
     DistributedValues,
     DistributedVariable,
     Mirrored,
@@ -14,7 +14,7 @@ from windlass.distribute import (
     PerReplica,
     Strategy,
 )
-from windlass.distribute.base.values import (
+from ropewalk.distribute.base.values import (
     container_of,
     flatten,
     leaves,
@@ -29,13 +29,13 @@ Pair = namedtuple("Pair", ["first", "second"])
 
 
 def two_replicas() -> Strategy:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     return MirroredStrategy()
 
 
 def two_copies() -> DistributedVariable:
     with two_replicas().scope():
-        variable = wl.Variable([1.0, 2.0], name="v")
+        variable = rw.Variable([1.0, 2.0], name="v")
     assert isinstance(variable, DistributedVariable)
     return variable
 
@@ -124,7 +124,7 @@ def test_components_become_their_variable_and_others_do_not() -> None:
     assert container_of(first) is variable
     assert container_of(variable) is None
     assert container_of(np.ones(2)) is None
-    alone = wl.Variable([1.0], name="alone")
+    alone = rw.Variable([1.0], name="alone")
     assert container_of(alone) is None
 
 

@@ -6,29 +6,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, DType
-from windlass.core.errors import ShapeMismatchError
-from windlass.distribute import ParameterServerStrategy, Strategy
-from windlass.distribute.variables.local import LocalVariable
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, DType
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.distribute import ParameterServerStrategy, Strategy
+from ropewalk.distribute.variables.local import LocalVariable
 
-Aggregation = wl.VariableAggregation
-Synchronization = wl.VariableSynchronization
+Aggregation = rw.VariableAggregation
+Synchronization = rw.VariableSynchronization
 
 
-Make = Callable[..., wl.Variable]
+Make = Callable[..., rw.Variable]
 
 
 @pytest.fixture(params=["default", "ps"])
 def make(request: pytest.FixtureRequest) -> Make:
     """``Variable(...)`` under the default strategy, or in the scope of a parameter-server one."""
     if request.param == "default":
-        return wl.Variable
+        return rw.Variable
     strategy = ParameterServerStrategy()
 
-    def create(*args: Any, **kwargs: Any) -> wl.Variable:
+    def create(*args: Any, **kwargs: Any) -> rw.Variable:
         with strategy.scope():
-            variable: wl.Variable = wl.Variable(*args, **kwargs)
+            variable: rw.Variable = rw.Variable(*args, **kwargs)
         return variable
 
     return create
@@ -75,13 +75,13 @@ def test_every_dtype_can_be_asked_for(make: Make, dtype: DType) -> None:
 
 
 def test_a_name_of_a_dtype_will_do() -> None:
-    assert wl.Variable(1.0, dtype="bfloat16").dtype == BFLOAT16
+    assert rw.Variable(1.0, dtype="bfloat16").dtype == BFLOAT16
 
 
 @pytest.mark.parametrize("value", ["text", object(), 1j], ids=["text", "object", "complex"])
 def test_other_dtypes_are_refused_with_the_list(value: Any) -> None:
     with pytest.raises(TypeError, match="those are float32"):
-        wl.Variable(value)
+        rw.Variable(value)
 
 
 def test_the_initial_value_may_be_a_function(make: Make) -> None:
@@ -99,7 +99,7 @@ def test_what_is_given_is_copied(make: Make) -> None:
 
 
 def test_an_initializer_makes_the_value_where_the_variable_lives(make: Make) -> None:
-    initializer = wl.Initializer("random_normal", seed=3)
+    initializer = rw.Initializer("random_normal", seed=3)
     v = make(initializer=initializer, shape=(5, 2), name="v")
     assert v.dtype == np.float32
     np.testing.assert_array_equal(
@@ -111,16 +111,16 @@ def test_scalars_and_empty_variables_work(make: Make) -> None:
     scalar, empty = make(2.0, name="scalar"), make(np.zeros((0, 3), np.float32), name="empty")
     assert scalar.assign_add(1).read_value() == 3
     assert empty.assign(np.zeros((0, 3))).read_value().shape == (0, 3)
-    assert make(initializer=wl.Initializer("ones"), shape=(), name="s").read_value() == 1
+    assert make(initializer=rw.Initializer("ones"), shape=(), name="s").read_value() == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({}, "needs an initial_value, or an initializer"),
-        ({"initializer": wl.Initializer("zeros")}, "give a shape with an initializer"),
+        ({"initializer": rw.Initializer("zeros")}, "give a shape with an initializer"),
         (
-            {"initial_value": 1.0, "initializer": wl.Initializer("zeros"), "shape": ()},
+            {"initial_value": 1.0, "initializer": rw.Initializer("zeros"), "shape": ()},
             "and no initial_value",
         ),
         ({"initial_value": [1.0], "shape": (2,)}, r"has shape \(1,\), not \(2,\)"),
@@ -137,46 +137,46 @@ def test_scalars_and_empty_variables_work(make: Make) -> None:
 )
 def test_what_makes_no_variable_is_a_value_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        wl.Variable(**arguments)
+        rw.Variable(**arguments)
 
 
 def test_variables_are_trainable_unless_they_are_synchronized_on_read() -> None:
     on_read = Synchronization.ON_READ
-    assert wl.Variable(1.0).trainable
-    assert not wl.Variable(1.0, synchronization=on_read).trainable
-    assert wl.Variable(1.0, synchronization=on_read, trainable=True).trainable
-    assert wl.Variable(1.0, aggregation=Aggregation.MEAN).aggregation is Aggregation.MEAN
+    assert rw.Variable(1.0).trainable
+    assert not rw.Variable(1.0, synchronization=on_read).trainable
+    assert rw.Variable(1.0, synchronization=on_read, trainable=True).trainable
+    assert rw.Variable(1.0, aggregation=Aggregation.MEAN).aggregation is Aggregation.MEAN
 
 
 def test_the_current_strategy_makes_the_variable() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        theirs = wl.Variable([1.0], name="w")
-    mine = wl.Variable([1.0], name="w")
+        theirs = rw.Variable([1.0], name="w")
+    mine = rw.Variable([1.0], name="w")
     assert theirs.strategy is strategy
-    assert isinstance(theirs, wl.Variable)
+    assert isinstance(theirs, rw.Variable)
     assert isinstance(mine, LocalVariable)
     assert strategy.extended.variable_created_in_scope(theirs)
     assert not strategy.extended.variable_created_in_scope(mine)
-    assert wl.distribute.get_strategy().extended.variable_created_in_scope(mine)
+    assert rw.distribute.get_strategy().extended.variable_created_in_scope(mine)
 
 
 def test_a_repeated_name_gets_a_number_in_the_order_of_creation() -> None:
     with ParameterServerStrategy().scope():
-        names = [wl.Variable([1.0], name=name).name for name in ("w", "w", "b", "w", "w_1", "w")]
+        names = [rw.Variable([1.0], name=name).name for name in ("w", "w", "b", "w", "w_1", "w")]
     assert names == ["w", "w_1", "b", "w_2", "w_1_1", "w_3"]
-    assert wl.Variable([1.0]).name == "Variable"
+    assert rw.Variable([1.0]).name == "Variable"
 
 
 def test_each_of_two_variables_of_one_name_has_its_own_value() -> None:
     with ParameterServerStrategy().scope():
-        a, b = wl.Variable([1.0], name="w"), wl.Variable([2.0], name="w")
+        a, b = rw.Variable([1.0], name="w"), rw.Variable([2.0], name="w")
     assert (a.read_value()[0], b.read_value()[0]) == (1, 2)
 
 
 def test_a_variable_may_be_read_before_its_scope_ends() -> None:
     with ParameterServerStrategy().scope():
-        v = wl.Variable([1.0, 2.0], name="v")
+        v = rw.Variable([1.0, 2.0], name="v")
         np.testing.assert_array_equal(v.assign_add([1, 1]).read_value(), [2, 3])
 
 
@@ -307,23 +307,23 @@ def test_variables_are_equal_by_identity_and_serve_as_keys(make: Make) -> None:
 
 
 def test_the_default_strategy_clips_by_global_norm() -> None:
-    a, b = wl.Variable([0.0]), wl.Variable([0.0])
-    wl.optimizers.SGD(1.0, global_clipnorm=1.0).apply_gradients([([3.0], a), ([4.0], b)])
+    a, b = rw.Variable([0.0]), rw.Variable([0.0])
+    rw.optimizers.SGD(1.0, global_clipnorm=1.0).apply_gradients([([3.0], a), ([4.0], b)])
     np.testing.assert_allclose([a[0], b[0]], [-0.6, -0.8], rtol=1e-6)  # float32 rounding
 
 
 def test_a_base_strategy_refuses_a_variable_of_a_parameter_server() -> None:
     with ParameterServerStrategy().scope():
-        theirs = wl.Variable([1.0], name="theirs")
-    mine = wl.Variable([1.0], name="mine")
+        theirs = rw.Variable([1.0], name="theirs")
+    mine = rw.Variable([1.0], name="mine")
     with pytest.raises(ValueError, match="'theirs' was created under another strategy"):
-        wl.optimizers.SGD().apply_gradients([([1.0], mine), ([1.0], theirs)])
+        rw.optimizers.SGD().apply_gradients([([1.0], mine), ([1.0], theirs)])
     np.testing.assert_array_equal(mine.read_value(), [1], "nothing was applied")
 
 
 def test_a_push_whose_dtype_does_not_fit_is_refused() -> None:
     with ParameterServerStrategy().scope():
-        v = wl.Variable([1, 2], name="count")
+        v = rw.Variable([1, 2], name="count")
     with pytest.raises(ShapeMismatchError, match=r"'count' is float64.*convert it explicitly"):
         v.assign(np.array([0.5, 1.5]))
 
@@ -331,7 +331,7 @@ def test_a_push_whose_dtype_does_not_fit_is_refused() -> None:
 def test_strategies_of_one_replica_share_the_variables_rules() -> None:
     strategy = Strategy()
     with strategy.scope():
-        v = wl.Variable([4.0], name="v")
+        v = rw.Variable([4.0], name="v")
     assert v.strategy is strategy
-    strategy.run(lambda: wl.optimizers.SGD(1.0).apply_gradients([([1.0], v)]))
+    strategy.run(lambda: rw.optimizers.SGD(1.0).apply_gradients([([1.0], v)]))
     assert v.read_value()[0] == 3

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute.embedding.bags import Bag
-from windlass.distribute.embedding.config import FeatureConfig, TableConfig
-from windlass.distribute.embedding.inputs import Ragged, bag_of
-from windlass.distribute.embedding.string_keys import hash_strings
+import ropewalk as rw
+from ropewalk.distribute.embedding.bags import Bag
+from ropewalk.distribute.embedding.config import FeatureConfig, TableConfig
+from ropewalk.distribute.embedding.inputs import Ragged, bag_of
+from ropewalk.distribute.embedding.string_keys import hash_strings
 
 LISTS = [[3, 1], [], [7], [2, 2, 9]]
 WEIGHTS = [[1.0, 3.0], [], [0.5], [1.0, 2.0, -1.0]]
@@ -165,7 +165,7 @@ def test_strings_have_the_keys_that_xxh64_says() -> None:
     assert keys.dtype == np.int64
     assert keys[0, 0] == keys[1, 0] != keys[1, 1]
     np.testing.assert_array_equal(hash_strings(np.array(["a", "ä"])), keys[0])
-    assert wl.embedding.hash_strings("a", seed=1) != keys[0, 0]
+    assert rw.embedding.hash_strings("a", seed=1) != keys[0, 0]
     with pytest.raises(TypeError, match="int"):
         hash_strings([1])
     with pytest.raises(ValueError, match="seed"):

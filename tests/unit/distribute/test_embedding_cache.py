@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import windlass as wl
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import ConfigurationError, LimitExceededError
-from windlass.core.wire.closure_pushes import ClosureRun
-from windlass.core.wire.steps import StepRequest
-from windlass.distribute import ParameterServerStrategy
-from windlass.distribute.coordinator.shipping import pickle_for_workers
-from windlass.distribute.embedding.config import FeatureConfig, TableConfig
-from windlass.distribute.embedding.row_cache import ROW_BYTES, RowCache
-from windlass.distribute.embedding.tables import Embeddings
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import ConfigurationError, LimitExceededError
+from ropewalk.core.wire.closure_pushes import ClosureRun
+from ropewalk.core.wire.steps import StepRequest
+from ropewalk.distribute import ParameterServerStrategy
+from ropewalk.distribute.coordinator.shipping import pickle_for_workers
+from ropewalk.distribute.embedding.config import FeatureConfig, TableConfig
+from ropewalk.distribute.embedding.row_cache import ROW_BYTES, RowCache
+from ropewalk.distribute.embedding.tables import Embeddings
 
 F32 = np.dtype(np.float32)
 ROW = ROW_BYTES + 8
@@ -110,12 +110,12 @@ def test_threads_share_a_cache() -> None:
 def on_servers(table: TableConfig) -> tuple[Any, Embeddings]:
     strategy = ParameterServerStrategy()
     with strategy.scope():
-        embeddings = Embeddings([FeatureConfig("f", table)], wl.optimizers.SGD(1.0))
+        embeddings = Embeddings([FeatureConfig("f", table)], rw.optimizers.SGD(1.0))
     return strategy, embeddings
 
 
 def test_a_table_is_read_up_to_its_bound_of_lookups_ago() -> None:
-    table = TableConfig("t", 2, 50, wl.Initializer("ones"), staleness_reads=2)
+    table = TableConfig("t", 2, 50, rw.Initializer("ones"), staleness_reads=2)
     strategy, embeddings = on_servers(table)
     ids = np.array([3, 4, 3])
     seen = []
@@ -132,8 +132,8 @@ def test_a_table_is_read_up_to_its_bound_of_lookups_ago() -> None:
     assert rows["f"].shape == (3, 2)
     samples = [s for collect in strategy.extended.runtime.measures for s in collect()]
     assert [(s.metric.name, s.value, s.labels) for s in samples] == [
-        ("windlass_embedding_cached_rows_total", 10, ("t",)),
-        ("windlass_embedding_pulled_rows_total", 6, ("t",)),
+        ("ropewalk_embedding_cached_rows_total", 10, ("t",)),
+        ("ropewalk_embedding_pulled_rows_total", 6, ("t",)),
     ]
 
 
@@ -160,7 +160,7 @@ def test_all_that_is_kept_beside_rows_is_within_the_bound(rows: int) -> None:
 
 
 def test_without_a_bound_every_lookup_reads_rows_as_they_are() -> None:
-    strategy, embeddings = on_servers(TableConfig("t", 2, 10, wl.Initializer("ones")))
+    strategy, embeddings = on_servers(TableConfig("t", 2, 10, rw.Initializer("ones")))
     for step in range(3):
         rows = embeddings.lookup({"f": np.array([1])})
         assert rows["f"].tolist() == [[1 - step] * 2]
@@ -185,7 +185,7 @@ def values_of(strategy: Any, key: int = 1) -> float:
 
 
 def waiting_table(steps: int, **options: Any) -> TableConfig:
-    return TableConfig("t", 2, None, wl.Initializer("zeros"), staleness_writes=steps, **options)
+    return TableConfig("t", 2, None, rw.Initializer("zeros"), staleness_writes=steps, **options)
 
 
 def train(strategy: Any, embeddings: Embeddings, gradient: float = -1.0) -> None:

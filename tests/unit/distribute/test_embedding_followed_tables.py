@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from helpers.tables import DIM, F32, table
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.definitions import ShardDefinition
-from windlass.core.wire.followed_rows import FollowAnswer, FollowRequest, Position
-from windlass.distribute.embedding.followed_tables import FollowedTable, ranges_of
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.definitions import ShardDefinition
+from ropewalk.core.wire.followed_rows import FollowAnswer, FollowRequest, Position
+from ropewalk.distribute.embedding.followed_tables import FollowedTable, ranges_of
 
 KEYS = np.arange(6)
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.client.ps.ahead import RowsAhead
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import ConfigurationError, ShapeMismatchError
-from windlass.distribute import MirroredStrategy, ParameterServerStrategy
-from windlass.distribute.embedding.config import FeatureConfig, TableConfig
-from windlass.distribute.embedding.look_ahead import LookAhead
-from windlass.distribute.embedding.tables import Embeddings
+import ropewalk as rw
+from ropewalk.client.ps.ahead import RowsAhead
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import ConfigurationError, ShapeMismatchError
+from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy
+from ropewalk.distribute.embedding.config import FeatureConfig, TableConfig
+from ropewalk.distribute.embedding.look_ahead import LookAhead
+from ropewalk.distribute.embedding.tables import Embeddings
 
 Batch = dict[str, Array]
 
@@ -25,7 +25,7 @@ def on_servers(*, prefetch: bool = False, **options: Any) -> tuple[Any, Embeddin
     grows, fixed = TableConfig("g", 4, **options), TableConfig("v", 2, 30, combiner="sum")
     with strategy.scope():
         features = [FeatureConfig("a", grows), FeatureConfig("b", grows), FeatureConfig("c", fixed)]
-        embeddings = Embeddings(features, wl.optimizers.Adagrad(0.3))
+        embeddings = Embeddings(features, rw.optimizers.Adagrad(0.3))
     return strategy, embeddings
 
 
@@ -62,7 +62,7 @@ def train(count: int, **options: Any) -> list[Array]:
         if number == 7:  # outside of steps
             table = embeddings.variables["v"]
             dense = np.ones((30, 2), np.float32)
-            wl.optimizers.Adagrad(0.3).apply_gradients([(dense, table)])
+            rw.optimizers.Adagrad(0.3).apply_gradients([(dense, table)])
     embeddings.flush()
     seen.append(embeddings.lookup({"a": np.arange(-20, 20)})["a"])
     return seen
@@ -204,18 +204,18 @@ def test_what_cannot_be_looked_up_ahead_is_said() -> None:
 
 
 def test_several_devices_look_up_their_own_ids(plain_process: None) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     strategy = MirroredStrategy()
     with strategy.scope():
         features = [FeatureConfig("c", TableConfig("v", 2, 30))]
-        embeddings = Embeddings(features, wl.optimizers.SGD(1.0))
+        embeddings = Embeddings(features, rw.optimizers.SGD(1.0))
     with pytest.raises(ConfigurationError, match="look_ahead with 2 devices"):
         embeddings.look_ahead([], lambda batch: batch)
 
 
 def test_without_servers_rows_are_read_in_the_step() -> None:
-    features = [FeatureConfig("c", TableConfig("v", 2, 30, wl.Initializer("ones")))]
-    embeddings = Embeddings(features, wl.optimizers.SGD(1.0))
+    features = [FeatureConfig("c", TableConfig("v", 2, 30, rw.Initializer("ones")))]
+    embeddings = Embeddings(features, rw.optimizers.SGD(1.0))
     for batch in embeddings.look_ahead([{"c": np.array([1])}] * 2, lambda batch: batch):
         rows = embeddings.lookup(batch)
         rows.apply_gradients({"c": np.ones((1, 2), np.float32)})

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.errors import ConfigurationError, ShapeMismatchError
-from windlass.distribute import ParameterServerStrategy
-from windlass.distribute.embedding.config import FeatureConfig, TableConfig
-from windlass.distribute.embedding.inputs import Ragged
-from windlass.distribute.embedding.optimizers import RowwiseAdagrad
-from windlass.distribute.embedding.tables import Embeddings
-from windlass.distribute.embedding.waiting_gradients import WaitingGradients
-from windlass.engine.keyed.draws import draws_of
+import ropewalk as rw
+from ropewalk.core.errors import ConfigurationError, ShapeMismatchError
+from ropewalk.distribute import ParameterServerStrategy
+from ropewalk.distribute.embedding.config import FeatureConfig, TableConfig
+from ropewalk.distribute.embedding.inputs import Ragged
+from ropewalk.distribute.embedding.optimizers import RowwiseAdagrad
+from ropewalk.distribute.embedding.tables import Embeddings
+from ropewalk.distribute.embedding.waiting_gradients import WaitingGradients
+from ropewalk.engine.keyed.draws import draws_of
 
-emb = wl.embedding
-SGD = wl.optimizers.SGD
+emb = rw.embedding
+SGD = rw.optimizers.SGD
 BIG = np.array([2**63 - 1, -(2**63), 0, -1, 2**63 - 1], np.int64)
 
 
@@ -72,7 +72,7 @@ def test_all_features_travel_in_one_pull_and_one_push_and_equal_keys_once() -> N
         FeatureConfig("u", users), FeatureConfig("friend", users), FeatureConfig("i", items)
     )
     with strategy.scope():
-        dense = wl.Variable(np.zeros(3, np.float32), name="dense")
+        dense = rw.Variable(np.zeros(3, np.float32), name="dense")
     optimizer = SGD(1.0)
 
     def step() -> None:
@@ -132,8 +132,8 @@ def test_a_step_that_fails_or_has_nan_makes_no_row() -> None:
 
 
 def test_replicas_are_summed_and_applied_once() -> None:
-    wl.config.set_logical_cpu_devices(2)
-    rule = wl.optimizers.Adagrad(1.0, initial_accumulator_value=0.0, epsilon=0.0)
+    rw.config.set_logical_cpu_devices(2)
+    rule = rw.optimizers.Adagrad(1.0, initial_accumulator_value=0.0, epsilon=0.0)
     strategy, embeddings = on_servers(FeatureConfig("a", TableConfig("t", 2)), optimizer=rule)
     before = embeddings.lookup({"a": [5]})["a"]
 
@@ -148,9 +148,9 @@ def test_replicas_are_summed_and_applied_once() -> None:
 
 
 def test_with_a_vocabulary_size_tables_are_variables_of_every_strategy(
-    strategy: wl.distribute.Strategy, replicas: int
+    strategy: rw.distribute.Strategy, replicas: int
 ) -> None:
-    first = wl.Initializer("ones")
+    first = rw.Initializer("ones")
     table = TableConfig("t", 2, vocabulary_size=10, initializer=first, combiner="sum")
     with strategy.scope():
         embeddings = Embeddings([FeatureConfig("a", table)], SGD(0.5))
@@ -173,14 +173,14 @@ def test_with_a_vocabulary_size_tables_are_variables_of_every_strategy(
 def test_a_programs_own_checkpoint_has_the_variables_and_refuses_what_grows(tmp_path: Path) -> None:
     fixed = FeatureConfig("a", TableConfig("fixed", 2, vocabulary_size=3))
     _, embeddings = on_servers(fixed)
-    path = wl.train.Checkpoint(embeddings=embeddings).save(str(tmp_path / "ckpt"))
-    assert wl.train.list_variables(path) == [("embeddings/fixed", (3, 2))]
+    path = rw.train.Checkpoint(embeddings=embeddings).save(str(tmp_path / "ckpt"))
+    assert rw.train.list_variables(path) == [("embeddings/fixed", (3, 2))]
     _, embeddings = on_servers(fixed, FeatureConfig("b", TableConfig("t", 2)))
     with pytest.raises(ConfigurationError, match=r"'t'.*model_dir"):
-        wl.train.Checkpoint(embeddings=embeddings).save(str(tmp_path / "other"))
+        rw.train.Checkpoint(embeddings=embeddings).save(str(tmp_path / "other"))
 
 
-def test_tables_grow_on_parameter_servers_alone(strategy: wl.distribute.Strategy) -> None:
+def test_tables_grow_on_parameter_servers_alone(strategy: rw.distribute.Strategy) -> None:
     if isinstance(strategy, ParameterServerStrategy):
         return
     with strategy.scope(), pytest.raises(ConfigurationError, match="vocabulary_size"):
@@ -201,7 +201,7 @@ def test_tables_grow_on_parameter_servers_alone(strategy: wl.distribute.Strategy
         ({"staleness_reads": 1.5}, r"staleness_reads=1\.5"),
         ({"admission": 3}, "'t' has admission=3; it must be Sightings"),
         ({"initializer": 3}, "'t' has initializer=3"),
-        ({"optimizer": "adagrad"}, r"'t' has the optimizer 'adagrad'.*wl\.optimizers"),
+        ({"optimizer": "adagrad"}, r"'t' has the optimizer 'adagrad'.*rw\.optimizers"),
         ({"max_bytes": 80}, "'t' has max_bytes=80; it must be at least 82: .* one row"),
         ({"max_bytes": 32 << 20, "admission": emb.Sightings(2)}, "at least 52428882: .* max_cand"),
         ({"combiner": "max"}, "mean, sqrtn, sum"),
@@ -213,19 +213,19 @@ def test_tables_grow_on_parameter_servers_alone(strategy: wl.distribute.Strategy
         ({"row_norm": -1.0}, r"'t' has row_norm=-1\.0"),
         ({"optimizer": SGD(0.1, clipnorm=1.0)}, "row_norm and table_norm"),
         ({"optimizer": SGD(lambda: 0.1)}, "schedule"),
-        ({"optimizer": wl.optimizers.Lamb()}, "Lamb"),
+        ({"optimizer": rw.optimizers.Lamb()}, "Lamb"),
         ({"optimizer": RowwiseAdagrad(0.1), "vocabulary_size": 5}, "'t' has a vocab.* growing"),
-        ({"initializer": wl.Initializer("he_normal")}, "he_normal"),
+        ({"initializer": rw.Initializer("he_normal")}, "he_normal"),
         ({"max_bytes": 2**39}, "max_ps_bytes"),
         ({"memory_bytes": 0}, "memory_bytes=0"),
         ({"vocabulary_size": 5, "memory_bytes": 1 << 20}, "vocabulary_size and memory_bytes"),
-        ({"memory_bytes": 1 << 20}, "WINDLASS_TABLE_FOLDER"),
+        ({"memory_bytes": 1 << 20}, "ROPEWALK_TABLE_FOLDER"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
 def test_a_table_that_cannot_be_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
     given: dict[str, Any] = {"name": "t", "dim": 2}
-    with pytest.raises((ConfigurationError, wl.errors.LimitExceededError), match=said):
+    with pytest.raises((ConfigurationError, rw.errors.LimitExceededError), match=said):
         on_servers(FeatureConfig("a", TableConfig(**given | changes)))
 
 
@@ -272,8 +272,8 @@ def test_unknown_features_and_other_shapes_are_named() -> None:
 
 
 def test_waiting_gradients_are_one_update_scaled() -> None:
-    rule = wl.optimizers.Adagrad(1.0, initial_accumulator_value=0.0, epsilon=0.0)
-    table = TableConfig("t", 2, initializer=wl.Initializer("zeros"))
+    rule = rw.optimizers.Adagrad(1.0, initial_accumulator_value=0.0, epsilon=0.0)
+    table = TableConfig("t", 2, initializer=rw.Initializer("zeros"))
     strategy, embeddings = on_servers(
         FeatureConfig("a", table), FeatureConfig("b", table), optimizer=rule
     )
@@ -292,7 +292,7 @@ def test_waiting_gradients_are_one_update_scaled() -> None:
 
 
 def test_a_tiny_table_comes_whole_with_the_step_and_costs_no_lookup() -> None:
-    ones_first = wl.Initializer("ones")
+    ones_first = rw.Initializer("ones")
     tiny = TableConfig("tiny", 4, vocabulary_size=1024, initializer=ones_first)  # 16 KiB
     larger = TableConfig("larger", 4, vocabulary_size=1025, initializer=ones_first)
     strategy, embeddings = on_servers(FeatureConfig("t", tiny), FeatureConfig("l", larger))

@@ -8,31 +8,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import windlass as wl
+import ropewalk as rw
 from helpers.tables import gradients
-from windlass.client.ps.distinct_rows import DistinctRows
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.buffers import BufferPools
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.definitions import ShardDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.distribute import ParameterServerStrategy
-from windlass.distribute.embedding.config import FeatureConfig, TableConfig
-from windlass.distribute.embedding.row_cache import ROW_BYTES
-from windlass.distribute.embedding.tables import Embeddings
-from windlass.distribute.embedding.trained_rows import TrainedLookup, TrainedRows, cache_of
-from windlass.distribute.local_ps import LocalPs
-from windlass.engine.keyed.row_states import counts_of
-from windlass.server.ps.store import Store
+from ropewalk.client.ps.distinct_rows import DistinctRows
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.buffers import BufferPools
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.definitions import ShardDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.distribute import ParameterServerStrategy
+from ropewalk.distribute.embedding.config import FeatureConfig, TableConfig
+from ropewalk.distribute.embedding.row_cache import ROW_BYTES
+from ropewalk.distribute.embedding.tables import Embeddings
+from ropewalk.distribute.embedding.trained_rows import TrainedLookup, TrainedRows, cache_of
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.engine.keyed.row_states import counts_of
+from ropewalk.server.ps.store import Store
 
-emb = wl.embedding
+emb = rw.embedding
 MANY = 1000  # updates that a row has had, so that few are missing
 
 
 def a_cache(staleness: int, rows: int = 100) -> TrainedRows:
     table = TableConfig("t", 2, staleness_reads=staleness, cache_bytes=rows * (ROW_BYTES + 24))
-    cache = cache_of(table, table.definition(wl.optimizers.SGD(1.0)))
+    cache = cache_of(table, table.definition(rw.optimizers.SGD(1.0)))
     assert isinstance(cache, TrainedRows)
     return cache
 
@@ -152,14 +152,14 @@ def test_rows_that_may_lack_a_gradient_are_read_no_more() -> None:
 # -- on servers --------------------------------------------------------------------------------
 
 OPTIMIZERS = {
-    "sgd": wl.optimizers.SGD(0.5),
-    "momentum": wl.optimizers.SGD(0.5, momentum=0.9),
-    "adagrad": wl.optimizers.Adagrad(0.5),
+    "sgd": rw.optimizers.SGD(0.5),
+    "momentum": rw.optimizers.SGD(0.5, momentum=0.9),
+    "adagrad": rw.optimizers.Adagrad(0.5),
     "rowwise adagrad": emb.RowwiseAdagrad(0.5),
-    "adam": wl.optimizers.Adam(0.5),
-    "ftrl": wl.optimizers.Ftrl(0.5),
+    "adam": rw.optimizers.Adam(0.5),
+    "ftrl": rw.optimizers.Ftrl(0.5),
     "group ftrl": emb.GroupFtrl(0.5),
-    "schedule": wl.optimizers.SGD(wl.optimizers.ExponentialDecay(0.5, 2, 0.5)),
+    "schedule": rw.optimizers.SGD(rw.optimizers.ExponentialDecay(0.5, 2, 0.5)),
 }
 
 
@@ -212,8 +212,8 @@ def test_that_holds_whatever_the_table_does(name: str) -> None:
 
 
 def test_what_another_worker_trains_shows_within_the_bound() -> None:
-    table = TableConfig("t", 2, initializer=wl.Initializer("zeros"), staleness_reads=4)
-    definition = table.definition(wl.optimizers.SGD(1.0))
+    table = TableConfig("t", 2, initializer=rw.Initializer("zeros"), staleness_reads=4)
+    definition = table.definition(rw.optimizers.SGD(1.0))
     who = Incarnation(TaskId("chief", 0), 1)
     store = Store(TaskId("ps", 0), Settings())
     store.table.define([ShardDefinition(definition)], who)

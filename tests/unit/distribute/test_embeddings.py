@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.errors import ShapeMismatchError
-from windlass.distribute import MirroredStrategy, ParameterServerStrategy, ShardedVariable
-from windlass.distribute.experimental import partitioners
+import ropewalk as rw
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy, ShardedVariable
+from ropewalk.distribute.experimental import partitioners
 
 TABLE = np.arange(20, dtype=np.float32).reshape(10, 2) + 1
 BAGS = [[3, 1], [], [7], [2, 2, 9]]
@@ -19,32 +19,32 @@ WEIGHTS = [[1.0, 3.0], [], [0.5], [1.0, 2.0, -1.0]]
 
 @pytest.fixture(autouse=True)
 def two_devices(plain_process: None) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
 
 
-def _under(strategy: Any, **options: Any) -> wl.Variable:
+def _under(strategy: Any, **options: Any) -> rw.Variable:
     with strategy.scope():
-        made: wl.Variable = wl.Variable(TABLE, name="table", **options)
+        made: rw.Variable = rw.Variable(TABLE, name="table", **options)
     return made
 
 
-def _on_ps(parts: int) -> wl.Variable:
-    wl.config.set_logical_cpu_devices(1)
+def _on_ps(parts: int) -> rw.Variable:
+    rw.config.set_logical_cpu_devices(1)
     cut = partitioners.FixedShardsPartitioner(parts)
     return _under(ParameterServerStrategy(variable_partitioner=cut))
 
 
 TABLES: dict[str, Callable[[], Any]] = {
     "array": lambda: TABLE,
-    "plain": lambda: wl.Variable(TABLE),
+    "plain": lambda: rw.Variable(TABLE),
     "mirrored": lambda: _under(MirroredStrategy()),
     "on read": lambda: _under(
         MirroredStrategy(),
-        synchronization=wl.VariableSynchronization.ON_READ,
-        aggregation=wl.VariableAggregation.MEAN,
+        synchronization=rw.VariableSynchronization.ON_READ,
+        aggregation=rw.VariableAggregation.MEAN,
     ),
-    "sharded": lambda: ShardedVariable([wl.Variable(TABLE[:4]), wl.Variable(TABLE[4:])]),
-    "list of shards": lambda: [wl.Variable(TABLE[:4]), wl.Variable(TABLE[4:])],
+    "sharded": lambda: ShardedVariable([rw.Variable(TABLE[:4]), rw.Variable(TABLE[4:])]),
+    "list of shards": lambda: [rw.Variable(TABLE[:4]), rw.Variable(TABLE[4:])],
     "one ps": lambda: _on_ps(1),
     "cut on ps": lambda: _on_ps(3),
 }
@@ -60,7 +60,7 @@ def table(request: pytest.FixtureRequest) -> Any:
 )
 def test_rows_come_in_the_shape_of_the_ids(table: Any, ids: Any) -> None:
     where = np.asarray(ids, np.int64)
-    found = wl.nn.embedding_lookup(table, ids)
+    found = rw.nn.embedding_lookup(table, ids)
     assert found.shape == (*where.shape, 2)
     np.testing.assert_array_equal(found, TABLE[where])
 
@@ -68,11 +68,11 @@ def test_rows_come_in_the_shape_of_the_ids(table: Any, ids: Any) -> None:
 @pytest.mark.parametrize("bad", [10, -1])
 def test_an_id_out_of_range_is_an_error(table: Any, bad: int) -> None:
     with pytest.raises(ShapeMismatchError, match=f"row {bad} .* out of range: it has 10 rows"):
-        wl.nn.embedding_lookup(table, [[0, bad]])
+        rw.nn.embedding_lookup(table, [[0, bad]])
 
 
 def test_long_rows_are_scaled_down() -> None:
-    found = wl.nn.embedding_lookup(wl.Variable([[3.0, 4.0], [0.3, 0.4]]), [[0, 1]], max_norm=1.0)
+    found = rw.nn.embedding_lookup(rw.Variable([[3.0, 4.0], [0.3, 0.4]]), [[0, 1]], max_norm=1.0)
     np.testing.assert_allclose(found, [[[0.6, 0.8], [0.3, 0.4]]], rtol=1e-6)
 
 
@@ -89,24 +89,24 @@ def _expected(combiner: str, weights: Any) -> Any:
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["", "weighted"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_rows_of_an_example_are_combined(combiner: str, weights: Any) -> None:
-    found = wl.nn.embedding_lookup_sparse(wl.Variable(TABLE), BAGS, weights, combiner)
+    found = rw.nn.embedding_lookup_sparse(rw.Variable(TABLE), BAGS, weights, combiner)
     np.testing.assert_allclose(found, _expected(combiner, weights), rtol=1e-6)
     sparse = SimpleNamespace(
         indices=[(0, 0), (0, 1), (2, 0), (3, 0), (3, 1), (3, 2)],
         values=[3, 1, 7, 2, 2, 9],
         dense_shape=(4, 3),
     )
-    again = wl.nn.embedding_lookup_sparse(TABLE, sparse, weights, combiner)
+    again = rw.nn.embedding_lookup_sparse(TABLE, sparse, weights, combiner)
     np.testing.assert_array_equal(again, found)
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_the_gradient_of_combined_rows_is_that_of_differences(combiner: str) -> None:
     gradient = np.random.default_rng(0).normal(size=(4, 2))
-    given = wl.nn.embedding_lookup_sparse_gradient(gradient, BAGS, WEIGHTS, combiner)
+    given = rw.nn.embedding_lookup_sparse_gradient(gradient, BAGS, WEIGHTS, combiner)
 
     def loss(table: Any) -> float:
-        rows = wl.nn.embedding_lookup_sparse(table, BAGS, WEIGHTS, combiner)
+        rows = rw.nn.embedding_lookup_sparse(table, BAGS, WEIGHTS, combiner)
         return float((rows * gradient).sum())
 
     # The loss is linear in the table: a difference of 1 has no error but rounding.
@@ -116,7 +116,7 @@ def test_the_gradient_of_combined_rows_is_that_of_differences(combiner: str) -> 
         moved = wide.copy()
         moved[place] += 1.0
         dense[place] = loss(moved) - loss(wide)
-    whole = wl.IndexedSlices(given.values, given.indices, TABLE.shape).to_dense()
+    whole = rw.IndexedSlices(given.values, given.indices, TABLE.shape).to_dense()
     np.testing.assert_allclose(whole, dense, atol=1e-12)
 
 
@@ -125,7 +125,7 @@ def test_slices_of_any_shape_of_ids_train_as_flat_ones(name: str) -> None:
     table = TABLES[name]()
     ids = np.array([[1, 2, 3], [4, 1, 1]])
     gradient = np.ones((2, 3, 2), np.float32)
-    wl.optimizers.SGD(1.0).apply_gradients([(wl.IndexedSlices(gradient, ids), table)])
+    rw.optimizers.SGD(1.0).apply_gradients([(rw.IndexedSlices(gradient, ids), table)])
     expected = TABLE.copy()
     np.subtract.at(expected, ids.reshape(-1), gradient.reshape(-1, 2))
     np.testing.assert_array_equal(table.numpy(), expected)
@@ -134,10 +134,10 @@ def test_slices_of_any_shape_of_ids_train_as_flat_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: wl.nn.embedding_lookup_sparse(TABLE, BAGS, combiner="max"), "one of mean, sqrtn"),
-        (lambda: wl.nn.embedding_lookup_sparse(TABLE, BAGS, [[1.0]] * 4), "one weight for every"),
+        (lambda: rw.nn.embedding_lookup_sparse(TABLE, BAGS, combiner="max"), "one of mean, sqrtn"),
+        (lambda: rw.nn.embedding_lookup_sparse(TABLE, BAGS, [[1.0]] * 4), "one weight for every"),
         (
-            lambda: wl.nn.embedding_lookup_sparse_gradient(np.ones((3, 2)), BAGS),
+            lambda: rw.nn.embedding_lookup_sparse_gradient(np.ones((3, 2)), BAGS),
             "there are 4 examples",
         ),
     ],

@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.errors import IncompatibleError
-from windlass.core.task import TaskId
-from windlass.distribute.strategies import equal_copies
-from windlass.distribute.variables.variable import Variable
+import ropewalk as rw
+from ropewalk.core.errors import IncompatibleError
+from ropewalk.core.task import TaskId
+from ropewalk.distribute.strategies import equal_copies
+from ropewalk.distribute.variables.variable import Variable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MEMBERS = (TaskId("worker", 0), TaskId("worker", 1))
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("plain_process")
 
 
 def compare(first: Array, second: Array) -> None:
-    with wl.distribute.MirroredStrategy(["CPU:0"]).scope():
-        copies = [wl.Variable(value, name="w") for value in (first, second)]
+    with rw.distribute.MirroredStrategy(["CPU:0"]).scope():
+        copies = [rw.Variable(value, name="w") for value in (first, second)]
     numbers = np.stack([equal_copies.numbers_of([copy]) for copy in copies])
     equal_copies.require_equal(["w"], numbers, MEMBERS, 1, 7)
 
@@ -48,14 +48,14 @@ def test_noise_of_a_worker_is_an_error_that_names_the_variable_and_says_what_to_
 
 
 def test_what_is_trained_is_compared_a_few_at_a_time_and_all_in_the_end() -> None:
-    with wl.distribute.MirroredStrategy(["CPU:0"]).scope():
+    with rw.distribute.MirroredStrategy(["CPU:0"]).scope():
         every: dict[str, Variable] = {
-            f"w{i:02}": wl.Variable(np.zeros(2, np.float32), name=f"w{i:02}") for i in range(20)
+            f"w{i:02}": rw.Variable(np.zeros(2, np.float32), name=f"w{i:02}") for i in range(20)
         }
         trained = sorted(every)
-        every["number"] = wl.Variable(0.0, name="number")
-        every["counts"] = wl.Variable(np.zeros(2, np.int64), name="counts")
-        every["average"] = wl.Variable(np.zeros(2, np.float32), name="average", trainable=False)
+        every["number"] = rw.Variable(0.0, name="number")
+        every["counts"] = rw.Variable(np.zeros(2, np.int64), name="counts")
+        every["average"] = rw.Variable(np.zeros(2, np.float32), name="average", trainable=False)
     looks = [equal_copies.chosen(every, step) for step in range(5)]
     assert all(len(look) == equal_copies.COUNT for look in looks)
     assert sorted({name for look in looks for name in look}) == trained

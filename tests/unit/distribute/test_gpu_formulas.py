@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.rules import (
     SGD,
     Adadelta,
@@ -32,19 +32,19 @@ from helpers.rules import (
     Nadam,
     RMSprop,
 )
-from windlass.core.arrays.dtypes import BFLOAT16, FLOATS, DType
-from windlass.core.rules.known_rules import built_in_rules
-from windlass.core.rules.schedules import (
+from ropewalk.core.arrays.dtypes import BFLOAT16, FLOATS, DType
+from ropewalk.core.rules.known_rules import built_in_rules
+from ropewalk.core.rules.schedules import (
     CosineDecay,
     ExponentialDecay,
     InverseTimeDecay,
     PiecewiseConstantDecay,
     PolynomialDecay,
 )
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.distribute.variables.gpu_memory import start_slots
-from windlass.distribute.variables.local import LocalVariable
-from windlass.engine.rules import apply_formula
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.distribute.variables.gpu_memory import start_slots
+from ropewalk.distribute.variables.local import LocalVariable
+from ropewalk.engine.rules import apply_formula
 
 Array = np.ndarray[Any, np.dtype[Any]]
 STEPS = 6
@@ -113,7 +113,7 @@ TOLERANCES: dict[DType, float] = {
     np.dtype(np.float16): 2 * 2.0**-10,
     BFLOAT16: 2 * 2.0**-7,
 }
-Gradients = list[Array | wl.IndexedSlices]
+Gradients = list[Array | rw.IndexedSlices]
 
 
 def gradients(dtype: DType, *, sparse: bool) -> Gradients:
@@ -122,7 +122,7 @@ def gradients(dtype: DType, *, sparse: bool) -> Gradients:
     for _ in range(STEPS):
         if sparse:  # some rows twice, in no order
             rows = rng.integers(0, SHAPE[0], 4)
-            found.append(wl.IndexedSlices(rng.normal(size=(4, 3)).astype(dtype), rows))
+            found.append(rw.IndexedSlices(rng.normal(size=(4, 3)).astype(dtype), rows))
         else:
             found.append(rng.normal(size=SHAPE).astype(dtype))
     return found
@@ -131,7 +131,7 @@ def gradients(dtype: DType, *, sparse: bool) -> Gradients:
 def on_host(
     rule: UpdateRule, start: Array, given: Gradients, scale: float
 ) -> tuple[Array, dict[str, Array], int]:
-    v: Any = wl.Variable(start)
+    v: Any = rw.Variable(start)
     assert isinstance(v, LocalVariable)
     for gradient in given:
         v.apply(gradient, rule, gradient_scale=scale)
@@ -147,7 +147,7 @@ def with_formulas(
     for step, gradient in enumerate(given):
         array: Any = gradient
         index: Any = ...
-        if isinstance(gradient, wl.IndexedSlices):
+        if isinstance(gradient, rw.IndexedSlices):
             rows = gradient.combined()
             array, index = rows.values, rows.indices
         apply_formula(

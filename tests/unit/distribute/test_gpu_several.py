@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.arrays.any_framework import to_host
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.distribute import (
+import ropewalk as rw
+from ropewalk.core.arrays.any_framework import to_host
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.distribute import (
     CentralStorageStrategy,
     HierarchicalCopyAllReduce,
     MirroredStrategy,
@@ -200,7 +200,7 @@ def cupy() -> Any:
 
 @pytest.fixture(autouse=True)
 def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from windlass.distribute.strategies.all_reduce import _communicators
+    from ropewalk.distribute.strategies.all_reduce import _communicators
 
     monkeypatch.setitem(sys.modules, "cupy", cupy())
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", nccl())
@@ -222,7 +222,7 @@ def test_what_is_reduced_is_on_every_gpu(ops: Any, op: str, dtype: Any) -> None:
     assert strategy.num_replicas_in_sync == GPUS
 
     def step() -> Any:
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         number = context.replica_id_in_sync_group
         given = [asarray(np.full(n, number + 1, dtype)) for n in (2, 3)]
@@ -238,8 +238,8 @@ def test_what_is_reduced_is_on_every_gpu(ops: Any, op: str, dtype: Any) -> None:
 def test_copies_of_a_variable_are_read_and_written_on_their_gpus() -> None:
     strategy = MirroredStrategy()
     with strategy.scope():
-        v: Any = wl.Variable(
-            np.ones(2, np.float32), name="v", aggregation=wl.VariableAggregation.SUM
+        v: Any = rw.Variable(
+            np.ones(2, np.float32), name="v", aggregation=rw.VariableAggregation.SUM
         )
     strategy.run(lambda: v.assign_add(np.ones(2, np.float32)))
     v.assign_sub(np.ones(2, np.float32))
@@ -253,8 +253,8 @@ def test_copies_of_a_variable_are_read_and_written_on_their_gpus() -> None:
 
 def test_nothing_that_is_read_is_a_way_into_the_variable() -> None:
     """CuPy has no arrays that cannot be written to."""
-    with wl.distribute.OneDeviceStrategy("gpu:1").scope():
-        v: Any = wl.Variable(np.ones(2, np.float32), name="v")
+    with rw.distribute.OneDeviceStrategy("gpu:1").scope():
+        v: Any = rw.Variable(np.ones(2, np.float32), name="v")
     with Device(1):
         read = v.read_value()
         read += 1
@@ -292,11 +292,11 @@ def test_small_copies_have_their_shape(shape: tuple[int, ...]) -> None:
 # -- where a step has its values -------------------------------------------------------------
 
 
-def given_and_read(strategy: wl.distribute.Strategy) -> list[tuple[type, type]]:
+def given_and_read(strategy: rw.distribute.Strategy) -> list[tuple[type, type]]:
     """Of each replica the kinds of its batch and of a variable that it reads."""
     with strategy.scope():
-        v = wl.Variable(np.ones(2, np.float32), name="v")
-    data = wl.data.from_arrays(np.ones((6, 2), np.float32), batch_size=6)
+        v = rw.Variable(np.ones(2, np.float32), name="v")
+    data = rw.data.from_arrays(np.ones((6, 2), np.float32), batch_size=6)
     found: list[tuple[type, type]] = []
     for batch in strategy.experimental_distribute_dataset(data):
         strategy.run(lambda part: found.append((type(part), type(v.read_value()))), args=(batch,))
@@ -320,7 +320,7 @@ def test_a_batch_is_where_the_values_are_that_a_step_reads(make: Any, kind: type
 def test_rows_of_a_gpu_come_to_the_host() -> None:
     values: Any = asarray(np.ones((2, 3), np.float32))
     indices: Any = asarray([1, 4])
-    rows = wl.IndexedSlices(values, indices)
+    rows = rw.IndexedSlices(values, indices)
     assert type(rows.values) is type(rows.indices) is np.ndarray
     assert rows.indices.tolist() == [1, 4]
 
@@ -328,7 +328,7 @@ def test_rows_of_a_gpu_come_to_the_host() -> None:
 def test_a_store_gives_frameworks_what_they_take() -> None:
     """Variables of a strategy in sync are CuPy's, which JAX does not take."""
     strategy = MirroredStrategy(["gpu:1"])
-    store = wl.training.ArrayStore({"w": np.ones(2, np.float32)}, wl.optimizers.SGD(0.5), strategy)
+    store = rw.training.ArrayStore({"w": np.ones(2, np.float32)}, rw.optimizers.SGD(0.5), strategy)
     assert type(store.pull()["w"]) is type(store.pull(["w"])["w"]) is np.ndarray
     after = store.exchange({"w": np.ones(2, np.float32)})
     assert type(after["w"]) is np.ndarray

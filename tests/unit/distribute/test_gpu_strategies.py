@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import SUM, replica
-from windlass.collectives.nccl import nccl_available
-from windlass.core.arrays.any_framework import as_array, is_on_gpu, to_host
-from windlass.core.process.accelerators import count_gpus, load_cupy
-from windlass.distribute import (
+from ropewalk.collectives.nccl import nccl_available
+from ropewalk.core.arrays.any_framework import as_array, is_on_gpu, to_host
+from ropewalk.core.process.accelerators import count_gpus, load_cupy
+from ropewalk.distribute import (
     CentralStorageStrategy,
     HierarchicalCopyAllReduce,
     MirroredStrategy,
@@ -21,7 +21,7 @@ from windlass.distribute import (
     ReductionToOneDevice,
     Strategy,
 )
-from windlass.distribute.base.devices import place
+from ropewalk.distribute.base.devices import place
 
 pytestmark = [
     pytest.mark.skipif(count_gpus() == 0, reason="needs a GPU that CuPy can use"),
@@ -37,10 +37,10 @@ def plain_process() -> None:
 @pytest.fixture
 def two_gpus() -> Iterator[tuple[str, str]]:
     """Two logical GPU devices, on one GPU or two."""
-    wl.config.set_logical_gpu_devices(2)
+    rw.config.set_logical_gpu_devices(2)
     yield "/device:GPU:0", "/device:GPU:1"
-    wl.config.set_logical_gpu_devices(None)
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_gpu_devices(None)
+    rw.config.set_logical_cpu_devices(1)
 
 
 def test_mirrored_takes_the_gpus_and_values_of_a_step_stay_there(
@@ -49,13 +49,13 @@ def test_mirrored_takes_the_gpus_and_values_of_a_step_stay_there(
     strategy = MirroredStrategy()
     assert strategy.extended.replica_devices == two_gpus
     with strategy.scope():
-        v = wl.Variable(np.array([1.0, 2.0], np.float32), name="v", aggregation=SUM)
+        v = rw.Variable(np.array([1.0, 2.0], np.float32), name="v", aggregation=SUM)
 
     def step() -> Any:
         value = v.read_value()
         assert is_on_gpu(value)
         v.assign_add(value * (replica() + 1))
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         return context.all_reduce("MEAN", value + replica())
 
@@ -90,7 +90,7 @@ def test_cross_device_ops_agree_with_numpy(
     ]
     values = [PerReplica(pair) for pair in zip(*placed, strict=True)]
     pairs = [(value, value) for value in values]
-    results = make().batch_reduce(wl.distribute.ReduceOp[op], pairs)
+    results = make().batch_reduce(rw.distribute.ReduceOp[op], pairs)
     for result, ours in zip(results, zip(*host, strict=True), strict=True):
         wanted = np.add(*ours).astype(np.float64) / (2 if op == "MEAN" else 1)
         for part in result.values:
@@ -101,23 +101,23 @@ def test_cross_device_ops_agree_with_numpy(
         np.testing.assert_array_equal(to_host(array), before, "the replicas' own stay as they are")
 
 
-OPTIMIZERS: dict[str, Callable[[], wl.optimizers.Optimizer]] = {
-    "sgd": lambda: wl.optimizers.SGD(0.1),
-    "nesterov": lambda: wl.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "adagrad": lambda: wl.optimizers.Adagrad(0.1),
-    "rmsprop": lambda: wl.optimizers.RMSprop(0.1, momentum=0.5, centered=True),
-    "adam-clipped": lambda: wl.optimizers.Adam(0.1, global_clipnorm=1.0),
-    "adamw": lambda: wl.optimizers.AdamW(0.1, weight_decay=0.1),
-    "ftrl": lambda: wl.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
+OPTIMIZERS: dict[str, Callable[[], rw.optimizers.Optimizer]] = {
+    "sgd": lambda: rw.optimizers.SGD(0.1),
+    "nesterov": lambda: rw.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adagrad": lambda: rw.optimizers.Adagrad(0.1),
+    "rmsprop": lambda: rw.optimizers.RMSprop(0.1, momentum=0.5, centered=True),
+    "adam-clipped": lambda: rw.optimizers.Adam(0.1, global_clipnorm=1.0),
+    "adamw": lambda: rw.optimizers.AdamW(0.1, weight_decay=0.1),
+    "ftrl": lambda: rw.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
 }
 
 
-def train(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> list[Any]:
+def train(strategy: Strategy, optimizer: rw.optimizers.Optimizer) -> list[Any]:
     """Six steps, of one whole gradient and one of rows."""
     rng = np.random.default_rng(2)
     with strategy.scope():
-        w = wl.Variable(rng.normal(size=(4, 3)).astype(np.float32), name="w")
-        table = wl.Variable(rng.normal(size=(5, 2)).astype(np.float32), name="table")
+        w = rw.Variable(rng.normal(size=(4, 3)).astype(np.float32), name="w")
+        table = rw.Variable(rng.normal(size=(5, 2)).astype(np.float32), name="table")
     gradients = rng.normal(size=(6, 2, 4, 3)).astype(np.float32)
     rows = rng.normal(size=(6, 2, 3, 2)).astype(np.float32)
     count = strategy.num_replicas_in_sync
@@ -126,7 +126,7 @@ def train(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> list[Any]:
         # Two replicas take one half each, one replica both.
         mine = slice(replica(), replica() + 1) if count == 2 else slice(None)
         picked = np.tile([0, 3, 3], len(range(2)[mine]))
-        sparse = wl.IndexedSlices(rows[number, mine].reshape(-1, 2), picked, (5, 2))
+        sparse = rw.IndexedSlices(rows[number, mine].reshape(-1, 2), picked, (5, 2))
         optimizer.apply_gradients([(gradients[number, mine].sum(axis=0), w), (sparse, table)])
 
     for number in range(6):
@@ -137,7 +137,7 @@ def train(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> list[Any]:
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 @pytest.mark.parametrize("kind", ["one", "mirrored", "central"])
 def test_update_rules_on_a_gpu_are_those_of_the_cpu(
-    two_gpus: tuple[str, str], kind: str, make: Callable[[], wl.optimizers.Optimizer]
+    two_gpus: tuple[str, str], kind: str, make: Callable[[], rw.optimizers.Optimizer]
 ) -> None:
     strategies: dict[str, Callable[[], Strategy]] = {
         "one": lambda: OneDeviceStrategy("gpu:0"),
@@ -170,8 +170,8 @@ def test_nccl_adds_up_what_a_gpu_has() -> None:
     """Of one GPU; that CuPy's NCCL is found and takes the calls is the point."""
     if not nccl_available():
         pytest.skip("CuPy has no NCCL here")
-    from windlass.collectives.nccl import NcclLink
-    from windlass.distribute.strategies.all_reduce import _nccl_sum_in_place
+    from ropewalk.collectives.nccl import NcclLink
+    from ropewalk.distribute.strategies.all_reduce import _nccl_sum_in_place
 
     cupy = load_cupy()
     array = cupy.arange(6, dtype=np.float32)
@@ -203,8 +203,8 @@ def test_nccl_adds_up_what_a_gpu_has() -> None:
 def test_rows_are_named_by_arrays_of_a_gpu(two_gpus: tuple[str, str]) -> None:
     cupy = load_cupy()
     with MirroredStrategy().scope():
-        table = wl.Variable(np.zeros((5, 2), np.float32), name="table", aggregation=SUM)
-    rows = wl.IndexedSlices(cupy.ones((2, 2), np.float32), cupy.asarray([1, 4]))
+        table = rw.Variable(np.zeros((5, 2), np.float32), name="table", aggregation=SUM)
+    rows = rw.IndexedSlices(cupy.ones((2, 2), np.float32), cupy.asarray([1, 4]))
     table.scatter_add(rows)
     np.testing.assert_array_equal(table.numpy()[[1, 4]], 1)
     np.testing.assert_array_equal(

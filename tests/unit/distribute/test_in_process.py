@@ -6,24 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.sharded import through_a_session
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
-from windlass.distribute.base.moved_average import MovedAverage
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.errors import NonFiniteGradientError, ShapeMismatchError
+from ropewalk.distribute.base.moved_average import MovedAverage
 
 LARGE = (300, 256)  # has a block of its own
 SHAPES = {"bias": (5,), "kernel": (4, 5), "scale": (), "table": LARGE}
 RULES: dict[str, Callable[[], Any]] = {
-    "SGD": lambda: wl.optimizers.SGD(0.1),
-    "momentum": lambda: wl.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "Adagrad": lambda: wl.optimizers.Adagrad(0.1),
-    "Adam": lambda: wl.optimizers.Adam(0.01),
-    "AdamW": lambda: wl.optimizers.AdamW(0.01, weight_decay=0.1),
-    "Ftrl": lambda: wl.optimizers.Ftrl(0.1),
-    "Lamb": lambda: wl.optimizers.Lamb(0.01),
-    "schedule": lambda: wl.optimizers.SGD(lambda step: 0.1 / (1 + step)),
-    "clipped": lambda: wl.optimizers.SGD(0.1, clipnorm=0.5),
+    "SGD": lambda: rw.optimizers.SGD(0.1),
+    "momentum": lambda: rw.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "Adagrad": lambda: rw.optimizers.Adagrad(0.1),
+    "Adam": lambda: rw.optimizers.Adam(0.01),
+    "AdamW": lambda: rw.optimizers.AdamW(0.01, weight_decay=0.1),
+    "Ftrl": lambda: rw.optimizers.Ftrl(0.1),
+    "Lamb": lambda: rw.optimizers.Lamb(0.01),
+    "schedule": lambda: rw.optimizers.SGD(lambda step: 0.1 / (1 + step)),
+    "clipped": lambda: rw.optimizers.SGD(0.1, clipnorm=0.5),
 }
 
 
@@ -33,9 +33,9 @@ def arrays(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def store(make: Callable[[], Any], *, in_process: bool = True, **more: Any) -> Any:
-    kind = wl.distribute.ParameterServerStrategy if in_process else through_a_session
+    kind = rw.distribute.ParameterServerStrategy if in_process else through_a_session
     strategy = kind(**more)
-    return wl.training.ArrayStore(arrays(), make(), strategy)
+    return rw.training.ArrayStore(arrays(), make(), strategy)
 
 
 def both(make: Callable[[], Any]) -> tuple[Any, Any]:
@@ -67,7 +67,7 @@ def test_only_what_is_plainly_a_step_skips_the_session() -> None:
             made.exchange(arrays(seed))
         return bool(made.strategy.extended.runtime.session.counters.pushed == before)
 
-    halves = wl.distribute.partitioners.FixedShardsPartitioner(2)
+    halves = rw.distribute.partitioners.FixedShardsPartitioner(2)
     assert skips(store(RULES["Adam"]))
     assert not skips(store(RULES["clipped"]))
     assert not skips(store(RULES["Adam"], prefetch=True))

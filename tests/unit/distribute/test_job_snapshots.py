@@ -10,28 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.waiting import wait_until
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.checkpoint import latest_checkpoint
-from windlass.core.errors import (
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.checkpoint import latest_checkpoint
+from ropewalk.core.errors import (
     CheckpointError,
     IncompatibleError,
     JobStoppedError,
     PeerLostError,
+    RopewalkError,
     ShapeMismatchError,
-    WindlassError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.distribute import MirroredStrategy
-from windlass.distribute.job_snapshots import JobSnapshots, Snapshot
-from windlass.distribute.program_cluster import in_cluster
-from windlass.distribute.runtime import ClusterRuntime
-from windlass.distribute.strategies.synchronous_steps import OneWorker, SynchronousSteps
-from windlass.worker.lead.checkpoint_sources import ProgramVariables, PsShards, source_of
-from windlass.worker.lead.checkpointer import Checkpointer
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.distribute import MirroredStrategy
+from ropewalk.distribute.job_snapshots import JobSnapshots, Snapshot
+from ropewalk.distribute.program_cluster import in_cluster
+from ropewalk.distribute.runtime import ClusterRuntime
+from ropewalk.distribute.strategies.synchronous_steps import OneWorker, SynchronousSteps
+from ropewalk.worker.lead.checkpoint_sources import ProgramVariables, PsShards, source_of
+from ropewalk.worker.lead.checkpointer import Checkpointer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MEMBERS = tuple(TaskId("worker", i) for i in range(3))
@@ -41,10 +41,10 @@ ASKED = JobStoppedError("asked to stop")
 @pytest.fixture(autouse=True)
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    wl.config.set_logical_cpu_devices(2)
+    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
+    rw.config.set_logical_cpu_devices(2)
     yield
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_cpu_devices(1)
 
 
 class Others:
@@ -76,14 +76,14 @@ class Program:
         self.steps: SynchronousSteps = self.strategy.extended.steps  # type: ignore[attr-defined]
         self.steps.join(job, OneWorker(MEMBERS[0]), restore_from)
         with self.strategy.scope():
-            self.w = wl.Variable(np.arange(shape, dtype=np.float32), name="w")
-            self.seen = wl.Variable(
+            self.w = rw.Variable(np.arange(shape, dtype=np.float32), name="w")
+            self.seen = rw.Variable(
                 np.int64(0),
                 name="seen",
-                synchronization=wl.VariableSynchronization.ON_READ,
-                aggregation=wl.VariableAggregation.SUM,
+                synchronization=rw.VariableSynchronization.ON_READ,
+                aggregation=rw.VariableAggregation.SUM,
             )
-            self.optimizer = wl.optimizers.Adam(0.1)
+            self.optimizer = rw.optimizers.Adam(0.1)
 
     def train(self, until: int) -> None:
         def step() -> None:
@@ -111,7 +111,7 @@ def test_a_step_counts_if_it_changes_what_the_replicas_share() -> None:
     program = Program(JobSnapshots())
     strategy, w, seen = program.strategy, program.w, program.seen
     with strategy.scope():
-        ticks = wl.Variable(0, name="ticks", aggregation=wl.VariableAggregation.SUM)
+        ticks = rw.Variable(0, name="ticks", aggregation=rw.VariableAggregation.SUM)
     ones = np.ones(3, np.float32)
 
     def both() -> None:
@@ -213,7 +213,7 @@ def test_a_request_to_stop_ends_all_after_the_same_step_with_a_copy(
     rank: int,
     stops: tuple[int, ...],
     own: JobStoppedError | None,
-    error: type[WindlassError],
+    error: type[RopewalkError],
     words: str,
 ) -> None:
     job = JobSnapshots()
@@ -305,9 +305,9 @@ def test_a_variable_of_the_first_step_is_restored(tmp_path: Path) -> None:
 
     def step() -> Any:
         if not made:
-            made.append(wl.Variable(
-                np.int64(0), name="seen", synchronization=wl.VariableSynchronization.ON_READ,
-                aggregation=wl.VariableAggregation.SUM,
+            made.append(rw.Variable(
+                np.int64(0), name="seen", synchronization=rw.VariableSynchronization.ON_READ,
+                aggregation=rw.VariableAggregation.SUM,
             ))  # fmt: skip
         return made[0].read_value()
 
@@ -337,7 +337,7 @@ def test_what_a_checkpoint_lacks_is_told(tmp_path: Path, caplog: pytest.LogCaptu
     steps.join(JobSnapshots(), OneWorker(MEMBERS[0]), save(job, tmp_path))
     with caplog.at_level("INFO"), strategy.scope():
         for name in ("w", "bias"):
-            wl.Variable(np.zeros(3, np.float32), name=name)
+            rw.Variable(np.zeros(3, np.float32), name=name)
     assert "restored 1 variable from" in caplog.text
     assert "has no bias: they begin anew" in caplog.text
 
@@ -350,11 +350,11 @@ def joined_to(workers: Others, job: JobSnapshots, *, with_metric: bool) -> Synch
     steps: SynchronousSteps = strategy.extended.steps  # type: ignore[attr-defined]
     steps.join(job, workers, "")
     with strategy.scope():
-        wl.Variable(np.zeros(3, np.float32), name="w")
+        rw.Variable(np.zeros(3, np.float32), name="w")
         if with_metric:
-            wl.Variable(
-                0.0, name="seen", synchronization=wl.VariableSynchronization.ON_READ,
-                aggregation=wl.VariableAggregation.SUM,
+            rw.Variable(
+                0.0, name="seen", synchronization=rw.VariableSynchronization.ON_READ,
+                aggregation=rw.VariableAggregation.SUM,
             )  # fmt: skip
     steps.begin()
     steps.note_write()
@@ -420,9 +420,9 @@ def test_a_process_alone_saves_what_is_on_its_servers_or_else_the_programs_copie
 
 
 ONE_PROCESS: list[Any] = [
-    pytest.param(wl.distribute.CentralStorageStrategy, id="Central"),
-    pytest.param(lambda: wl.distribute.CentralStorageStrategy(["cpu:0"]), id="Central-of-one"),
-    pytest.param(lambda: wl.distribute.OneDeviceStrategy("cpu:0"), id="OneDevice"),
+    pytest.param(rw.distribute.CentralStorageStrategy, id="Central"),
+    pytest.param(lambda: rw.distribute.CentralStorageStrategy(["cpu:0"]), id="Central-of-one"),
+    pytest.param(lambda: rw.distribute.OneDeviceStrategy("cpu:0"), id="OneDevice"),
     pytest.param(MirroredStrategy, id="Mirrored"),
 ]
 
@@ -434,9 +434,9 @@ def train_in_job(make: Callable[[], Any], model_dir: Path, until: int) -> tuple[
         strategy = make()
         assert runtime.snapshots is not None
         with strategy.scope():
-            w = wl.Variable(np.arange(3, dtype=np.float32), name="w")
-        seen = wl.metrics.Mean("seen")
-        optimizer = wl.optimizers.Adam(0.1)
+            w = rw.Variable(np.arange(3, dtype=np.float32), name="w")
+        seen = rw.metrics.Mean("seen")
+        optimizer = rw.optimizers.Adam(0.1)
         scale = strategy.num_replicas_in_sync
         made = 0
         while strategy.global_step < until:

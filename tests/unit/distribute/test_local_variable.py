@@ -13,27 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
-from windlass.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
-from windlass.distribute.variables.local import LocalVariable
-from windlass.distribute.variables.scatter import Scatter
+import ropewalk as rw
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
+from ropewalk.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
+from ropewalk.distribute.variables.local import LocalVariable
+from ropewalk.distribute.variables.scatter import Scatter
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NUMBERS = [dtype for dtype in DTYPES if dtype != np.bool_]
 
 
 def variable(value: Any, **kwargs: Any) -> LocalVariable:
-    v = wl.Variable(value, **{"name": "v", **kwargs})
+    v = rw.Variable(value, **{"name": "v", **kwargs})
     assert isinstance(v, LocalVariable)
     return v
 
 
-def slices(values: Any, indices: Any, dtype: Any = np.float32) -> wl.IndexedSlices:
-    return wl.IndexedSlices(np.array(values, dtype), np.array(indices, np.int64))
+def slices(values: Any, indices: Any, dtype: Any = np.float32) -> rw.IndexedSlices:
+    return rw.IndexedSlices(np.array(values, dtype), np.array(indices, np.int64))
 
 
 # -- what is handed out --------------------------------------------------------------------------
@@ -83,32 +83,32 @@ def test_nothing_that_is_read_is_a_way_into_the_variable(read: str) -> None:
 
 KINDS: dict[str, Callable[[], Any]] = {
     "local": nullcontext,
-    "mirrored": lambda: wl.distribute.MirroredStrategy().scope(),
-    "central": lambda: wl.distribute.CentralStorageStrategy().scope(),
+    "mirrored": lambda: rw.distribute.MirroredStrategy().scope(),
+    "central": lambda: rw.distribute.CentralStorageStrategy().scope(),
 }
 
 
 @pytest.mark.parametrize("scope", KINDS.values(), ids=list(KINDS))
 def test_the_first_value_is_not_kept_beside_the_variable(scope: Callable[[], Any]) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     tracemalloc.start()
     try:
         given = np.ones(1_000_000, np.float32)
         with scope():
-            v = wl.Variable(given, name="v")
+            v = rw.Variable(given, name="v")
         before = tracemalloc.get_traced_memory()[0]
         del given
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    copies = len(v.values) if isinstance(v, wl.distribute.DistributedVariable) else 1
+    copies = len(v.values) if isinstance(v, rw.distribute.DistributedVariable) else 1
     assert before - kept > 3_900_000, "what the program gave up is free"
     assert kept < copies * 4_000_000 + 2_000_000, "and nobody has another copy of it"
 
 
 def test_a_first_value_is_given_up_once_the_servers_have_it() -> None:
-    with wl.distribute.ParameterServerStrategy().scope():
-        v: Any = wl.Variable(np.ones(10), name="v")
+    with rw.distribute.ParameterServerStrategy().scope():
+        v: Any = rw.Variable(np.ones(10), name="v")
         holder = weakref.ref(v.first_value)
         assert holder() is not None
         assert v.numpy().tolist() == [1.0] * 10
@@ -119,9 +119,9 @@ def test_a_first_value_is_given_up_once_the_servers_have_it() -> None:
     "scope", [KINDS["mirrored"], KINDS["central"]], ids=["mirrored", "central"]
 )
 def test_the_memory_of_a_variable_is_free_when_it_is_dropped(scope: Callable[[], Any]) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     with scope():
-        v: Any = wl.Variable(np.zeros(10), name="v")
+        v: Any = rw.Variable(np.zeros(10), name="v")
     holder = weakref.ref(v.values[0] if hasattr(v, "values") else v.component())
     gc.disable()
     try:
@@ -185,7 +185,7 @@ def test_scatter_is_row_by_row_and_repeated_rows_count_each(kind: Scatter, dtype
     rows = [2, 0, 2, 2, 3]
     values = np.array([[1, 2], [3, 4], [2, 3], [1, 2], [4, 5]], dtype)
     v = variable(table)
-    same = getattr(v, f"scatter_{kind}")(wl.IndexedSlices(values, np.array(rows)))
+    same = getattr(v, f"scatter_{kind}")(rw.IndexedSlices(values, np.array(rows)))
     assert same is v
     np.testing.assert_array_equal(v.read_value(), one_by_one(kind.value, table, rows, values))
     assert v.read_value().dtype == dtype
@@ -197,10 +197,10 @@ def test_scatter_changes_nothing_for_no_rows_and_takes_slices_of_any_rank(kind: 
     for width in ((), (3,), (2, 2)):
         table = rng.uniform(1, 2, (5, *width)).astype(np.float32)
         v = variable(table)
-        v.scatter(kind, wl.IndexedSlices(np.empty((0, *width), np.float32), np.empty(0, np.int64)))
+        v.scatter(kind, rw.IndexedSlices(np.empty((0, *width), np.float32), np.empty(0, np.int64)))
         np.testing.assert_array_equal(v.read_value(), table)
         values = rng.uniform(1, 2, (4, *width)).astype(np.float32)
-        v.scatter(kind, wl.IndexedSlices(values, np.array([4, 1, 4, 0])))
+        v.scatter(kind, rw.IndexedSlices(values, np.array([4, 1, 4, 0])))
         expected = one_by_one(kind.value, table, [4, 1, 4, 0], values)
         np.testing.assert_array_equal(v.read_value(), expected)
 
@@ -255,7 +255,7 @@ def test_floats_do_not_become_integers_unasked(dtype: DType, given: Any, method:
     v = variable(np.array([1, 0], dtype))
     value: Any = np.array([0.5, 1.5]).astype(given)
     if method == "scatter_add":
-        value = wl.IndexedSlices(value, np.array([0, 1]))
+        value = rw.IndexedSlices(value, np.array([0, 1]))
     message = rf"'v' is {np.dtype(given).name}, the variable is {dtype.name}; convert"
     with pytest.raises(ShapeMismatchError, match=message):
         getattr(v, method)(value)
@@ -266,7 +266,7 @@ def test_floats_do_not_become_integers_unasked(dtype: DType, given: Any, method:
 @pytest.mark.parametrize("kind", [None, MirroredStrategy, ParameterServerStrategy])
 def test_unsigned_numbers_are_subtracted(kind: Callable[[], Strategy] | None, dtype: DType) -> None:
     with kind().scope() if kind is not None else nullcontext():
-        v: Any = wl.Variable(np.array([10, 20], dtype), name="v")
+        v: Any = rw.Variable(np.array([10, 20], dtype), name="v")
     assert v.assign_sub(np.array([5, 0], np.uint8)).numpy().tolist() == [5, 20]
     v.scatter_sub(slices([5], [1], np.uint8))
     assert v.numpy().tolist() == [5, 15]
@@ -351,11 +351,11 @@ def test_slots_are_copies_with_the_number_of_updates_and_the_rule() -> None:
 
 def test_a_schedule_that_begins_at_zero_goes_on_for_ftrl() -> None:
     """FTRL leaves out a step whose rate is zero; the step still counts."""
-    rate = wl.optimizers.CosineDecay(
+    rate = rw.optimizers.CosineDecay(
         initial_learning_rate=0.0, decay_steps=10, warmup_target=0.5, warmup_steps=2
     )
     v = variable([1.0])
-    optimizer = wl.optimizers.Ftrl(rate)
+    optimizer = rw.optimizers.Ftrl(rate)
     values = []
     for _ in range(3):
         optimizer.apply_gradients([([1.0], v)])
@@ -377,7 +377,7 @@ def test_a_distributed_value_gives_a_component_its_part() -> None:
 def test_threads_lose_no_update_and_never_see_half_of_one() -> None:
     v = variable(np.zeros(10_000, np.float32))
     one = np.ones(10_000, np.float32)
-    rows = wl.IndexedSlices(np.ones((1, 1), np.float32).reshape(1), np.array([0]))
+    rows = rw.IndexedSlices(np.ones((1, 1), np.float32).reshape(1), np.array([0]))
     torn: list[Array] = []
     begin = threading.Barrier(4)
 

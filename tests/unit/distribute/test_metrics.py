@@ -1,4 +1,4 @@
-"""wl.metrics: Keras's numbers, over all replicas and workers."""
+"""rw.metrics: Keras's numbers, over all replicas and workers."""
 
 import os
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
+import ropewalk as rw
+from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
 
 RNG = np.random.default_rng(3)
 LABELS = RNG.integers(0, 4, 60)
@@ -41,10 +41,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
 @pytest.fixture(params=["none", "mirrored", "ps", "ps with replicas"])
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     if request.param in ("mirrored", "ps with replicas"):
-        wl.config.set_logical_cpu_devices(3)
+        rw.config.set_logical_cpu_devices(3)
     if request.param.startswith("ps"):
         return ParameterServerStrategy()
-    return MirroredStrategy() if request.param == "mirrored" else wl.distribute.get_strategy()
+    return MirroredStrategy() if request.param == "mirrored" else rw.distribute.get_strategy()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def keras_metrics() -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_those_of_keras(case: str, weighted: bool, keras_metrics: Any) -> None:
     options, arguments = CASES[case]
-    mine = getattr(wl.metrics, case.split(maxsplit=1)[0])(**options)
+    mine = getattr(rw.metrics, case.split(maxsplit=1)[0])(**options)
     theirs = getattr(keras_metrics, case.split(maxsplit=1)[0])(**options)
     for part in (slice(0, 13), slice(13, 60)):
         batch = [array[part] for array in arguments]
@@ -74,7 +74,7 @@ def test_results_are_those_of_keras(case: str, weighted: bool, keras_metrics: An
 @pytest.mark.parametrize("case", ["Mean", "SparseCategoricalAccuracy", "AUC"])
 def test_replicas_with_uneven_parts_add_up(strategy: Strategy, case: str) -> None:
     options, arguments = CASES[case]
-    kind = getattr(wl.metrics, case)
+    kind = getattr(rw.metrics, case)
     alone = kind(**options)
     alone.update_state(*arguments)
     with strategy.scope():
@@ -98,11 +98,11 @@ def test_replicas_with_uneven_parts_add_up(strategy: Strategy, case: str) -> Non
 
 
 def test_nothing_counted_is_zero() -> None:
-    assert wl.metrics.Mean().result() == wl.metrics.AUC().result() == 0
+    assert rw.metrics.Mean().result() == rw.metrics.AUC().result() == 0
 
 
 def test_an_empty_part_changes_nothing() -> None:
-    mean = wl.metrics.Mean()
+    mean = rw.metrics.Mean()
     assert mean([1.0, 3.0]) == 2
     mean.update_state(np.zeros((0, 4)))
     assert mean.result() == 2
@@ -110,7 +110,7 @@ def test_an_empty_part_changes_nothing() -> None:
 
 
 def test_a_count_is_exact_beyond_floats() -> None:
-    total = wl.metrics.Sum()
+    total = rw.metrics.Sum()
     for value in (2.0**24, 1.0, 1.0):
         total.update_state(value)
     assert total.result() == 2**24 + 2
@@ -120,7 +120,7 @@ def test_a_function_becomes_a_metric() -> None:
     def squared(true: Any, pred: Any, scale: float) -> Any:
         return scale * (true - pred) ** 2
 
-    metric = wl.metrics.MeanMetricWrapper(squared, scale=10.0)
+    metric = rw.metrics.MeanMetricWrapper(squared, scale=10.0)
     metric.update_state(np.array([1.0, 2.0]), np.array([2.0, 4.0]))
     assert (metric.name, metric.result()) == ("squared", 25.0)
 
@@ -128,15 +128,15 @@ def test_a_function_becomes_a_metric() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: wl.metrics.AUC(curve="roc"), "curve must be"),
-        (lambda: wl.metrics.AUC(summation_method="mean"), "summation_method must be"),
-        (lambda: wl.metrics.AUC(num_thresholds=1), "at least 2"),
-        (lambda: wl.metrics.AUC(thresholds=[2.0]), r"in \[0, 1\]"),
-        (lambda: wl.metrics.Precision(thresholds=1.5), "between 0 and 1"),
-        (lambda: wl.metrics.AUC().update_state([1], [1.5]), "from_logits=True"),
-        (lambda: wl.metrics.Accuracy().update_state(np.ones(2), np.ones(3)), r"\(2,\).*\(3,\)"),
+        (lambda: rw.metrics.AUC(curve="roc"), "curve must be"),
+        (lambda: rw.metrics.AUC(summation_method="mean"), "summation_method must be"),
+        (lambda: rw.metrics.AUC(num_thresholds=1), "at least 2"),
+        (lambda: rw.metrics.AUC(thresholds=[2.0]), r"in \[0, 1\]"),
+        (lambda: rw.metrics.Precision(thresholds=1.5), "between 0 and 1"),
+        (lambda: rw.metrics.AUC().update_state([1], [1.5]), "from_logits=True"),
+        (lambda: rw.metrics.Accuracy().update_state(np.ones(2), np.ones(3)), r"\(2,\).*\(3,\)"),
         (
-            lambda: wl.metrics.SparseCategoricalAccuracy().update_state(LABELS[:5], LOGITS),
+            lambda: rw.metrics.SparseCategoricalAccuracy().update_state(LABELS[:5], LOGITS),
             "one label per row",
         ),
     ],
@@ -149,7 +149,7 @@ def test_wrong_arguments_are_value_errors(make: Any, message: str) -> None:
 
 def test_several_thresholds_are_several_metrics() -> None:
     with pytest.raises(TypeError, match=r"Recall is one number.*a metric for each"):
-        wl.metrics.Recall(thresholds=[0.2, 0.5])  # type: ignore[arg-type]
+        rw.metrics.Recall(thresholds=[0.2, 0.5])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -166,28 +166,28 @@ def test_an_option_of_keras_that_is_not_here_says_what_to_write(
     metric: str, options: dict[str, Any], instead: str
 ) -> None:
     with pytest.raises(TypeError, match=f"{metric} .*{instead}"):
-        getattr(wl.metrics, metric)(**options)
+        getattr(rw.metrics, metric)(**options)
 
 
 def test_an_option_of_keras_that_is_switched_off_may_be_given() -> None:
-    metric = wl.metrics.Precision(top_k=None, class_id=None)
+    metric = rw.metrics.Precision(top_k=None, class_id=None)
     metric.update_state([1, 0], [0.9, 0.8])
     assert metric.result() == 0.5
-    assert wl.metrics.AUC(multi_label=False, label_weights=None).name == "auc"
+    assert rw.metrics.AUC(multi_label=False, label_weights=None).name == "auc"
 
 
 @pytest.mark.parametrize("case", ["Sum", "SparseCategoricalAccuracy", "AUC"])
 def test_a_partitioner_does_not_cut_a_metric(case: str) -> None:
     """Else its total and its count could be read at different moments."""
     options, arguments = CASES[case]
-    whole = getattr(wl.metrics, case)(**options)
+    whole = getattr(rw.metrics, case)(**options)
     whole.update_state(*arguments)
-    partitioner = wl.distribute.partitioners.FixedShardsPartitioner(2)
+    partitioner = rw.distribute.partitioners.FixedShardsPartitioner(2)
     strategy = ParameterServerStrategy(variable_partitioner=partitioner)
     with strategy.scope():
-        metric = getattr(wl.metrics, case)(**options)
-        cut: Any = wl.Variable(np.zeros(2, np.float32), name="cut")
+        metric = getattr(rw.metrics, case)(**options)
+        cut: Any = rw.Variable(np.zeros(2, np.float32), name="cut")
     strategy.run(metric.update_state, args=arguments)
     assert metric.result() == whole.result()
-    assert isinstance(cut, wl.distribute.ShardedVariable), "others are cut"
-    assert not isinstance(metric.variables[0], wl.distribute.ShardedVariable)
+    assert isinstance(cut, rw.distribute.ShardedVariable), "others are cut"
+    assert not isinstance(metric.variables[0], rw.distribute.ShardedVariable)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import Array
-from windlass.distribute.base.moved_average import MovedAverage
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.distribute.base.moved_average import MovedAverage
 
 
 def shared_after(shared: Array, moved: MovedAverage) -> Array:

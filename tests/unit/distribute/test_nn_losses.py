@@ -1,4 +1,4 @@
-"""``windlass.nn``: losses of replicas, scaled so that summing them gives the mean over the global
+"""``ropewalk.nn``: losses of replicas, scaled so that summing them gives the mean over the global
 batch.
 """
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.late import Late
-from windlass.distribute import MirroredStrategy, get_replica_context
+from ropewalk.distribute import MirroredStrategy, get_replica_context
 
 jax, jnp = Late("jax"), Late("jax.numpy")
 
@@ -19,9 +19,9 @@ LOSSES = np.asarray([1, 2, 3], np.float32)
 
 @pytest.fixture
 def strategy() -> Iterator[MirroredStrategy]:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     yield MirroredStrategy()
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_cpu_devices(1)
 
 
 def test_losses_of_replicas_sum_to_the_mean_over_the_global_batch(
@@ -33,7 +33,7 @@ def test_losses_of_replicas_sum_to_the_mean_over_the_global_batch(
         context = get_replica_context()
         assert context is not None
         mine = parts[context.replica_id_in_sync_group]
-        return wl.nn.compute_average_loss(mine, global_batch_size=4)
+        return rw.nn.compute_average_loss(mine, global_batch_size=4)
 
     assert strategy.reduce("SUM", strategy.run(step), axis=None) == 4
 
@@ -41,9 +41,9 @@ def test_losses_of_replicas_sum_to_the_mean_over_the_global_batch(
 def test_without_a_size_every_replica_is_taken_to_have_as_many_examples(
     strategy: MirroredStrategy,
 ) -> None:
-    assert wl.nn.compute_average_loss(LOSSES) == 2
+    assert rw.nn.compute_average_loss(LOSSES) == 2
     (loss, _) = strategy.experimental_local_results(
-        strategy.run(lambda: wl.nn.compute_average_loss(LOSSES))
+        strategy.run(lambda: rw.nn.compute_average_loss(LOSSES))
     )
     assert loss == 1
     assert loss.dtype == np.float32
@@ -61,35 +61,35 @@ def test_without_a_size_every_replica_is_taken_to_have_as_many_examples(
 )
 def test_weights_are_of_examples(losses: Any, weights: Any, total: float) -> None:
     given = np.asarray(losses, np.float32)
-    loss = wl.nn.compute_average_loss(given, np.asarray(weights), 4)
+    loss = rw.nn.compute_average_loss(given, np.asarray(weights), 4)
     assert loss == total / 4
     assert loss.dtype == np.float32, "float64 weights do not widen the loss"
 
 
 def test_an_empty_global_batch_has_no_loss() -> None:
-    assert wl.nn.compute_average_loss(np.zeros(0, np.float32), global_batch_size=0) == 0
-    assert wl.nn.compute_average_loss(LOSSES, global_batch_size=0) == 0
+    assert rw.nn.compute_average_loss(np.zeros(0, np.float32), global_batch_size=0) == 0
+    assert rw.nn.compute_average_loss(LOSSES, global_batch_size=0) == 0
 
 
 def test_what_cannot_be_averaged_is_refused(strategy: MirroredStrategy) -> None:
     with pytest.raises(ValueError, match="one loss per example"):
-        wl.nn.compute_average_loss(np.float32(1.0), global_batch_size=1)
+        rw.nn.compute_average_loss(np.float32(1.0), global_batch_size=1)
     with pytest.raises(ValueError, match="-1"):
-        wl.nn.compute_average_loss(LOSSES, global_batch_size=-1)
+        rw.nn.compute_average_loss(LOSSES, global_batch_size=-1)
     with pytest.raises(TypeError, match="integer"):
-        wl.nn.compute_average_loss(LOSSES, global_batch_size=2.0)  # type: ignore[arg-type]
+        rw.nn.compute_average_loss(LOSSES, global_batch_size=2.0)  # type: ignore[arg-type]
     with strategy.scope():
-        assert wl.nn.compute_average_loss(LOSSES, global_batch_size=6) == 1
+        assert rw.nn.compute_average_loss(LOSSES, global_batch_size=6) == 1
         with pytest.raises(RuntimeError, match="compute_average_loss in cross-replica context"):
-            wl.nn.compute_average_loss(LOSSES)
+            rw.nn.compute_average_loss(LOSSES)
         with pytest.raises(RuntimeError, match="scale_regularization_loss in cross-replica"):
-            wl.nn.scale_regularization_loss(LOSSES)
+            rw.nn.scale_regularization_loss(LOSSES)
 
 
 def test_regularization_counts_once_for_all_replicas(strategy: MirroredStrategy) -> None:
-    assert wl.nn.scale_regularization_loss(LOSSES) == 6
+    assert rw.nn.scale_regularization_loss(LOSSES) == 6
     (loss, _) = strategy.experimental_local_results(
-        strategy.run(lambda: wl.nn.scale_regularization_loss(LOSSES))
+        strategy.run(lambda: rw.nn.scale_regularization_loss(LOSSES))
     )
     assert loss == 3
 
@@ -97,8 +97,8 @@ def test_regularization_counts_once_for_all_replicas(strategy: MirroredStrategy)
 def test_it_can_be_differentiated_by_jax() -> None:
     gradient = jax.grad(
         lambda x: (
-            wl.nn.compute_average_loss(x * x, jnp.asarray([1.0, 2.0]), 4)
-            + wl.nn.scale_regularization_loss(x)
+            rw.nn.compute_average_loss(x * x, jnp.asarray([1.0, 2.0]), 4)
+            + rw.nn.scale_regularization_loss(x)
         )
     )(jnp.asarray([1.0, 3.0]))
     # Of (x0² + 2 x1²) / 4 + x0 + x1.

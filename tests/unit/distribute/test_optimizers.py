@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.errors import RefusedError
-from windlass.core.rules.known_rules import rule_from_dict
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire import codec
-from windlass.core.wire.steps import StepRequest
-from windlass.distribute import ParameterServerStrategy, partitioners
-from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.optimizers import SGD, Adagrad, Adam, CosineDecay, RMSprop, register_rule
-from windlass.distribute.runtime import local_runtime
-from windlass.engine.own_rules import import_rules
-from windlass.server.ps.store import Store
+import ropewalk as rw
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.rules.known_rules import rule_from_dict
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire import codec
+from ropewalk.core.wire.steps import StepRequest
+from ropewalk.distribute import ParameterServerStrategy, partitioners
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.distribute.optimizers import SGD, Adagrad, Adam, CosineDecay, RMSprop, register_rule
+from ropewalk.distribute.runtime import local_runtime
+from ropewalk.engine.own_rules import import_rules
+from ropewalk.server.ps.store import Store
 
 ONES = np.ones(6, np.float32)
 
-untyped: Any = wl.optimizers  # as a program without a type checker has it
+untyped: Any = rw.optimizers  # as a program without a type checker has it
 
 
 def with_servers(ps: int) -> Any:
@@ -43,18 +43,18 @@ def with_servers(ps: int) -> Any:
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "one-ps": lambda: with_servers(1),
     "three-ps": lambda: with_servers(3),
-    "mirrored": wl.distribute.MirroredStrategy,
-    "default": wl.distribute.get_strategy,
+    "mirrored": rw.distribute.MirroredStrategy,
+    "default": rw.distribute.get_strategy,
 }
 strategies = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES.keys())
 
 
-def variable(strategy: Any, value: Any = None) -> wl.Variable:
+def variable(strategy: Any, value: Any = None) -> rw.Variable:
     with strategy.scope():
-        return wl.Variable(np.zeros(6, np.float32) if value is None else value, name="w")
+        return rw.Variable(np.zeros(6, np.float32) if value is None else value, name="w")
 
 
-def apply(strategy: Any, optimizer: wl.optimizers.Optimizer, w: wl.Variable, g: Any = -ONES) -> Any:
+def apply(strategy: Any, optimizer: rw.optimizers.Optimizer, w: rw.Variable, g: Any = -ONES) -> Any:
     strategy.run(lambda: optimizer.apply_gradients([(g, w)]))
     return w.numpy()
 
@@ -113,7 +113,7 @@ def test_schedules_of_keras_and_optax_are_callables(monkeypatch: pytest.MonkeyPa
     of_keras = keras.optimizers.schedules.ExponentialDecay(0.5, **arguments)
     of_optax = optax.exponential_decay(0.5, 4, 0.5)
     values = []
-    for rate in (of_keras, of_optax, wl.optimizers.ExponentialDecay(0.5, 4, 0.5)):
+    for rate in (of_keras, of_optax, rw.optimizers.ExponentialDecay(0.5, 4, 0.5)):
         strategy = with_servers(1)
         w, optimizer = variable(strategy), SGD(rate)
         values.append([apply(strategy, optimizer, w)[0] for _ in range(5)])
@@ -124,7 +124,7 @@ def test_schedules_of_keras_and_optax_are_callables(monkeypatch: pytest.MonkeyPa
 def test_optimizers_with_other_hyperparameters_share_a_step() -> None:
     strategy = with_servers(1)
     with strategy.scope():
-        a, b = wl.Variable([0.0], name="a"), wl.Variable([0.0], name="b")
+        a, b = rw.Variable([0.0], name="a"), rw.Variable([0.0], name="b")
     first, second = SGD(1.0), SGD(1.0)
     second.learning_rate = 0.5
 
@@ -144,7 +144,7 @@ def test_workers_have_hyperparameters_of_their_own() -> None:
     for index, rate in enumerate((1.0, 0.25)):
         who = Incarnation(TaskId("worker", index), 1)
         session = ParameterSession([LocalPs(store.task, who, Settings(), store)], who, Settings())
-        runtime = wl.distribute.runtime.ClusterRuntime(alone.runtime.task, Settings(), session)
+        runtime = rw.distribute.runtime.ClusterRuntime(alone.runtime.task, Settings(), session)
         strategy = ParameterServerStrategy(runtime=runtime)
         w, optimizer = variable(strategy), SGD(1.0)
         optimizer.learning_rate = rate
@@ -164,7 +164,7 @@ def test_workers_have_hyperparameters_of_their_own() -> None:
         (lambda: setattr(Adam(), "epsilon", -1), r"epsilon=-1\) is not allowed"),
         (lambda: setattr(SGD(), "momentum", 0.9), "momentum=0.9 needs other slot variables"),
         (lambda: setattr(Adagrad(), "initial_accumulator_value", 1), "how slot variables begin"),
-        (lambda: apply(wl.distribute.get_strategy(), SGD(lambda: -1), variable(with_default())),
+        (lambda: apply(rw.distribute.get_strategy(), SGD(lambda: -1), variable(with_default())),
          "the callable for learning_rate returned -1.0 at step 0"),
     ],
 )  # fmt: skip
@@ -190,7 +190,7 @@ def test_what_is_not_allowed_is_a_value_error_that_says_what_is(
         (lambda: setattr(Adam(), "epsilon", False), "False is a bool"),
         (lambda: untyped.ExponentialDecay("0.1", 100, 0.9), "initial_learning_rate='0.1'"),
         (lambda: untyped.PiecewiseConstantDecay(["1"], [1, 2]), "boundaries=.*'1' is a str"),
-        (lambda: apply(wl.distribute.get_strategy(), SGD(lambda: "0.1"), variable(with_default())),
+        (lambda: apply(rw.distribute.get_strategy(), SGD(lambda: "0.1"), variable(with_default())),
          "learning_rate returned '0.1', a str, at step 0"),
     ],
 )  # fmt: skip
@@ -208,7 +208,7 @@ def test_numbers_of_any_kind_are_taken() -> None:
 
 
 def with_default() -> Any:
-    return wl.distribute.get_strategy()
+    return rw.distribute.get_strategy()
 
 
 @pytest.mark.parametrize("name", ["lr", "learning_rates", "name", "beta_1", "rule", "iterations"])
@@ -223,10 +223,10 @@ def test_unknown_attributes_raise_when_they_are_set(name: str) -> None:
 def test_each_gradient_is_clipped_to_its_norm(make: Callable[[], Any]) -> None:
     strategy = make()
     with strategy.scope():
-        a = wl.Variable(np.zeros(2, np.float32), name="a")
-        b = wl.Variable(np.zeros((3, 1), np.float32), name="b")
+        a = rw.Variable(np.zeros(2, np.float32), name="a")
+        b = rw.Variable(np.zeros((3, 1), np.float32), name="b")
     optimizer = SGD(1.0, clipnorm=1.0)
-    rows = wl.IndexedSlices(np.array([[-2.0], [-1.0]], np.float32), np.array([1, 1]))
+    rows = rw.IndexedSlices(np.array([[-2.0], [-1.0]], np.float32), np.array([1, 1]))
 
     def step() -> None:
         optimizer.apply_gradients([(np.array([-3.0, -4.0], np.float32), a), (rows, b)])
@@ -266,7 +266,7 @@ def test_a_rule_of_ones_own_runs_where_the_variables_are(make: Callable[[], Any]
 def test_a_rule_of_ones_own_takes_rows() -> None:
     strategy = with_servers(2)
     w = variable(strategy, np.zeros((4, 2), np.float32))
-    rows = wl.IndexedSlices(-np.ones((2, 2), np.float32), np.array([3, 0]))
+    rows = rw.IndexedSlices(-np.ones((2, 2), np.float32), np.array([3, 0]))
     apply(strategy, Leaky(leak=0.0), w, rows)
     assert w.numpy().tolist() == [[1, 1], [0, 0], [0, 0], [1, 1]]
 
@@ -287,9 +287,9 @@ def test_a_hyperparameter_with_the_name_of_what_all_rules_have_is_refused(name: 
 
 
 def test_a_process_that_does_not_know_a_rule_says_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"no update rule 'Theirs'.*WINDLASS_RULE_MODULES"):
+    with pytest.raises(ValueError, match=r"no update rule 'Theirs'.*ROPEWALK_RULE_MODULES"):
         rule_from_dict({"name": "Theirs", "learning_rate": 1.0})
-    with pytest.raises(wl.errors.ConfigurationError, match=r"no_such_module cannot be imported"):
+    with pytest.raises(rw.errors.ConfigurationError, match=r"no_such_module cannot be imported"):
         import_rules("no_such_module")
 
 

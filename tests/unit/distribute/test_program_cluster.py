@@ -5,17 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.distribute import MirroredStrategy, ParameterServerStrategy
-from windlass.distribute.program_cluster import in_cluster, program_cluster
-from windlass.distribute.runtime import ClusterRuntime, local_runtime
+import ropewalk as rw
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy
+from ropewalk.distribute.program_cluster import in_cluster, program_cluster
+from ropewalk.distribute.runtime import ClusterRuntime, local_runtime
 
 
 def runtime(role: str = "worker", index: int = 0) -> ClusterRuntime:
-    task = ResolvedTask(TaskId(role, index), wl.ClusterSpec({}), TaskId("chief", 0))
+    task = ResolvedTask(TaskId(role, index), rw.ClusterSpec({}), TaskId("chief", 0))
     return ClusterRuntime(task, Settings())
 
 
@@ -53,11 +53,11 @@ def test_a_processes_cluster_is_that_of_all_threads_that_have_none() -> None:
 
 
 def test_replicas_are_in_the_cluster_of_the_program_that_runs_them() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
         strategy = MirroredStrategy(["CPU:0", "CPU:1"])
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
     mine = runtime()
     with in_cluster(mine):
         found = strategy.run(program_cluster)
@@ -69,15 +69,15 @@ def test_strategies_that_are_given_a_runtime_each_train_in_their_own_cluster(
 ) -> None:
     """Several jobs in one process: nothing below the constructor looks for another cluster."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    task = ResolvedTask(TaskId("chief", 0), wl.ClusterSpec({}), TaskId("chief", 0))
+    task = ResolvedTask(TaskId("chief", 0), rw.ClusterSpec({}), TaskId("chief", 0))
     runtimes = [local_runtime(task) for _ in range(2)]
     strategies = [ParameterServerStrategy(runtime=one) for one in runtimes]
     variables = []
     with in_cluster(runtime(index=7)):  # of which no strategy is
         for number, strategy in enumerate(strategies):
             with strategy.scope():
-                variables.append(wl.Variable([float(number)], name="w"))
-        sgd = wl.optimizers.SGD(1.0)
+                variables.append(rw.Variable([float(number)], name="w"))
+        sgd = rw.optimizers.SGD(1.0)
         for strategy, w in zip(strategies, variables, strict=True):
             strategy.run(lambda w=w: sgd.apply_gradients([(np.ones(1, np.float32), w)]))
     assert [float(w.read_value()[0]) for w in variables] == [-1.0, 0.0]

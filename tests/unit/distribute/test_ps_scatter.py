@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.core.arrays.dtypes import BFLOAT16, DType
-from windlass.core.rules.initializers import Initializer
-from windlass.distribute import ParameterServerStrategy
-from windlass.distribute.cluster_resolver import TFConfigClusterResolver
-from windlass.distribute.experimental import partitioners
-from windlass.distribute.runtime import local_runtime
-from windlass.distribute.variables.scatter import Scatter
+import ropewalk as rw
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.core.arrays.dtypes import BFLOAT16, DType
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.distribute import ParameterServerStrategy
+from ropewalk.distribute.cluster_resolver import TFConfigClusterResolver
+from ropewalk.distribute.experimental import partitioners
+from ropewalk.distribute.runtime import local_runtime
+from ropewalk.distribute.variables.scatter import Scatter
 
 FIRST = np.array([[8, 4], [6, 3], [2, 12], [16, 1], [5, 32]])
-ROWS = wl.IndexedSlices(np.array([[2, 2], [4, 8], [2, 4], [1, 16]]), np.array([3, 0, 3, 4]))
+ROWS = rw.IndexedSlices(np.array([[2, 2], [4, 8], [2, 4], [1, 16]]), np.array([3, 0, 3, 4]))
 
 
 @pytest.fixture(params=[1, 2], ids=["one ps", "two ps"])
@@ -32,10 +32,10 @@ def strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_scatter_on_a_ps_is_as_in_this_process(
     strategy: ParameterServerStrategy, kind: Scatter, dtype: DType
 ) -> None:
-    rows = wl.IndexedSlices(ROWS.values.astype(dtype), ROWS.indices)
-    plain = wl.Variable(FIRST.astype(dtype), name="plain")
+    rows = rw.IndexedSlices(ROWS.values.astype(dtype), ROWS.indices)
+    plain = rw.Variable(FIRST.astype(dtype), name="plain")
     with strategy.scope():
-        served = wl.Variable(FIRST.astype(dtype), name="served")
+        served = rw.Variable(FIRST.astype(dtype), name="served")
     for variable in (plain, served):
         getattr(variable, f"scatter_{kind}")(rows)
     # Powers of two: products and quotients are exact.
@@ -45,17 +45,17 @@ def test_scatter_on_a_ps_is_as_in_this_process(
 @pytest.mark.parametrize("kind", [Scatter.MUL, Scatter.MIN])
 def test_no_rows_change_nothing(strategy: ParameterServerStrategy, kind: Scatter) -> None:
     with strategy.scope():
-        v = wl.Variable(FIRST.astype(np.float32), name="v")
-    getattr(v, f"scatter_{kind}")(wl.IndexedSlices(np.zeros((0, 2), np.float32), np.zeros(0, int)))
+        v = rw.Variable(FIRST.astype(np.float32), name="v")
+    getattr(v, f"scatter_{kind}")(rw.IndexedSlices(np.zeros((0, 2), np.float32), np.zeros(0, int)))
     np.testing.assert_array_equal(v.numpy(), FIRST)
 
 
 def test_scatter_in_a_step_is_seen_by_its_next_read(strategy: ParameterServerStrategy) -> None:
     with strategy.scope():
-        v = wl.Variable(initializer=Initializer("ones"), shape=(5, 2), name="v")
+        v = rw.Variable(initializer=Initializer("ones"), shape=(5, 2), name="v")
 
     def step() -> float:
-        v.scatter_mul(wl.IndexedSlices(np.full((1, 2), 3.0, np.float32), np.array([4])))
+        v.scatter_mul(rw.IndexedSlices(np.full((1, 2), 3.0, np.float32), np.array([4])))
         return float(v.read_value()[4, 1])
 
     assert [strategy.run(step) for _ in range(2)] == [3.0, 9.0]

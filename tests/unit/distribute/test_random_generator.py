@@ -1,4 +1,4 @@
-"""wl.random.Generator: a stream for each replica, the same wherever and however often it is drawn
+"""rw.random.Generator: a stream for each replica, the same wherever and however often it is drawn
 from.
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import mirrored
-from windlass.core.arrays.dtypes import BFLOAT16, FLOATS, INTEGERS, DType
-from windlass.distribute import (
+from ropewalk.core.arrays.dtypes import BFLOAT16, FLOATS, INTEGERS, DType
+from ropewalk.distribute import (
     CentralStorageStrategy,
     MirroredStrategy,
     ParameterServerStrategy,
@@ -22,10 +22,10 @@ from windlass.distribute import (
 )
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Generator = wl.random.Generator
+Generator = rw.random.Generator
 
 
-def draw(strategy: Strategy, generator: wl.random.Generator, count: int = 1000) -> list[Array]:
+def draw(strategy: Strategy, generator: rw.random.Generator, count: int = 1000) -> list[Array]:
     """One array per replica."""
     drawn = strategy.run(lambda: generator.normal((count,), dtype=np.float64))
     return list(strategy.experimental_local_results(drawn))
@@ -57,7 +57,7 @@ def test_outside_of_replicas_there_is_a_stream_of_its_own() -> None:
 )
 def test_a_seed_gives_the_same_numbers_under_every_strategy(kind: Any, replicas: int) -> None:
     expected = draw(mirrored(4), Generator(7))
-    wl.config.set_logical_cpu_devices(replicas)
+    rw.config.set_logical_cpu_devices(replicas)
     for mine, theirs in zip(draw(kind(), Generator(7)), expected, strict=False):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -69,7 +69,7 @@ def test_a_replicas_numbers_do_not_depend_on_who_draws_first_or_more() -> None:
     begin = threading.Barrier(3)
 
     def step() -> Array:
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         begin.wait(5)
         parts = [1000] if context.replica_id_in_sync_group else [1] * 1000

@@ -14,11 +14,11 @@ import pytest
 
 from helpers.local_strategies import CPUS
 from helpers.replicas import barrier_of, context, mirrored, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     PerReplica,
     Strategy,
 )
-from windlass.distribute.strategies.replica_thread import ReplicaThread
+from ropewalk.distribute.strategies.replica_thread import ReplicaThread
 
 pytestmark = pytest.mark.timeout(30)
 

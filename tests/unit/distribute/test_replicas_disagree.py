@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import SUM, context, mirrored, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     PerReplica,
     Strategy,
 )
@@ -29,8 +29,8 @@ class Program:
 
     def __init__(self, strategy: Strategy) -> None:
         with strategy.scope():
-            self.a = wl.Variable(np.zeros(2), name="a", aggregation=SUM)
-            self.b = wl.Variable(np.zeros(2), name="b", aggregation=SUM)
+            self.a = rw.Variable(np.zeros(2), name="a", aggregation=SUM)
+            self.b = rw.Variable(np.zeros(2), name="b", aggregation=SUM)
         self.extended = strategy.extended
 
     def merge_functions(self) -> None:
@@ -95,7 +95,7 @@ def test_replicas_in_different_merges_are_an_error_that_shows_both_places(name: 
     assert first < text.index("# mark 0") < second < text.index("# mark 1")
     assert f", in {name}\n" in text[first:second]
     assert f", in {name}\n" in text[second:]
-    assert "windlass/distribute" not in text, "Windlass's own lines help nobody"
+    assert "ropewalk/distribute" not in text, "Ropewalk's own lines help nobody"
     assert strategy.run(replica).values == (0, 1), "the next step works"
     assert program.a.numpy().tolist() == [0, 0], "nothing was written"
 
@@ -138,21 +138,21 @@ def test_of_three_replicas_the_error_shows_each() -> None:
 def test_replicas_that_create_different_variables_are_an_error() -> None:
     strategy = mirrored(2)
     with pytest.raises(RuntimeError, match=r"replica 0: 'v' of shape \(1,\).*replica 1: .*\(2,\)"):
-        strategy.run(lambda: wl.Variable(np.zeros(1 + replica()), name="v"))
-    assert strategy.run(lambda: wl.Variable(0.5, name="w")).shape == ()
+        strategy.run(lambda: rw.Variable(np.zeros(1 + replica()), name="v"))
+    assert strategy.run(lambda: rw.Variable(0.5, name="w")).shape == ()
 
 
 def test_replicas_with_different_optimizers_are_an_error() -> None:
     strategy = mirrored(2)
     program = Program(strategy)
-    optimizers = [wl.optimizers.SGD(0.1), wl.optimizers.SGD(0.2)]
+    optimizers = [rw.optimizers.SGD(0.1), rw.optimizers.SGD(0.2)]
 
     def step() -> None:
         optimizers[replica()].apply_gradients([(np.ones(2), program.a)])
 
     with pytest.raises(ValueError, match=r"(?s)different optimizers.*0\.1.*0\.2"):
         strategy.run(step)
-    equal = [wl.optimizers.SGD(0.1), wl.optimizers.SGD(0.1)]
+    equal = [rw.optimizers.SGD(0.1), rw.optimizers.SGD(0.1)]
     strategy.run(lambda: equal[replica()].apply_gradients([(np.ones(2), program.a)]))
     np.testing.assert_allclose(program.a.numpy(), -0.2)  # two ones, summed, at 0.1
 

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute.coordinator import ClusterCoordinator, RemoteValue
+import ropewalk as rw
+from ropewalk.distribute.coordinator import ClusterCoordinator, RemoteValue
 
 
 def test_strategies_show_their_place_and_their_replicas() -> None:
     seen: list[str] = []
 
     def train() -> None:
-        seen.append(repr(wl.distribute.ParameterServerStrategy()))
+        seen.append(repr(rw.distribute.ParameterServerStrategy()))
 
-    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
         assert repr(cluster) == "<LocalCluster ps=2 workers=1>"
         cluster.run(train)
     place = "cluster={'ps': 2, 'chief': 1, 'worker': 1} replicas=['CPU:0']>"
@@ -24,14 +24,14 @@ def test_strategies_show_their_place_and_their_replicas() -> None:
         f"<ParameterServerStrategy task='chief:0' {place}",
         f"<ParameterServerStrategy task='worker:0' {place}",
     ]
-    alone = wl.distribute.MultiWorkerMirroredStrategy()
+    alone = rw.distribute.MultiWorkerMirroredStrategy()
     assert repr(alone) == "<MultiWorkerMirroredStrategy worker=0 workers=1 replicas=['CPU:0']>"
-    assert repr(wl.distribute.get_strategy()) == "<DefaultStrategy replicas=['CPU:0']>"
+    assert repr(rw.distribute.get_strategy()) == "<DefaultStrategy replicas=['CPU:0']>"
 
 
 def test_resolvers_show_what_takes_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolvers = wl.distribute.cluster_resolver
-    spec = wl.ClusterSpec({"worker": ["a:1"]})
+    resolvers = rw.distribute.cluster_resolver
+    spec = rw.ClusterSpec({"worker": ["a:1"]})
     simple = resolvers.SimpleClusterResolver(spec, task_type="worker", task_id=0)
     shown = "<SimpleClusterResolver cluster={'worker': ['a:1']} task='worker:0'>"
     assert repr(simple) == shown
@@ -40,7 +40,7 @@ def test_resolvers_show_what_takes_no_call(monkeypatch: pytest.MonkeyPatch) -> N
     assert 'unknown="TF_CONFIG' in repr(resolvers.TFConfigClusterResolver())
 
     class Asks(resolvers.ClusterResolver):
-        def cluster_spec(self) -> wl.ClusterSpec:
+        def cluster_spec(self) -> rw.ClusterSpec:
             raise AssertionError("a service was asked")
 
     assert repr(Asks()) == "<Asks>"
@@ -65,13 +65,13 @@ def test_datasets_show_how_they_are_made_without_giving_an_element() -> None:
     def never(_: Any) -> Any:
         raise AssertionError("an element was taken")
 
-    data = wl.data.Dataset.range(10).map(never).batch(2)
+    data = rw.data.Dataset.range(10).map(never).batch(2)
     assert repr(data) == "<Dataset steps='range → mapped → batched' cardinality=5>"
     assert "cardinality='infinite'" in repr(data.repeat())
-    zipped = wl.data.Dataset.zip((data, data.filter(never)))
+    zipped = rw.data.Dataset.zip((data, data.filter(never)))
     assert "zipped(range → mapped → batched, range →" in repr(zipped)
-    strategy = wl.distribute.OneDeviceStrategy("CPU:0")
-    numbers = strategy.experimental_distribute_dataset(wl.data.Dataset.range(3).batch(1))
+    strategy = rw.distribute.OneDeviceStrategy("CPU:0")
+    numbers = strategy.experimental_distribute_dataset(rw.data.Dataset.range(3).batch(1))
     assert repr(numbers).startswith("<DistributedDataset replicas=1 dataset=<Dataset steps")
     iterator = iter(numbers)
     next(iterator)
@@ -79,9 +79,9 @@ def test_datasets_show_how_they_are_made_without_giving_an_element() -> None:
 
 
 def test_what_is_long_is_cut_and_a_notebook_has_a_table() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     arrays = {f"layer_{number}": np.zeros(3) for number in range(100)}
-    store = wl.training.ArrayStore(arrays, None, strategy)
+    store = rw.training.ArrayStore(arrays, None, strategy)
     assert "…" in repr(store)
     assert len(repr(store)) < 450
     value = RemoteValue()
@@ -90,12 +90,12 @@ def test_what_is_long_is_cut_and_a_notebook_has_a_table() -> None:
     assert "&lt;b&gt;" in html
     assert re.search(r"<table><caption>RemoteValue</caption><tr><th[^>]*>status</th>", html)
     assert repr(strategy) in repr(ClusterCoordinator(strategy))
-    html = wl.ClusterSpec({"ps": ["a:1"], "worker": {1: "b:2"}})._repr_html_()
+    html = rw.ClusterSpec({"ps": ["a:1"], "worker": {1: "b:2"}})._repr_html_()
     assert "<caption>ClusterSpec</caption>" in html
     assert re.search(r"<th[^>]*>ps</th><td[^>]*>\[&#x27;a:1&#x27;\]</td>", html)
     assert re.search(r"<th[^>]*>worker</th><td[^>]*>{1: &#x27;b:2&#x27;}</td>", html)
 
 
 def test_an_object_whose_constructor_has_raised_can_be_shown() -> None:
-    half = wl.distribute.MirroredStrategy.__new__(wl.distribute.MirroredStrategy)
+    half = rw.distribute.MirroredStrategy.__new__(rw.distribute.MirroredStrategy)
     assert repr(half) == "<MirroredStrategy>"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
 from helpers.sharded import KINDS
-from windlass.distribute import ShardedVariable
+from ropewalk.distribute import ShardedVariable
 
 many = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.sharded import KINDS, PS, WHOLE, by_hand, of_ps, on_ps, strategy_of
-from windlass.core.errors import ShapeMismatchError
-from windlass.distribute import (
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.distribute import (
     AggregatingVariable,
     MirroredStrategy,
     ParameterServerStrategy,
     ShardedVariable,
     placement,
 )
-from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.runtime import local_runtime
-from windlass.distribute.variables.local import LocalVariable
-from windlass.distribute.variables.parameter_server import PsShardedVariable
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.distribute.runtime import local_runtime
+from ropewalk.distribute.variables.local import LocalVariable
+from ropewalk.distribute.variables.parameter_server import PsShardedVariable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Make = Callable[..., ShardedVariable]
@@ -101,9 +101,9 @@ def test_shards_are_on_the_ps_in_turn() -> None:
 def test_round_robin_counts_every_variable_and_every_shard() -> None:
     strategy = strategy_of(parts=2)
     with strategy.scope():
-        a = wl.Variable(WHOLE, name="a")
-        scalar = wl.Variable(1.0, name="scalar")
-        b = wl.Variable(WHOLE, name="b")
+        a = rw.Variable(WHOLE, name="a")
+        scalar = rw.Variable(1.0, name="scalar")
+        b = rw.Variable(WHOLE, name="b")
     assert isinstance(a, ShardedVariable)
     assert isinstance(b, ShardedVariable)
     assert not isinstance(scalar, ShardedVariable)
@@ -121,7 +121,7 @@ def test_no_more_shards_than_rows_and_one_is_a_plain_variable(
 ) -> None:
     strategy = strategy_of(parts=3)
     with strategy.scope():
-        v = wl.Variable(np.ones(shape, np.float32), name="v")
+        v = rw.Variable(np.ones(shape, np.float32), name="v")
     assert isinstance(v, ShardedVariable) == bool(parts)
     if isinstance(v, ShardedVariable):
         assert len(v.variables) == parts
@@ -137,14 +137,14 @@ def test_a_partitioner_that_cuts_another_axis_is_refused() -> None:
         strategy.scope(),
         pytest.raises(ValueError, match=r"elements are 1 besides the first element.*\[1, 2\]"),
     ):
-        wl.Variable(WHOLE)
+        rw.Variable(WHOLE)
 
 
 def test_an_initializer_makes_the_same_rows_in_shards_as_in_one() -> None:
-    initializer = wl.Initializer("random_normal", seed=5)
+    initializer = rw.Initializer("random_normal", seed=5)
     strategy = strategy_of(parts=3)
     with strategy.scope():
-        v = wl.Variable(initializer=initializer, shape=(10, 2), name="v")
+        v = rw.Variable(initializer=initializer, shape=(10, 2), name="v")
     expected = initializer.rows((10, 2), np.dtype(np.float32), 0, 10)
     np.testing.assert_array_equal(v.read_value(), expected)
 
@@ -157,26 +157,26 @@ def test_an_initializer_makes_the_same_rows_in_shards_as_in_one() -> None:
     [
         (list, TypeError, "at least one variable"),
         (lambda: None, TypeError, "should be a list of variables"),
-        (lambda: wl.Variable([1.0]), TypeError, "should be a list of variables"),
+        (lambda: rw.Variable([1.0]), TypeError, "should be a list of variables"),
         (lambda: [np.ones(2)], TypeError, "should be a list of variables"),
         (
-            lambda: [wl.Variable([1.0]), wl.Variable([1])],
+            lambda: [rw.Variable([1.0]), rw.Variable([1])],
             ValueError,
             "must have the same dtype, got float32 and int64",
         ),
         (
-            lambda: [wl.Variable(np.ones((2, 2))), wl.Variable(np.ones((2, 3)))],
+            lambda: [rw.Variable(np.ones((2, 2))), rw.Variable(np.ones((2, 3)))],
             ValueError,
             r"same shape but for axis 0, got \(2, 2\) and \(2, 3\)",
         ),
-        (lambda: [wl.Variable(1.0)], ValueError, r"same shape but for axis 0, got \(\) and \(\)"),
+        (lambda: [rw.Variable(1.0)], ValueError, r"same shape but for axis 0, got \(\) and \(\)"),
         (
-            lambda: [wl.Variable(1.0), wl.Variable([1.0])],
+            lambda: [rw.Variable(1.0), rw.Variable([1.0])],
             ValueError,
             r"same shape but for axis 0, got \(\)",
         ),
         (
-            lambda: [wl.Variable([1.0]), wl.Variable(1.0)],
+            lambda: [rw.Variable([1.0]), rw.Variable(1.0)],
             ValueError,
             r"same shape but for axis 0, got \(1,\) and \(\)",
         ),
@@ -201,9 +201,9 @@ def test_what_is_no_list_of_shards_is_refused(
 
 
 def test_shards_may_be_of_any_length_and_of_any_strategy() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     with MirroredStrategy().scope():
-        shards = tuple(wl.Variable(np.full((n, 2), n, np.float32)) for n in (1, 4, 0, 2))
+        shards = tuple(rw.Variable(np.full((n, 2), n, np.float32)) for n in (1, 4, 0, 2))
     v = ShardedVariable(shards)
     assert v.name == "ShardedVariable"
     assert v.shape == (7, 2)
@@ -266,7 +266,7 @@ def test_reads_touch_only_the_shards_they_need(
 def test_writes_of_rows_touch_only_their_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     v = by_hand()
     touched = Touched(v, monkeypatch)
-    v.scatter_add(wl.IndexedSlices(np.ones((2, 2), np.float32), np.array([5, 4])))
+    v.scatter_add(rw.IndexedSlices(np.ones((2, 2), np.float32), np.array([5, 4])))
     assert touched.shards() == {1}
 
 
@@ -304,7 +304,7 @@ def test_a_row_that_is_not_there_is_an_error(make: Make, row: int) -> None:
     with pytest.raises(ShapeMismatchError, match=f"row {row} of 'v' is out of range"):
         v.gather_nd([[row, 0]])
     with pytest.raises(ShapeMismatchError, match=rf"row {row} (of|pushed to) 'v' is out of range"):
-        v.scatter_add(wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([row])))
+        v.scatter_add(rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([row])))
     np.testing.assert_array_equal(v.read_value(), WHOLE)
 
 
@@ -313,7 +313,7 @@ def test_a_row_of_another_shard_is_not_a_shards_own(make: Make) -> None:
     with pytest.raises(ShapeMismatchError, match="row 3 of 'v/part_1' is out of range"):
         shard.sparse_read([3])
     with pytest.raises(ShapeMismatchError, match="row 3 of 'v/part_1' is out of range"):
-        shard.scatter_add(wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([3])))
+        shard.scatter_add(rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([3])))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_shard_is_a_variable(make: Make) -> None:
     shard = v.variables[1]
     shard.assign(np.full((3, 2), 1.0)).assign_add(np.full((3, 2), 2.0))
     shard.assign_sub(np.full((3, 2), 0.5))
-    shard.scatter_add(wl.IndexedSlices(np.ones((2, 2), np.float32), np.array([2, 2])))
+    shard.scatter_add(rw.IndexedSlices(np.ones((2, 2), np.float32), np.array([2, 2])))
     np.testing.assert_array_equal(v[4:7], [[2.5] * 2, [2.5] * 2, [4.5] * 2])
     np.testing.assert_array_equal(v[:4], WHOLE[:4])
     np.testing.assert_array_equal(v[7:], WHOLE[7:])
@@ -385,7 +385,7 @@ def test_rows_are_added_in_their_shards_and_repeated_ones_add_up(make: Make, met
     v = make()
     rows = np.array([9, 0, 9, 4])
     values = np.arange(8, dtype=np.float32).reshape(4, 2)
-    getattr(v, method)(wl.IndexedSlices(values, rows))
+    getattr(v, method)(rw.IndexedSlices(values, rows))
     expected = WHOLE.copy()
     np.add.at(expected, rows, ADDING[method] * values)
     np.testing.assert_array_equal(v.read_value(), expected)
@@ -396,7 +396,7 @@ def test_rows_are_overwritten_and_of_repeated_ones_the_last_counts(make: Make, m
     v = make()
     rows = np.array([9, 0, 9, 4])
     values = np.arange(8, dtype=np.float32).reshape(4, 2)
-    getattr(v, method)(wl.IndexedSlices(values, rows))
+    getattr(v, method)(rw.IndexedSlices(values, rows))
     expected = WHOLE.copy()
     expected[[9, 0, 4]] = values[[2, 1, 3]]
     np.testing.assert_array_equal(v.read_value(), expected)
@@ -406,7 +406,7 @@ def test_rows_are_overwritten_and_of_repeated_ones_the_last_counts(make: Make, m
 @pytest.mark.parametrize("make", ["by_hand", "on_ps"])
 def test_other_scatters_are_those_of_the_shards(make: str, kind: str) -> None:
     v = globals()[make]()
-    delta = wl.IndexedSlices(np.full((2, 2), 4, np.float32), np.array([9, 1]))
+    delta = rw.IndexedSlices(np.full((2, 2), 4, np.float32), np.array([9, 1]))
     expected = WHOLE.copy()
     expected[[9, 1]] = {
         "mul": lambda old: old * 4,
@@ -427,9 +427,9 @@ def test_a_cut_variable_trains_as_a_whole_one(optimizer: str) -> None:
     def trained(parts: int | None) -> Any:
         strategy = strategy_of(parts=parts)
         with strategy.scope():
-            v = wl.Variable(WHOLE, name="v")
-        rule = getattr(wl.optimizers, optimizer)(0.1)
-        rows = wl.IndexedSlices(np.ones((3, 2), np.float32), np.array([9, 2, 9]))
+            v = rw.Variable(WHOLE, name="v")
+        rule = getattr(rw.optimizers, optimizer)(0.1)
+        rows = rw.IndexedSlices(np.ones((3, 2), np.float32), np.array([9, 2, 9]))
         for _ in range(3):
             strategy.run(lambda: rule.apply_gradients([(v.read_value() / 10, v)]))
             strategy.run(lambda: rule.apply_gradients([(rows, v)]))
@@ -440,7 +440,7 @@ def test_a_cut_variable_trains_as_a_whole_one(optimizer: str) -> None:
 
 def test_shards_made_by_hand_are_trained_one_by_one() -> None:
     v = by_hand()
-    wl.optimizers.SGD(1.0).apply_gradients([(shard.read_value(), shard) for shard in v])
+    rw.optimizers.SGD(1.0).apply_gradients([(shard.read_value(), shard) for shard in v])
     np.testing.assert_array_equal(v.read_value(), 0)
 
 
@@ -451,13 +451,13 @@ def test_shards_made_by_hand_are_trained_one_by_one() -> None:
 def test_colocated_variables_are_never_cut_and_go_to_the_same_ps(where: Any) -> None:
     strategy = strategy_of(parts=3, where=where)
     with strategy.scope():
-        first = wl.Variable(WHOLE, name="first")
-        plain = wl.Variable(1.0, name="plain")
+        first = rw.Variable(WHOLE, name="first")
+        plain = rw.Variable(1.0, name="plain")
         with strategy.extended.colocate_vars_with(plain):
-            near = wl.Variable(WHOLE, name="near")
-            also = wl.Variable(WHOLE, name="also")
+            near = rw.Variable(WHOLE, name="near")
+            also = rw.Variable(WHOLE, name="also")
         with strategy.extended.colocate_vars_with(first):
-            by_first = wl.Variable(WHOLE, name="by_first")
+            by_first = rw.Variable(WHOLE, name="by_first")
     assert isinstance(first, ShardedVariable)
     assert not any(isinstance(v, ShardedVariable) for v in (near, also, by_first))
     assert near.device == also.device == plain.device
@@ -468,22 +468,22 @@ def test_colocated_variables_are_never_cut_and_go_to_the_same_ps(where: Any) -> 
 def test_a_variable_may_go_where_a_shard_is() -> None:
     strategy = strategy_of(parts=3)
     with strategy.scope():
-        v = wl.Variable(WHOLE, name="v")
+        v = rw.Variable(WHOLE, name="v")
         assert isinstance(v, ShardedVariable)
         near = []
         for shard in v.variables:
             with strategy.extended.colocate_vars_with(shard):
-                near.append(wl.Variable(1.0))
+                near.append(rw.Variable(1.0))
     assert [n.device for n in near] == [shard.device for shard in v.variables]
 
 
 def test_colocation_does_not_advance_round_robin() -> None:
     strategy = strategy_of()
     with strategy.scope():
-        a = wl.Variable(1.0, name="a")
+        a = rw.Variable(1.0, name="a")
         with strategy.extended.colocate_vars_with(a):
-            wl.Variable(1.0, name="near")
-        b = wl.Variable(1.0, name="b")
+            rw.Variable(1.0, name="near")
+        b = rw.Variable(1.0, name="b")
     assert [v.device.split("task:")[1][0] for v in (a, b)] == ["0", "1"]
 
 
@@ -497,11 +497,11 @@ def test_a_variable_of_another_strategy_is_nothing_to_go_to() -> None:
 
 
 def test_replicas_write_a_cut_variable_by_its_aggregation() -> None:
-    wl.config.set_logical_cpu_devices(2)
-    v = on_ps(aggregation=wl.VariableAggregation.SUM)
+    rw.config.set_logical_cpu_devices(2)
+    v = on_ps(aggregation=rw.VariableAggregation.SUM)
     strategy = v.strategy
     assert strategy.num_replicas_in_sync == 2
-    rows = wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([9]))
+    rows = rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([9]))
     strategy.run(lambda: v.assign_add(np.ones((10, 2), np.float32)))
     strategy.run(lambda: v.scatter_sub(rows))
     strategy.run(lambda: v.variables[0].assign_add(np.ones((4, 2))))
@@ -509,15 +509,15 @@ def test_replicas_write_a_cut_variable_by_its_aggregation() -> None:
     expected[9] -= 2
     expected[:4] += 2
     np.testing.assert_array_equal(v.read_value(), expected)
-    assert [shard.aggregation for shard in v.variables] == [wl.VariableAggregation.SUM] * 3
+    assert [shard.aggregation for shard in v.variables] == [rw.VariableAggregation.SUM] * 3
 
 
 def test_shards_may_be_variables_of_several_replicas() -> None:
-    wl.config.set_logical_cpu_devices(2)
-    strategy = wl.distribute.CentralStorageStrategy()
+    rw.config.set_logical_cpu_devices(2)
+    strategy = rw.distribute.CentralStorageStrategy()
     with strategy.scope():
         shards = [
-            wl.Variable(piece, aggregation=wl.VariableAggregation.SUM)
+            rw.Variable(piece, aggregation=rw.VariableAggregation.SUM)
             for piece in np.array_split(WHOLE, 3)
         ]
     assert all(isinstance(shard, AggregatingVariable) for shard in shards)
@@ -527,9 +527,9 @@ def test_shards_may_be_variables_of_several_replicas() -> None:
 
 
 def test_an_optimizer_takes_the_shards_made_by_hand_and_says_so() -> None:
-    shards = [wl.Variable(np.zeros((2, 2), np.float32), name=f"part_{i}") for i in range(2)]
+    shards = [rw.Variable(np.zeros((2, 2), np.float32), name=f"part_{i}") for i in range(2)]
     whole = ShardedVariable(shards, name="whole")
-    optimizer = wl.optimizers.SGD(1.0)
+    optimizer = rw.optimizers.SGD(1.0)
     with pytest.raises(ValueError, match=r"'whole' is made of 2 variables; .*`\.variables`"):
         optimizer.apply_gradients([(np.ones((4, 2), np.float32), whole)])
     optimizer.apply_gradients([(np.ones((2, 2), np.float32), shard) for shard in whole.variables])

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import CPUS, several
 from helpers.replicas import SUM
-from windlass.core.errors import ConfigurationError
-from windlass.distribute import (
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.distribute import (
     AggregatingVariable,
     CentralStorageStrategy,
     DistributedVariable,
@@ -19,7 +19,7 @@ from windlass.distribute import (
     ReduceOp,
     Strategy,
 )
-from windlass.distribute.strategies.default import the_default_strategy
+from ropewalk.distribute.strategies.default import the_default_strategy
 
 pytestmark = [pytest.mark.timeout(30), pytest.mark.usefixtures("four_devices")]
 
@@ -60,9 +60,9 @@ def test_a_device_given_twice_is_refused(kind: Callable[..., Strategy], names: l
 
 
 def test_variables_live_where_the_strategy_says() -> None:
-    def variable(strategy: Strategy) -> wl.Variable:
+    def variable(strategy: Strategy) -> rw.Variable:
         with strategy.scope():
-            made: wl.Variable = wl.Variable([1.0], name="v")
+            made: rw.Variable = rw.Variable([1.0], name="v")
         return made
 
     assert variable(OneDeviceStrategy("cpu:2")).device == CPUS[2]
@@ -88,10 +88,10 @@ def test_one_task_does_everything(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [wl.distribute, wl.distribute.experimental], ids=["distribute", "experimental"]
+    "module", [rw.distribute, rw.distribute.experimental], ids=["distribute", "experimental"]
 )
 def test_the_strategy_of_tpus_is_found_by_its_name_and_no_other(module: Any) -> None:
-    assert issubclass(module.TPUStrategy, wl.distribute.Strategy)
+    assert issubclass(module.TPUStrategy, rw.distribute.Strategy)
     with pytest.raises(AttributeError, match="XPUStrategy"):
         module.XPUStrategy  # noqa: B018
 
@@ -100,11 +100,11 @@ def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    strategy = wl.distribute.MultiWorkerMirroredStrategy()
+    strategy = rw.distribute.MultiWorkerMirroredStrategy()
     assert strategy.num_replicas_in_sync == len(strategy.extended.worker_devices)
     assert strategy.extended.num_input_pipelines == 1
     with strategy.scope():
-        v = wl.Variable(np.zeros(2), aggregation=SUM)
+        v = rw.Variable(np.zeros(2), aggregation=SUM)
     strategy.run(lambda: v.assign_add(np.ones(2)))
     assert v.numpy().tolist() == [strategy.num_replicas_in_sync] * 2
     assert strategy.is_chief
@@ -117,11 +117,11 @@ def test_workers_in_sync_refuse_what_is_not_finite_and_end_if_nothing_else_comes
 ) -> None:
     """Gradients, and what an optimizer on the worker makes of them."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setenv("WINDLASS_NONFINITE_LIMIT", "3")
-    strategy = wl.distribute.MultiWorkerMirroredStrategy()
+    monkeypatch.setenv("ROPEWALK_NONFINITE_LIMIT", "3")
+    strategy = rw.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
-        w = wl.Variable(np.zeros(2, np.float32), name="w")
-    optimizer = wl.optimizers.SGD(1.0)
+        w = rw.Variable(np.zeros(2, np.float32), name="w")
+    optimizer = rw.optimizers.SGD(1.0)
 
     def step(gradient: float) -> None:
         optimizer.apply_gradients([(np.full(2, gradient, np.float32), w)])
@@ -130,7 +130,7 @@ def test_workers_in_sync_refuse_what_is_not_finite_and_end_if_nothing_else_comes
         strategy.run(step, args=(gradient,))
     assert w.numpy().tolist() == [1.0 * strategy.num_replicas_in_sync] * 2
     assert strategy.global_step == 1
-    with pytest.raises(wl.errors.NonFiniteGradientError, match=r"'w' was NaN or infinite 3 steps"):
+    with pytest.raises(rw.errors.NonFiniteGradientError, match=r"'w' was NaN or infinite 3 steps"):
         strategy.run(step, args=(np.nan,))
     assert strategy.extended.refuses_deltas({"w": np.array([np.nan])})
     assert not strategy.extended.refuses_deltas({"w": np.array([1.0])})
@@ -138,22 +138,22 @@ def test_workers_in_sync_refuse_what_is_not_finite_and_end_if_nothing_else_comes
 
 
 def test_an_evaluator_is_none_of_the_synchronous_workers() -> None:
-    spec = wl.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
-    resolver = wl.distribute.cluster_resolver.SimpleClusterResolver(
+    spec = rw.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
+    resolver = rw.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type="evaluator", task_id=0
     )
     with pytest.raises(ConfigurationError, match="evaluator/task:0 is no worker of the cluster"):
-        wl.distribute.MultiWorkerMirroredStrategy(resolver)
+        rw.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 def test_the_experimental_strategy_of_workers_takes_its_communication_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    experimental = wl.distribute.experimental
+    experimental = rw.distribute.experimental
     ring = experimental.CommunicationImplementation.RING
     strategy = experimental.MultiWorkerMirroredStrategy(ring)
-    assert isinstance(strategy, wl.distribute.MultiWorkerMirroredStrategy)
+    assert isinstance(strategy, rw.distribute.MultiWorkerMirroredStrategy)
     strategy.close()
     nccl = experimental.CommunicationImplementation.NCCL
     with pytest.raises(ConfigurationError, match="NCCL needs a GPU"):
@@ -163,15 +163,15 @@ def test_the_experimental_strategy_of_workers_takes_its_communication_first(
 def test_variables_are_colocated_by_the_strategys_older_method_too() -> None:
     strategy = MirroredStrategy()
     with strategy.scope():
-        v = wl.Variable(1.0)
+        v = rw.Variable(1.0)
         with strategy.colocate_vars_with(v):
-            assert wl.Variable(2.0).strategy is strategy
+            assert rw.Variable(2.0).strategy is strategy
     with pytest.raises(ValueError, match="same strategy scope"):
         MirroredStrategy().colocate_vars_with(v)
 
 
 def test_a_timeout_of_zero_overrides_another() -> None:
-    options = wl.distribute.CommunicationOptions
+    options = rw.distribute.CommunicationOptions
     assert options(timeout_seconds=5).merge(options(timeout_seconds=0)).timeout_seconds == 0
     assert options(timeout_seconds=5).merge(options()).timeout_seconds == 5
     with pytest.raises(ValueError, match="timeout_seconds must be >= 0"):
@@ -179,9 +179,9 @@ def test_a_timeout_of_zero_overrides_another() -> None:
 
 
 def test_losses_of_replicas_are_summed() -> None:
-    assert wl.distribute.get_loss_reduction() is ReduceOp.SUM
+    assert rw.distribute.get_loss_reduction() is ReduceOp.SUM
 
 
 def test_a_device_is_named_by_tensorflows_keyword() -> None:
-    with wl.device(device_name="cpu:0") as name:
+    with rw.device(device_name="cpu:0") as name:
         assert name == "/device:CPU:0"

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import per_replica, several
 from helpers.replicas import MEAN, SUM, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     DistributedVariable,
     Mirrored,
     PerReplica,
     ReduceOp,
     Strategy,
 )
-from windlass.distribute.strategies.default import the_default_strategy
+from ropewalk.distribute.strategies.default import the_default_strategy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,7 +35,7 @@ def test_one_replicas_value_is_its_own_sum(strategy: Strategy, replicas: int) ->
 
 def test_reduce_of_variables_in_cross_replica_context(strategy: Strategy, replicas: int) -> None:
     with strategy.scope():
-        weight = wl.Variable([2.0], name="weight", aggregation=MEAN)
+        weight = rw.Variable([2.0], name="weight", aggregation=MEAN)
     assert strategy.reduce("MEAN", weight) == [2.0]
     assert strategy.extended.read_var(weight) == [2.0]
     assert strategy.reduce("SUM", strategy.run(lambda: weight * 1.0)) == [2.0 * replicas]
@@ -66,7 +66,7 @@ def test_reduce_to_puts_the_result_where_the_destination_is(kind: Callable[[], S
     extended = strategy.extended
     value = strategy.run(lambda: np.array([replica(), 1.0]))
     with strategy.scope():
-        variable = wl.Variable(np.zeros(2), name="v", aggregation=SUM)
+        variable = rw.Variable(np.zeros(2), name="v", aggregation=SUM)
     on_variable = extended.reduce_to("SUM", value, variable)
     if isinstance(variable, DistributedVariable):
         assert isinstance(on_variable, Mirrored)

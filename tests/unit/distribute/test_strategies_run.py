@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import HERE, parts, per_replica, where
 from helpers.replicas import SUM, context, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     MirroredStrategy,
     PerReplica,
     ReduceOp,
@@ -17,8 +17,8 @@ from windlass.distribute import (
     Strategy,
     ValueContext,
 )
-from windlass.distribute.base.contexts import update_component
-from windlass.distribute.strategies.default import the_default_strategy
+from ropewalk.distribute.base.contexts import update_component
+from ropewalk.distribute.strategies.default import the_default_strategy
 
 pytestmark = [pytest.mark.timeout(30), pytest.mark.usefixtures("four_devices")]
 
@@ -33,7 +33,7 @@ def test_where_we_are_in_scope_run_merge_and_update(strategy: Strategy, replicas
             assert where() == (strategy, 0, False), "its scope changes nothing"
         else:
             assert where() == cross
-        variable = wl.Variable([0.0], name="v", aggregation=SUM)
+        variable = rw.Variable([0.0], name="v", aggregation=SUM)
 
     def step() -> list[Any]:
         merged = context().merge_call(lambda _: (where(), update_component()))
@@ -185,7 +185,7 @@ def test_all_reduce_gives_every_replica_the_same_nested_result(
 
     def step() -> Any:
         mine = np.array([1.0, replica()], np.float32)
-        rows = wl.IndexedSlices(mine.reshape(1, 2), np.array([replica()]), (replicas, 2))
+        rows = rw.IndexedSlices(mine.reshape(1, 2), np.array([replica()]), (replicas, 2))
         return context().all_reduce(op, {"a": [mine, (rows,)], "b": 2.0})
 
     wanted = np.array([replicas, sum(range(replicas))])
@@ -193,7 +193,7 @@ def test_all_reduce_gives_every_replica_the_same_nested_result(
         np.testing.assert_allclose(result["a"][0], wanted / scale)
         assert result["b"] == 2.0 * replicas / scale
         rows = result["a"][1][0]
-        assert isinstance(rows, wl.IndexedSlices)
+        assert isinstance(rows, rw.IndexedSlices)
         assert sorted(rows.indices.tolist()) == list(range(replicas))
         expected = np.stack([np.ones(replicas), np.arange(replicas)], axis=1) / scale
         np.testing.assert_allclose(rows.to_dense(), expected)

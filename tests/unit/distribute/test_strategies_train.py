@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import several
 from helpers.replicas import ON_READ, SUM, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     CentralStorageStrategy,
     DistributedVariable,
     HierarchicalCopyAllReduce,
@@ -56,7 +56,7 @@ def data() -> Any:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(90, 5)).astype(np.float32)
     y = x @ rng.normal(size=(5, 1)).astype(np.float32)
-    return wl.data.from_arrays((x, y), batch_size=22, epochs=3, seed=1)
+    return rw.data.from_arrays((x, y), batch_size=22, epochs=3, seed=1)
 
 
 def gradient(batch: tuple[Array, Array], w: Array) -> Array:
@@ -66,19 +66,19 @@ def gradient(batch: tuple[Array, Array], w: Array) -> Array:
     return found
 
 
-def trained_without(optimizer: wl.optimizers.Optimizer) -> Array:
+def trained_without(optimizer: rw.optimizers.Optimizer) -> Array:
     """The reference: a loop without a strategy."""
-    w: Any = wl.Variable(np.zeros((5, 1), np.float32), name="w")
+    w: Any = rw.Variable(np.zeros((5, 1), np.float32), name="w")
     for batch in data():
         optimizer.apply_gradients([(gradient(batch, w.read_value()), w)])
     found: Array = w.numpy()
     return found
 
 
-def trained(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> Array:
+def trained(strategy: Strategy, optimizer: rw.optimizers.Optimizer) -> Array:
     with strategy.scope():
-        w: Any = wl.Variable(np.zeros((5, 1), np.float32), name="w")
-        seen = wl.Variable(0.0, name="seen", synchronization=ON_READ, aggregation=SUM)
+        w: Any = rw.Variable(np.zeros((5, 1), np.float32), name="w")
+        seen = rw.Variable(0.0, name="seen", synchronization=ON_READ, aggregation=SUM)
 
     def step(batch: tuple[Array, Array]) -> None:
         seen.assign_add(np.float32(len(batch[0])))
@@ -91,10 +91,10 @@ def trained(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> Array:
     return found
 
 
-OPTIMIZERS: dict[str, Callable[[], wl.optimizers.Optimizer]] = {
-    "sgd": lambda: wl.optimizers.SGD(0.1),
-    "momentum": lambda: wl.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "adam-clipped": lambda: wl.optimizers.Adam(0.1, global_clipnorm=0.5),
+OPTIMIZERS: dict[str, Callable[[], rw.optimizers.Optimizer]] = {
+    "sgd": lambda: rw.optimizers.SGD(0.1),
+    "momentum": lambda: rw.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam-clipped": lambda: rw.optimizers.Adam(0.1, global_clipnorm=0.5),
 }
 
 
@@ -113,15 +113,15 @@ def test_training_ends_with_the_weights_of_training_without_a_strategy(
 def test_copies_of_a_mirrored_variable_stay_equal_to_the_bit() -> None:
     strategy = MirroredStrategy()
     with strategy.scope():
-        w = wl.Variable(np.ones(1000, np.float32), name="w")
-    optimizer = wl.optimizers.Adam(0.1)
+        w = rw.Variable(np.ones(1000, np.float32), name="w")
+    optimizer = rw.optimizers.Adam(0.1)
 
     def step(scale: float) -> None:
         optimizer.apply_gradients([(w.read_value() * np.float32(scale), w)])
 
     for _ in range(5):
         strategy.run(step, args=(PerReplica([0.1, -0.7, 0.3, 0.9]),))
-    assert isinstance(w, wl.distribute.MirroredVariable)
+    assert isinstance(w, rw.distribute.MirroredVariable)
     copies = [component.numpy() for component in w.values]
     assert all(np.array_equal(copies[0], copy) for copy in copies)
     assert not np.array_equal(copies[0], np.ones(1000))
@@ -131,9 +131,9 @@ def test_copies_of_a_mirrored_variable_stay_equal_to_the_bit() -> None:
 def test_copies_stay_equal_and_gradients_are_summed(kind: Callable[[], Strategy]) -> None:
     strategy = kind()
     with strategy.scope():
-        w = wl.Variable(np.zeros(2), name="w")
-    optimizer = wl.optimizers.SGD(0.5)
-    rows = wl.IndexedSlices(np.ones(1), np.array([1]))
+        w = rw.Variable(np.zeros(2), name="w")
+    optimizer = rw.optimizers.SGD(0.5)
+    rows = rw.IndexedSlices(np.ones(1), np.array([1]))
 
     def step() -> None:
         optimizer.apply_gradients([(np.array([replica(), 0.0]), w)])
@@ -151,8 +151,8 @@ def test_a_step_of_gradients_for_different_variables_is_refused(
 ) -> None:
     strategy = kind()
     with strategy.scope():
-        v, w = (wl.Variable(np.zeros(2), name=name) for name in "vw")
-    optimizer = wl.optimizers.SGD(0.5)
+        v, w = (rw.Variable(np.zeros(2), name=name) for name in "vw")
+    optimizer = rw.optimizers.SGD(0.5)
 
     def step() -> None:
         optimizer.apply_gradients([(np.ones(2), v if replica() else w)])

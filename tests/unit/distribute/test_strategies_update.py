@@ -5,28 +5,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import CPUS, parts, where
 from helpers.replicas import SUM, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     DistributedVariable,
     Mirrored,
     MirroredStrategy,
     PerReplica,
     Strategy,
 )
-from windlass.distribute.base.contexts import update_component
-from windlass.distribute.base.devices import current_device
-from windlass.distribute.strategies.default import the_default_strategy
+from ropewalk.distribute.base.contexts import update_component
+from ropewalk.distribute.base.devices import current_device
+from ropewalk.distribute.strategies.default import the_default_strategy
 
 pytestmark = [pytest.mark.timeout(30), pytest.mark.usefixtures("four_devices")]
 
 
 def test_a_variable_knows_its_strategy(strategy: Strategy) -> None:
     with strategy.scope():
-        mine = wl.Variable([1.0], name="mine")
+        mine = rw.Variable([1.0], name="mine")
     with MirroredStrategy().scope():
-        foreign = wl.Variable([1.0], name="foreign")
+        foreign = rw.Variable([1.0], name="foreign")
     extended = strategy.extended
     assert extended.variable_created_in_scope(mine)
     assert not extended.variable_created_in_scope(foreign)
@@ -37,13 +37,13 @@ def test_a_variable_knows_its_strategy(strategy: Strategy) -> None:
     with pytest.raises(ValueError, match="'foreign' was created under another strategy"):
         extended.update(foreign, lambda _: None)
     with extended.colocate_vars_with(mine), strategy.scope():
-        assert wl.Variable([1.0], name="other").device == mine.device
+        assert rw.Variable([1.0], name="other").device == mine.device
 
 
 def test_a_component_knows_its_container(strategy: Strategy) -> None:
     extended = strategy.extended
     with strategy.scope():
-        variable = wl.Variable([1.0], name="v", aggregation=SUM)
+        variable = rw.Variable([1.0], name="v", aggregation=SUM)
     components: list[Any] = []
     extended.update(variable, components.append)
     for component in components:
@@ -56,7 +56,7 @@ def test_a_component_knows_its_container(strategy: Strategy) -> None:
 def test_components_that_replicas_return_become_their_variable() -> None:
     strategy = MirroredStrategy()
     with strategy.scope():
-        variable = wl.Variable([1.0], name="v")
+        variable = rw.Variable([1.0], name="v")
     assert isinstance(variable, DistributedVariable)
     assert strategy.run(lambda: variable.values[replica()]) is variable
     assert strategy.run(lambda: variable) is variable
@@ -67,7 +67,7 @@ def test_update_calls_once_per_component_on_its_device(
     strategy: Strategy, in_replica: bool
 ) -> None:
     with strategy.scope():
-        variable = wl.Variable([1.0, 1.0], name="v", aggregation=SUM)
+        variable = rw.Variable([1.0, 1.0], name="v", aggregation=SUM)
     copies = 4 if isinstance(strategy, MirroredStrategy) else 1
     seen: list[tuple[Any, ...]] = []
 
@@ -98,8 +98,8 @@ def test_update_calls_once_per_component_on_its_device(
 def test_update_in_an_update_context_goes_to_every_component(strategy: Strategy) -> None:
     """An update function may itself update another variable, as optimizers with slots do."""
     with strategy.scope():
-        first = wl.Variable([0.0], name="first")
-        second = wl.Variable([0.0], name="second")
+        first = rw.Variable([0.0], name="first")
+        second = rw.Variable([0.0], name="second")
     calls: list[int | None] = []
 
     def inner(component: Any) -> None:
@@ -115,7 +115,7 @@ def test_update_in_an_update_context_goes_to_every_component(strategy: Strategy)
 
 def test_update_without_group_is_one_result_per_component(strategy: Strategy) -> None:
     with strategy.scope():
-        variable = wl.Variable([1.0], name="v")
+        variable = rw.Variable([1.0], name="v")
     copies = 4 if isinstance(strategy, MirroredStrategy) else 1
     result = strategy.extended.update(variable, lambda _: "same", group=False)
     assert result == ("same",) * copies
@@ -125,8 +125,8 @@ def test_update_without_group_is_one_result_per_component(strategy: Strategy) ->
 def test_distributed_arguments_of_update_are_split_per_component() -> None:
     strategy = MirroredStrategy()
     with strategy.scope():
-        target = wl.Variable([0.0], name="target")
-        source = wl.Variable([5.0], name="source")
+        target = rw.Variable([0.0], name="target")
+        source = rw.Variable([5.0], name="source")
     pieces = PerReplica([np.array([float(i)]) for i in range(4)])
 
     def change(component: Any, piece: Any, other: Any) -> tuple[float, str]:

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
-untyped: Any = wl
+untyped: Any = rw
 ONES = np.ones(2, np.float32)
 
 
 @pytest.mark.parametrize(
     ("look_up", "message"),
     [
-        (lambda: untyped.function, "windlass has no 'function': .*leave it out"),
+        (lambda: untyped.function, "ropewalk has no 'function': .*leave it out"),
         (lambda: untyped.keras, r"docs/keras\.md"),
         (lambda: untyped.config.list_physical_devices, "list_logical_devices"),
         (lambda: untyped.data.TFRecordDataset, "from_files"),
         (lambda: untyped.distribute.experimental.PreemptionCheckpointHandler, "SIGTERM"),
-        (lambda: untyped.optimizers.schedules, r"wl\.optimizers\.CosineDecay"),
+        (lambda: untyped.optimizers.schedules, r"rw\.optimizers\.CosineDecay"),
         (lambda: untyped.metrics.MeanIoU, r"docs/keras\.md"),
         (lambda: untyped.train.checkpoints_iterator, "SidecarEvaluator"),
         (lambda: untyped.optimizers.SGD().minimize, "SGD has no 'minimize': compute gradients"),
@@ -53,11 +53,11 @@ def test_an_argument_of_keras_that_is_not_here_says_what_to_write(
     arguments: dict[str, Any],
 ) -> None:
     with pytest.raises(ValueError, match=r"SGD has no argument .*: (keep|use|add|divide)"):
-        wl.optimizers.SGD(0.1, **arguments)
+        rw.optimizers.SGD(0.1, **arguments)
 
 
 def test_an_argument_of_keras_that_is_switched_off_is_left_out() -> None:
-    made = wl.optimizers.Adam(
+    made = rw.optimizers.Adam(
         0.1, amsgrad=False, use_ema=False, ema_momentum=0.99, weight_decay=None
     )  # type: ignore[call-arg]
     assert made.learning_rate == 0.1
@@ -66,23 +66,23 @@ def test_an_argument_of_keras_that_is_switched_off_is_left_out() -> None:
 @pytest.mark.parametrize("name", ["constraint", "validate_shape", "caching_device"])
 def test_an_argument_of_a_variable_that_is_not_here_says_what_to_write(name: str) -> None:
     with pytest.raises(TypeError, match=f"Variable takes no {name!r}: "):
-        wl.Variable(1.0, **{name: lambda value: value})  # type: ignore[arg-type]
-    wl.Variable(1.0, **{name: True if name == "validate_shape" else None})  # type: ignore[arg-type]
+        rw.Variable(1.0, **{name: lambda value: value})  # type: ignore[arg-type]
+    rw.Variable(1.0, **{name: True if name == "validate_shape" else None})  # type: ignore[arg-type]
 
 
 def test_an_optimizer_has_a_name_and_a_configuration() -> None:
-    made = wl.optimizers.SGD(wl.optimizers.CosineDecay(0.1, 10), momentum=0.5, name="mine")
+    made = rw.optimizers.SGD(rw.optimizers.CosineDecay(0.1, 10), momentum=0.5, name="mine")
     assert made.name == "mine"
-    assert wl.optimizers.SGD().name == "SGD"
-    again = wl.optimizers.SGD.from_config(made.get_config())
+    assert rw.optimizers.SGD().name == "SGD"
+    again = rw.optimizers.SGD.from_config(made.get_config())
     assert (again.name, again.rule) == ("mine", made.rule)
     assert copy.deepcopy(again).name == "mine"
-    by_step = wl.optimizers.SGD(lambda step: 0.5 + step)
-    assert wl.optimizers.SGD.from_config(by_step.get_config()).learning_rate == 0.5
+    by_step = rw.optimizers.SGD(lambda step: 0.5 + step)
+    assert rw.optimizers.SGD.from_config(by_step.get_config()).learning_rate == 0.5
 
 
 def test_a_rate_is_read_and_assigned_as_a_variable() -> None:
-    made = wl.optimizers.SGD(0.5)
+    made = rw.optimizers.SGD(0.5)
     assert made.learning_rate.numpy() == 0.5
     made.learning_rate.assign(0.25)
     assert made.learning_rate == 0.25
@@ -91,8 +91,8 @@ def test_a_rate_is_read_and_assigned_as_a_variable() -> None:
 
 
 def test_steps_are_counted_and_gradients_applied_as_in_keras_3() -> None:
-    first, second = wl.Variable(ONES), wl.Variable(ONES)
-    made = wl.optimizers.SGD(1.0)
+    first, second = rw.Variable(ONES), rw.Variable(ONES)
+    made = rw.optimizers.SGD(1.0)
     made.build([first, second])
     made.apply([ONES, None])
     made.apply([ONES, ONES], [first, second])
@@ -102,16 +102,16 @@ def test_steps_are_counted_and_gradients_applied_as_in_keras_3() -> None:
 
 
 def test_a_schedule_of_the_programs_own() -> None:
-    class Halving(wl.optimizers.LearningRateSchedule):
+    class Halving(rw.optimizers.LearningRateSchedule):
         def __call__(self, step: int) -> float:
             return 0.5**step
 
-    weight = wl.Variable(ONES)
-    made = wl.optimizers.SGD(Halving())
+    weight = rw.Variable(ONES)
+    made = rw.optimizers.SGD(Halving())
     made.apply_gradients([(ONES, weight)])
     made.apply_gradients([(ONES, weight)])
     assert weight.numpy().tolist() == [-0.5, -0.5]
-    assert isinstance(wl.optimizers.CosineDecay(0.1, 10), wl.optimizers.LearningRateSchedule)
+    assert isinstance(rw.optimizers.CosineDecay(0.1, 10), rw.optimizers.LearningRateSchedule)
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_a_schedule_of_the_programs_own() -> None:
 )
 def test_cosine_decay_with_restarts(t_mul: float, expected: list[float]) -> None:
     # Keras 3.15, at these steps.
-    schedule = wl.optimizers.CosineDecayRestarts(0.1, 50, t_mul, 0.9, 0.01)
+    schedule = rw.optimizers.CosineDecayRestarts(0.1, 50, t_mul, 0.9, 0.01)
     rates = [schedule(step) for step in (0, 1, 50, 100, 150, 250)]
     assert rates == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_metric_counts_once_outside_of_run(replicas: int) -> None:
-    wl.config.set_logical_cpu_devices(2)
-    strategy = wl.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    rw.config.set_logical_cpu_devices(2)
+    strategy = rw.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
     with strategy.scope():
-        accuracy = wl.metrics.SparseCategoricalAccuracy()
-        total = wl.metrics.Sum()
+        accuracy = rw.metrics.SparseCategoricalAccuracy()
+        total = rw.metrics.Sum()
     scores = np.array([[0.9, 0.1, 0], [0.2, 0.5, 0.3], [0.7, 0.2, 0.1]])
     accuracy.update_state([0, 1, 2], scores)
     assert accuracy.result() == pytest.approx(2 / 3)
@@ -160,19 +160,19 @@ def test_a_metric_counts_once_outside_of_run(replicas: int) -> None:
 def test_errors_and_hit_rates(
     name: str, true: list[float], predicted: list[float], expected: float
 ) -> None:
-    metric = getattr(wl.metrics, name)()
+    metric = getattr(rw.metrics, name)()
     metric.update_state(np.array(true), np.array(predicted))
     assert metric.result() == pytest.approx(expected)
 
 
 def test_a_threshold_is_a_probability() -> None:
     with pytest.raises(ValueError, match="between 0 and 1, got 2"):
-        wl.metrics.Precision(thresholds=2)
+        rw.metrics.Precision(thresholds=2)
 
 
 def test_a_checkpoint_is_read_as_with_tensorflows_reader(tmp_path: Path) -> None:
-    path = wl.train.Checkpoint(a=wl.Variable(ONES, name="a")).save(f"{tmp_path}/c")
-    reader = wl.train.load_checkpoint(path)
+    path = rw.train.Checkpoint(a=rw.Variable(ONES, name="a")).save(f"{tmp_path}/c")
+    reader = rw.train.load_checkpoint(path)
     (name,) = (each for each in reader.get_variable_to_shape_map() if each.startswith("a"))
     assert reader.has_tensor(name)
     assert not reader.has_tensor("missing")

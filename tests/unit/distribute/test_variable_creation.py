@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.distribute import (
+import ropewalk as rw
+from ropewalk.distribute import (
     MirroredStrategy,
     OneDeviceStrategy,
     ParameterServerStrategy,
     Strategy,
 )
-from windlass.distribute.experimental import partitioners
+from ropewalk.distribute.experimental import partitioners
 
 
 @pytest.fixture(params=["one device", "mirrored", "ps", "ps with replicas"])
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     if request.param in ("mirrored", "ps with replicas"):
-        wl.config.set_logical_cpu_devices(2)
+        rw.config.set_logical_cpu_devices(2)
     if request.param.startswith("ps"):
         return ParameterServerStrategy()
     return MirroredStrategy() if request.param == "mirrored" else OneDeviceStrategy("cpu:0")
@@ -30,7 +30,7 @@ def strategy(request: pytest.FixtureRequest) -> Strategy:
 
 def test_a_variable_made_in_every_step_is_an_error_that_says_where(strategy: Strategy) -> None:
     def step() -> float:
-        w = wl.Variable(1.0, name="w")
+        w = rw.Variable(1.0, name="w")
         return float(w)
 
     strategy.run(step)
@@ -47,8 +47,8 @@ def test_a_layer_that_is_built_when_first_called_keeps_its_variable(strategy: St
 
     def step() -> None:
         if "w" not in made:
-            made["w"] = wl.Variable(
-                1.0, name="w", aggregation=wl.VariableAggregation.ONLY_FIRST_REPLICA
+            made["w"] = rw.Variable(
+                1.0, name="w", aggregation=rw.VariableAggregation.ONLY_FIRST_REPLICA
             )
         made["w"].assign_add(1.0)
 
@@ -73,20 +73,20 @@ def test_creators_see_all_arguments_the_last_one_first(strategy: Strategy) -> No
 
         return create
 
-    with strategy.scope(), wl.variable_creator_scope(creator("outer")):
-        with wl.variable_creator_scope(creator("inner")):
-            v = wl.Variable([1.0, 2.0], False, "v")
-        only_outer = wl.Variable(1.0, name="u")
-    after = wl.Variable(1.0, name="w")
+    with strategy.scope(), rw.variable_creator_scope(creator("outer")):
+        with rw.variable_creator_scope(creator("inner")):
+            v = rw.Variable([1.0, 2.0], False, "v")
+        only_outer = rw.Variable(1.0, name="u")
+    after = rw.Variable(1.0, name="w")
     assert seen == [("inner", "v"), ("outer", "inner_v"), ("outer", "u")]
     assert (v.name, v.trainable, v.strategy) == ("outer_inner_v", False, strategy)
     assert (only_outer.name, after.name) == ("outer_u", "w")
 
 
 def test_a_creator_may_return_what_it_likes() -> None:
-    shared = wl.Variable(1.0)
-    with wl.variable_creator_scope(lambda next_creator, **kwargs: shared):
-        assert wl.Variable(2.0) is shared
+    shared = rw.Variable(1.0)
+    with rw.variable_creator_scope(lambda next_creator, **kwargs: shared):
+        assert rw.Variable(2.0) is shared
 
 
 # -- initial values by parts -------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_an_initial_value_is_made_part_by_part(parts: int) -> None:
         variable_partitioner=partitioners.FixedShardsPartitioner(parts)
     )
     with strategy.scope():
-        v = wl.Variable(rows, shape=(7, 1), dtype=np.float32, name="v")
+        v = rw.Variable(rows, shape=(7, 1), dtype=np.float32, name="v")
     np.testing.assert_array_equal(v.numpy()[:, 0], np.arange(7))
     whole = [((7, 1), (0, 0))]
     assert asked == (
@@ -118,34 +118,34 @@ def test_a_function_that_ignores_its_part_gives_the_whole() -> None:
 
     strategy = ParameterServerStrategy(variable_partitioner=partitioners.FixedShardsPartitioner(2))
     with strategy.scope():
-        v = wl.Variable(everything, shape=(4,), dtype=np.float32)
+        v = rw.Variable(everything, shape=(4,), dtype=np.float32)
     np.testing.assert_array_equal(v.numpy(), [0, 1, 2, 3])
 
 
 def test_every_strategy_calls_it(strategy: Strategy) -> None:
     with strategy.scope():
-        v = wl.Variable(
+        v = rw.Variable(
             lambda partition_shape, partition_offset: np.full(partition_shape, 5.0),
             shape=(2, 2),
             dtype=np.float32,
         )
-        scalar = wl.Variable(lambda **part: 3.0, shape=(), dtype=np.float32)
+        scalar = rw.Variable(lambda **part: 3.0, shape=(), dtype=np.float32)
     np.testing.assert_array_equal(v.numpy(), np.full((2, 2), 5.0))
     assert float(scalar.numpy()) == 3.0
 
 
 def test_a_part_of_another_shape_is_an_error_with_both() -> None:
     with pytest.raises(ValueError, match=r"shape \(3,\); asked for were partition_shape=\(2,\)"):
-        wl.Variable(lambda partition_shape, partition_offset: np.zeros(3), shape=(2,))
+        rw.Variable(lambda partition_shape, partition_offset: np.zeros(3), shape=(2,))
 
 
 def test_an_initializer_may_be_given_by_its_name(strategy: Strategy) -> None:
     with strategy.scope():
-        v = wl.Variable(initializer="ones", shape=(2, 2), name="v")
+        v = rw.Variable(initializer="ones", shape=(2, 2), name="v")
     np.testing.assert_array_equal(v.numpy(), np.ones((2, 2)))
 
 
 @pytest.mark.parametrize("given", [lambda: np.zeros(3), np.zeros(3)], ids=["function", "array"])
 def test_another_kind_of_initializer_is_an_error_that_says_where_it_goes(given: Any) -> None:
     with pytest.raises(TypeError, match=r"of 'v': .* a function or an array is an initial_value"):
-        wl.Variable(initializer=given, shape=(3,), name="v")
+        rw.Variable(initializer=given, shape=(3,), name="v")

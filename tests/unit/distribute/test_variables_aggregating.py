@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import FIRST, MEAN, NONE, SUM, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     AggregatingVariable,
     CentralStorageStrategy,
     Mirrored,
@@ -16,11 +16,11 @@ from windlass.distribute import (
     PerReplica,
     Strategy,
 )
-from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
-from windlass.distribute.variables.local import LocalVariable
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
+from ropewalk.distribute.variables.local import LocalVariable
 
-Aggregation = wl.VariableAggregation
+Aggregation = rw.VariableAggregation
 Make = Callable[[int], Strategy]
 
 
@@ -29,7 +29,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     """Makes a strategy of so many replicas whose variables are one value each."""
 
     def create(replicas: int) -> Strategy:
-        wl.config.set_logical_cpu_devices(replicas)
+        rw.config.set_logical_cpu_devices(replicas)
         central = request.param == "central"
         return CentralStorageStrategy() if central else ParameterServerStrategy()
 
@@ -38,11 +38,11 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 def variable(strategy: Strategy, aggregation: Aggregation, value: Any = (10.0, 20.0)) -> Any:
     with strategy.scope():
-        return wl.Variable(value, name="v", aggregation=aggregation)
+        return rw.Variable(value, name="v", aggregation=aggregation)
 
 
-def rows(number: float, *indices: int) -> wl.IndexedSlices:
-    return wl.IndexedSlices(np.full(len(indices), number, np.float32), np.array(indices))
+def rows(number: float, *indices: int) -> rw.IndexedSlices:
+    return rw.IndexedSlices(np.full(len(indices), number, np.float32), np.array(indices))
 
 
 # -- replica context -----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_rows_of_two_replicas_are_put_together(
     """Replica 0 writes 1 to row 0, replica 1 writes 2 to row 0 and 3 to row 1."""
     strategy = make(2)
     v = variable(strategy, aggregation)
-    second = wl.IndexedSlices(np.array([2, 3], np.float32), np.array([0, 1]))
+    second = rw.IndexedSlices(np.array([2, 3], np.float32), np.array([0, 1]))
     given = [rows(1, 0), second]
     strategy.run(lambda: getattr(v, method)(given[replica()]))
     np.testing.assert_array_equal(v.read_value(), SCATTERS[method, aggregation])
@@ -112,7 +112,7 @@ def test_rows_that_do_not_add_up_are_not_implemented(
 @pytest.mark.parametrize("kind", ["mul", "div", "min", "max"])
 @pytest.mark.parametrize("central", [CentralStorageStrategy, ParameterServerStrategy])
 def test_one_copy_offers_every_scatter(central: Callable[[], Strategy], kind: str) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     strategy = central()
     v = variable(strategy, FIRST)
     strategy.run(lambda: getattr(v, f"scatter_{kind}")(rows(4, 1)))
@@ -142,7 +142,7 @@ def test_a_counter_counts_steps_of_the_worker_not_of_its_replicas(make: Make) ->
     """As keras#18624 wants ``iterations``: ONLY_FIRST_REPLICA."""
     strategy = make(3)
     with strategy.scope():
-        steps = wl.Variable(0, name="steps", aggregation=FIRST)
+        steps = rw.Variable(0, name="steps", aggregation=FIRST)
     for _ in range(4):
         strategy.run(lambda: steps.assign_add(1))
     assert steps.read_value() == 4
@@ -211,7 +211,7 @@ def test_a_merged_write_is_a_cross_replica_write(make: Make) -> None:
     v = variable(strategy, NONE)
 
     def step() -> None:
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         context.merge_call(lambda strategy: (v.assign_add([1, 1]), None)[1])
 
@@ -224,8 +224,8 @@ def test_a_merged_write_is_a_cross_replica_write(make: Make) -> None:
 
 def test_creation_in_run_gives_every_replica_one_variable(make: Make) -> None:
     strategy = make(3)
-    v = strategy.run(lambda: wl.Variable([replica() + 1.0], name="v", aggregation=SUM))
-    assert isinstance(v, wl.Variable)
+    v = strategy.run(lambda: rw.Variable([replica() + 1.0], name="v", aggregation=SUM))
+    assert isinstance(v, rw.Variable)
     assert v.name == "v"
     np.testing.assert_array_equal(v.read_value(), [1])
     strategy.run(lambda: v.assign_add([1]))
@@ -235,7 +235,7 @@ def test_creation_in_run_gives_every_replica_one_variable(make: Make) -> None:
 def test_central_storage_wraps_a_variable_only_for_several_replicas() -> None:
     alone = variable(CentralStorageStrategy(), SUM)
     assert type(alone) is LocalVariable
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     shared = variable(CentralStorageStrategy(), SUM)
     assert type(shared) is AggregatingVariable
     assert shared.device == "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -244,7 +244,7 @@ def test_central_storage_wraps_a_variable_only_for_several_replicas() -> None:
 
 
 def test_central_storage_keeps_variables_on_its_parameter_device() -> None:
-    wl.config.set_logical_cpu_devices(3)
+    rw.config.set_logical_cpu_devices(3)
     strategy = CentralStorageStrategy(["CPU:0", "CPU:1"], parameter_device="CPU:2")
     v = variable(strategy, SUM)
     assert v.device == "/job:localhost/replica:0/task:0/device:CPU:2"
@@ -258,7 +258,7 @@ def test_central_storage_keeps_variables_on_its_parameter_device() -> None:
 def test_gradients_are_summed_over_the_replicas_and_applied_once(make: Make, where: str) -> None:
     strategy = make(3)
     v = variable(strategy, NONE)
-    optimizer = wl.optimizers.SGD(1.0)
+    optimizer = rw.optimizers.SGD(1.0)
     gradients = [np.full(2, i + 1, np.float32) for i in range(3)]
     if where == "run":
         strategy.run(lambda: optimizer.apply_gradients([(gradients[replica()], v)]))
@@ -270,13 +270,13 @@ def test_gradients_are_summed_over_the_replicas_and_applied_once(make: Make, whe
 def test_rows_of_gradients_are_put_together(make: Make) -> None:
     strategy = make(2)
     v = variable(strategy, NONE)
-    optimizer = wl.optimizers.SGD(1.0)
+    optimizer = rw.optimizers.SGD(1.0)
     strategy.run(lambda: optimizer.apply_gradients([(rows(1, 1, replica()), v)]))
     np.testing.assert_array_equal(v.read_value(), [9, 17])
 
 
 def test_replicas_aggregate_before_anything_travels() -> None:
-    wl.config.set_logical_cpu_devices(4)
+    rw.config.set_logical_cpu_devices(4)
     strategy = ParameterServerStrategy()
     v = variable(strategy, SUM)
     extended = strategy.extended

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import CPUS
 from helpers.replicas import FIRST, MEAN, NONE, ON_READ, ON_WRITE, SUM, copies, mirrored, replica
 from helpers.rows import row
-from windlass.distribute import (
+from ropewalk.distribute import (
     Mirrored,
     MirroredVariable,
     PerReplica,
@@ -25,15 +25,15 @@ from windlass.distribute import (
     SyncOnReadVariable,
 )
 
-Aggregation = wl.VariableAggregation
-Synchronization = wl.VariableSynchronization
+Aggregation = rw.VariableAggregation
+Synchronization = rw.VariableSynchronization
 
 
 def made(
     strategy: Strategy, synchronization: Synchronization, aggregation: Aggregation
 ) -> MirroredVariable | SyncOnReadVariable:
     with strategy.scope():
-        v = wl.Variable(
+        v = rw.Variable(
             np.array([10, 20], np.float32),
             name="v",
             synchronization=synchronization,
@@ -69,7 +69,7 @@ def argument(operation: str, number: float) -> Any:
     """``number`` for both elements, or for row 1."""
     if operation in DENSE:
         return np.full(2, number, np.float32)
-    return wl.IndexedSlices(np.array([number], np.float32), np.array([1]))
+    return rw.IndexedSlices(np.array([number], np.float32), np.array([1]))
 
 
 def after(operation: str, numbers: Sequence[float]) -> list[float]:
@@ -156,7 +156,7 @@ def write(context: str, strategy: Strategy, v: Any, operation: str) -> None:
         method(one)
 
     def in_replicas() -> None:
-        found = wl.distribute.get_replica_context()
+        found = rw.distribute.get_replica_context()
         assert found is not None
         found.merge_call(merged)
 
@@ -248,7 +248,7 @@ def read_in(context: str, strategy: Strategy, v: Any) -> Any:
         return v.read_value()
 
     def in_replica() -> Any:
-        found = wl.distribute.get_replica_context()
+        found = rw.distribute.get_replica_context()
         assert found is not None
         return found.merge_call(merged)
 
@@ -334,7 +334,7 @@ def test_one_object_from_all_replicas_counts_once_for_each(
 ) -> None:
     strategy = mirrored(3)
     with strategy.scope():
-        v = wl.Variable(0.0, name="v", aggregation=aggregation)
+        v = rw.Variable(0.0, name="v", aggregation=aggregation)
     same = np.float32(2)
     strategy.run(lambda: v.assign(same))
     assert v.read_value() == expected
@@ -347,8 +347,8 @@ def test_another_variable_may_be_written(aggregation: Aggregation) -> None:
     strategy = mirrored(2)
     v = made(strategy, ON_WRITE, aggregation)
     with strategy.scope():
-        w = wl.Variable(np.array([1, 2], np.float32), name="w")
-        metric: Any = wl.Variable(
+        w = rw.Variable(np.array([1, 2], np.float32), name="w")
+        metric: Any = rw.Variable(
             np.zeros(2, np.float32), name="m", synchronization=ON_READ, aggregation=SUM
         )
     factor = 2 if aggregation is SUM else 1
@@ -383,7 +383,7 @@ def test_counters_of_every_integer_dtype_count(
 ) -> None:
     strategy = mirrored(3)
     with strategy.scope():
-        v: Any = wl.Variable(5, dtype=dtype, name="v", aggregation=aggregation)
+        v: Any = rw.Variable(5, dtype=dtype, name="v", aggregation=aggregation)
     strategy.run(lambda: v.assign_add(replica() + 1))
     assert v.read_value() == expected
     assert v.read_value().dtype == dtype
@@ -399,7 +399,7 @@ def test_what_may_be_created_is_created_and_the_rest_is_a_value_error(
     dtype: Any, synchronization: Synchronization, aggregation: Aggregation
 ) -> None:
     strategy = mirrored(2)
-    make: Callable[[], Any] = lambda: wl.Variable(  # noqa: E731 - used in both branches
+    make: Callable[[], Any] = lambda: rw.Variable(  # noqa: E731 - used in both branches
         np.array([4, 6], dtype), synchronization=synchronization, aggregation=aggregation
     )
     wrong_dtype = dtype is np.int64 and aggregation is MEAN
@@ -426,7 +426,7 @@ def test_what_may_be_created_is_created_and_the_rest_is_a_value_error(
 def test_an_integer_sum_on_read_is_shared_out_in_whole_numbers(replicas: int, value: int) -> None:
     strategy = mirrored(replicas)
     with strategy.scope():
-        v: Any = wl.Variable(0, name="seen", synchronization=ON_READ, aggregation=SUM)
+        v: Any = rw.Variable(0, name="seen", synchronization=ON_READ, aggregation=SUM)
     shares = copies(v.assign(value))
     assert v.read_value() == sum(shares) == value
     assert max(shares) - min(shares) <= 1
@@ -444,7 +444,7 @@ def test_creation_in_run_gives_every_replica_one_variable(synchronization: Synch
     def create() -> Any:
         asked.append(replica())
         initial = np.full(2, replica() + 1, np.float32)
-        return wl.Variable(initial, name="v", synchronization=synchronization)
+        return rw.Variable(initial, name="v", synchronization=synchronization)
 
     v = strategy.run(create)
     assert sorted(asked) == [0, 1, 2]
@@ -457,9 +457,9 @@ def test_random_first_values_are_the_same_everywhere() -> None:
     strategy = mirrored(3)
     rng = np.random.default_rng(0)
     with strategy.scope():
-        drawn: Any = wl.Variable(lambda: rng.normal(size=4) + 1)
-        made_there: Any = wl.Variable(initializer=wl.Initializer("random_normal"), shape=(3, 2))
-        scalar: Any = wl.Variable(initializer=wl.Initializer("ones"), shape=())
+        drawn: Any = rw.Variable(lambda: rng.normal(size=4) + 1)
+        made_there: Any = rw.Variable(initializer=rw.Initializer("random_normal"), shape=(3, 2))
+        scalar: Any = rw.Variable(initializer=rw.Initializer("ones"), shape=())
     for v in (drawn, made_there, scalar):
         assert all(np.array_equal(c.read_value(), v.values[0].read_value()) for c in v.values)
 
@@ -506,7 +506,7 @@ def test_replicas_that_write_values_of_different_shapes_change_nothing() -> None
 def test_gradients_of_all_replicas_are_summed_and_applied_once(where: str) -> None:
     strategy = mirrored(3)
     v = made(strategy, ON_WRITE, NONE)
-    optimizer = wl.optimizers.SGD(1.0)
+    optimizer = rw.optimizers.SGD(1.0)
     gradients = [np.full(2, i + 1, np.float32) for i in range(3)]
     if where == "run":
         strategy.run(lambda: optimizer.apply_gradients([(gradients[replica()], v)]))
@@ -519,7 +519,7 @@ def test_optimizers_leave_sync_on_read_variables_alone() -> None:
     strategy = mirrored(2)
     v = made(strategy, ON_READ, SUM)
     with pytest.raises(ValueError, match="'v' has synchronization ON_READ"):
-        strategy.run(lambda: wl.optimizers.SGD().apply_gradients([(np.ones(2), v)]))
+        strategy.run(lambda: rw.optimizers.SGD().apply_gradients([(np.ones(2), v)]))
 
 
 @pytest.mark.parametrize("aggregation", [SUM, MEAN, FIRST], ids=lambda value: value.name)

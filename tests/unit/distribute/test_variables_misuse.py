@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.local_strategies import ALL, several
 from helpers.replicas import MEAN, SUM
-from windlass.core.errors import ShapeMismatchError
-from windlass.distribute import (
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.distribute import (
     MirroredStrategy,
     ParameterServerStrategy,
     PerReplica,
@@ -37,8 +37,8 @@ def test_an_optimizer_refuses_variables_created_outside_of_the_strategy_that_run
     kind: Callable[[], Strategy], scope: Callable[[], Any]
 ) -> None:
     with scope():
-        v: Any = wl.Variable(np.zeros(1, np.float32), name="outside")
-    optimizer = wl.optimizers.SGD(1.0)
+        v: Any = rw.Variable(np.zeros(1, np.float32), name="outside")
+    optimizer = rw.optimizers.SGD(1.0)
     with pytest.raises(RuntimeError, match=r"Mixing different .* 'outside' belongs to .* scope"):
         kind().run(lambda: optimizer.apply_gradients([(np.ones(1, np.float32), v)]))
     assert v.numpy() == 0, "or each replica would have updated it"
@@ -48,8 +48,8 @@ def test_an_optimizer_refuses_variables_created_outside_of_the_strategy_that_run
 def test_variables_of_one_strategy_are_not_written_in_a_run_of_another(sync: str) -> None:
     owner, other = MirroredStrategy(), MirroredStrategy()
     with owner.scope():
-        v: Any = wl.Variable(
-            0.0, name="v", aggregation=MEAN, synchronization=wl.VariableSynchronization[sync]
+        v: Any = rw.Variable(
+            0.0, name="v", aggregation=MEAN, synchronization=rw.VariableSynchronization[sync]
         )
     for write in (v.assign, v.assign_add, v.assign_sub):
         with pytest.raises(RuntimeError, match=r"'v' belongs to MirroredStrategy"):
@@ -96,7 +96,7 @@ def any_variable(request: pytest.FixtureRequest) -> Any:
     """Of every strategy in turn."""
     kind = {**ALL, "ParameterServer": ParameterServerStrategy}[request.param]
     with kind().scope():
-        return wl.Variable(np.zeros((3, 2), np.float32), name="v", aggregation=SUM)
+        return rw.Variable(np.zeros((3, 2), np.float32), name="v", aggregation=SUM)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_a_variable_does_not_take_is_named(
 
 
 def test_rows_are_not_assigned_as_a_whole(any_variable: Any) -> None:
-    rows = wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([0]))
+    rows = rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([0]))
     for write in (any_variable.assign, any_variable.assign_add, any_variable.assign_sub):
         with pytest.raises(TypeError, match="'v' is assigned as a whole, got IndexedSlices"):
             write(rows)
@@ -143,7 +143,7 @@ def test_rows_are_not_assigned_as_a_whole(any_variable: Any) -> None:
 
 BAD_GRADIENTS: dict[str, Any] = {
     "shape": np.ones(2, np.float32),
-    "row": wl.IndexedSlices(np.ones(1, np.float32), np.array([3])),
+    "row": rw.IndexedSlices(np.ones(1, np.float32), np.array([3])),
 }
 
 
@@ -154,9 +154,9 @@ def test_of_a_step_with_a_gradient_that_does_not_fit_nothing_is_applied(
 ) -> None:
     strategy = {**ALL, "ParameterServer": ParameterServerStrategy}[kind]()
     with strategy.scope():
-        fits = wl.Variable(np.zeros(2, np.float32), name="fits")
-        other = wl.Variable(np.zeros(3, np.float32), name="other")
-    optimizer = wl.optimizers.SGD(1.0)
+        fits = rw.Variable(np.zeros(2, np.float32), name="fits")
+        other = rw.Variable(np.zeros(3, np.float32), name="other")
+    optimizer = rw.optimizers.SGD(1.0)
     pairs = [(np.ones(2, np.float32), fits), (gradient, other)]
     with pytest.raises((ValueError, ShapeMismatchError), match="'other'"):
         strategy.run(lambda: optimizer.apply_gradients(pairs))

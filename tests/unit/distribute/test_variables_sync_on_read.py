@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.replicas import FIRST, MEAN, NONE, ON_READ, SUM, copies, mirrored, replica
-from windlass.distribute import (
+from ropewalk.distribute import (
     CentralStorageStrategy,
     OneDeviceStrategy,
     PerReplica,
@@ -20,19 +20,19 @@ from windlass.distribute import (
     SyncOnReadVariable,
 )
 
-Aggregation = wl.VariableAggregation
+Aggregation = rw.VariableAggregation
 
 
 def on_read(strategy: Strategy, aggregation: Aggregation, value: Any = 0.0) -> SyncOnReadVariable:
     with strategy.scope():
-        v = wl.Variable(value, name="total", synchronization=ON_READ, aggregation=aggregation)
+        v = rw.Variable(value, name="total", synchronization=ON_READ, aggregation=aggregation)
     assert isinstance(v, SyncOnReadVariable)
     return v
 
 
-def plain(strategy: Strategy) -> wl.Variable:
+def plain(strategy: Strategy) -> rw.Variable:
     with strategy.scope():
-        variable: wl.Variable = wl.Variable(0.0, name="total")
+        variable: rw.Variable = rw.Variable(0.0, name="total")
     return variable
 
 
@@ -112,7 +112,7 @@ def saved(directory: Path, aggregation: Aggregation, values: tuple[float, ...]) 
     strategy = mirrored(len(values))
     v = on_read(strategy, aggregation)
     strategy.run(lambda: v.assign(values[replica()]))
-    return wl.Checkpoint([v]).save(str(directory), global_step=1)
+    return rw.Checkpoint([v]).save(str(directory), global_step=1)
 
 
 # Aggregation → what 3 and 4 are saved as, and what each of n replicas gets of it.
@@ -131,14 +131,14 @@ def test_a_checkpoint_of_two_replicas_restores_on_any_number(
     path = saved(tmp_path, aggregation, (3, 4))
     whole, share = TABLE[aggregation]
     v = on_read(mirrored(replicas), aggregation)
-    wl.Checkpoint([v]).restore(path)
+    rw.Checkpoint([v]).restore(path)
     # Shares are rounded to float32, and a sum of three of them once more.
     np.testing.assert_allclose(copies(v), [share(replicas)] * replicas, rtol=1e-7)
     np.testing.assert_allclose(float(v.read_value()), whole, rtol=2e-7)
 
 
 ALONE: dict[str, Callable[[], Strategy]] = {
-    "default": wl.distribute.get_strategy,
+    "default": rw.distribute.get_strategy,
     "one-device": lambda: OneDeviceStrategy("CPU:0"),
     "mirrored": lambda: mirrored(2),
     "central": CentralStorageStrategy,
@@ -153,12 +153,12 @@ def test_it_goes_to_and_from_a_plain_variable(
     whole, share = TABLE[aggregation]
     path = saved(tmp_path / "there", aggregation, (3, 4))
     variable = plain(ALONE[strategy]())
-    wl.Checkpoint([variable]).restore(path)
+    rw.Checkpoint([variable]).restore(path)
     assert float(variable.read_value()) == whole
     variable.assign(7 if aggregation is SUM else whole)
-    back = wl.Checkpoint([variable]).save(str(tmp_path / "back"), global_step=1)
+    back = rw.Checkpoint([variable]).save(str(tmp_path / "back"), global_step=1)
     v = on_read(mirrored(2), aggregation)
-    wl.Checkpoint([v]).restore(back)
+    rw.Checkpoint([v]).restore(back)
     assert copies(v) == [share(2)] * 2
 
 
@@ -167,10 +167,10 @@ def test_without_an_aggregation_there_is_nothing_to_save_and_a_value_for_each(
 ) -> None:
     v = on_read(mirrored(2), NONE)
     with pytest.raises(ValueError, match=r"'total'.*no aggregation"):
-        wl.Checkpoint([v]).save(str(tmp_path))
+        rw.Checkpoint([v]).save(str(tmp_path))
     assert not list(tmp_path.iterdir()), "nothing is left half written"
     path = saved(tmp_path, SUM, (3, 4))
-    wl.Checkpoint([v]).restore(path)
+    rw.Checkpoint([v]).restore(path)
     assert copies(v) == [7, 7]
 
 
@@ -180,10 +180,10 @@ def test_an_integer_sum_comes_back_whatever_the_number_of_replicas(
 ) -> None:
     strategy = mirrored(2)
     with strategy.scope():
-        v: Any = wl.Variable(0, name="seen", synchronization=ON_READ, aggregation=SUM)
+        v: Any = rw.Variable(0, name="seen", synchronization=ON_READ, aggregation=SUM)
     strategy.run(lambda: v.assign(replica() + 3))
-    path = wl.Checkpoint([v]).save(str(tmp_path))
+    path = rw.Checkpoint([v]).save(str(tmp_path))
     with mirrored(replicas).scope():
-        other = wl.Variable(0, name="seen", synchronization=ON_READ, aggregation=SUM)
-    wl.Checkpoint([other]).restore(path)
+        other = rw.Variable(0, name="seen", synchronization=ON_READ, aggregation=SUM)
+    rw.Checkpoint([other]).restore(path)
     assert other.read_value() == 7

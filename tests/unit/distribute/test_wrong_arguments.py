@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.whole_numbers import real_number, whole_number
-from windlass.distribute import partitioners
+import ropewalk as rw
+from ropewalk.core.whole_numbers import real_number, whole_number
+from ropewalk.distribute import partitioners
 
 
 @pytest.fixture(autouse=True)
 def two_devices(plain_process: None) -> Iterator[None]:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     yield
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_cpu_devices(1)
 
 
 @pytest.mark.parametrize("value", [3, np.int32(3), np.array(3)], ids=repr)
@@ -38,7 +38,7 @@ def test_a_number_of_bytes_may_have_fractions() -> None:
         real_number("two", "bytes")
 
 
-DATASETS: dict[str, Callable[[wl.data.Dataset], Any]] = {
+DATASETS: dict[str, Callable[[rw.data.Dataset], Any]] = {
     "count": lambda data: (data.take("a"), data.skip("a"), data.repeat("a")),  # type: ignore[arg-type]
     "batch_size": lambda data: data.batch(2.5),  # type: ignore[arg-type]
     "buffer_size": lambda data: data.shuffle("a"),  # type: ignore[arg-type]
@@ -51,13 +51,13 @@ DATASETS: dict[str, Callable[[wl.data.Dataset], Any]] = {
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_dataset_names_the_argument_that_is_no_count(name: str) -> None:
     with pytest.raises(TypeError, match=f"`{name}` must be a whole number, got"):
-        DATASETS[name](wl.data.Dataset.range(3))
+        DATASETS[name](rw.data.Dataset.range(3))
 
 
 @pytest.mark.parametrize("method", ["map", "filter"])
 def test_a_dataset_calls_functions_alone(method: str) -> None:
     with pytest.raises(ValueError, match="must be a function, got 3"):
-        getattr(wl.data.Dataset.range(3), method)(3)
+        getattr(rw.data.Dataset.range(3), method)(3)
 
 
 @pytest.mark.parametrize(
@@ -76,22 +76,22 @@ def test_a_partitioner_takes_numbers(make: Callable[[], Any]) -> None:
 
 def test_what_is_no_strategy_is_not_made_current() -> None:
     with pytest.raises(AttributeError, match=r"takes a strategy, or None.*; 3 has no scope"):
-        wl.distribute.experimental_set_strategy(3)  # type: ignore[arg-type]
-    assert not wl.distribute.has_strategy()
+        rw.distribute.experimental_set_strategy(3)  # type: ignore[arg-type]
+    assert not rw.distribute.has_strategy()
 
 
 def test_a_strategy_is_made_current_in_one_thread() -> None:
-    wl.distribute.experimental_set_strategy(wl.distribute.MirroredStrategy())
+    rw.distribute.experimental_set_strategy(rw.distribute.MirroredStrategy())
     try:
-        assert wl.distribute.has_strategy()
+        assert rw.distribute.has_strategy()
         with ThreadPoolExecutor() as pool:
-            assert not pool.submit(wl.distribute.has_strategy).result()
+            assert not pool.submit(rw.distribute.has_strategy).result()
     finally:
-        wl.distribute.experimental_set_strategy(None)
+        rw.distribute.experimental_set_strategy(None)
 
 
 def test_values_are_reduced_by_their_own_strategy() -> None:
-    mine, other = wl.distribute.MirroredStrategy(), wl.distribute.MirroredStrategy()
+    mine, other = rw.distribute.MirroredStrategy(), rw.distribute.MirroredStrategy()
     value = mine.experimental_distribute_values_from_function(lambda _: np.ones(1))
     with other.scope(), pytest.raises(RuntimeError, match="Mixing different"):
         mine.reduce("SUM", value, axis=None)
@@ -101,24 +101,24 @@ def test_values_are_reduced_by_their_own_strategy() -> None:
 
 @pytest.mark.parametrize("argument", ["aggregation", "synchronization"])
 def test_text_in_the_place_of_an_enumeration_is_refused(argument: str) -> None:
-    with pytest.raises(ValueError, match=f"Invalid variable {argument}: 'SUM'; give a wl.Variable"):
-        wl.Variable(1.0, **{argument: "SUM"})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"Invalid variable {argument}: 'SUM'; give a rw.Variable"):
+        rw.Variable(1.0, **{argument: "SUM"})  # type: ignore[arg-type]
 
 
 def test_a_dtype_of_integers_does_not_cut_fractions_off() -> None:
-    assert wl.Variable(2.0, dtype=np.int32).read_value() == 2
+    assert rw.Variable(2.0, dtype=np.int32).read_value() == 2
     with pytest.raises(TypeError, match="initial_value of 'v' has fractions, which dtype=int32"):
-        wl.Variable([2.0, 2.5], dtype=np.int32, name="v")
+        rw.Variable([2.0, 2.5], dtype=np.int32, name="v")
 
 
 @pytest.mark.parametrize("where", ["scope", "nowhere"])
 def test_a_closure_creates_no_variable(where: str) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
 
     def closure() -> Any:
         with strategy.scope() if where == "scope" else nullcontext():
-            return wl.Variable(1.0, name="inside").read_value()
+            return rw.Variable(1.0, name="inside").read_value()
 
     coordinator.schedule(closure)
     with pytest.raises(ValueError, match="a closure creates variable 'inside'"):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from windlass.engine.arena import Arena
-from windlass.net.shared_memory import SharedSegment, unavailable
+from ropewalk.engine.arena import Arena
+from ropewalk.net.shared_memory import SharedSegment, unavailable
 
 FLOAT32 = np.dtype(np.float32)
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from helpers.rules import SGD, Adam, Ftrl, RMSprop
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Operation
-from windlass.engine.block import Block, warm_up
-from windlass.engine.push_target import Gradient, Range, StepInfo
-from windlass.engine.rules import hyperparameters
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Operation
+from ropewalk.engine.block import Block, warm_up
+from ropewalk.engine.push_target import Gradient, Range, StepInfo
+from ropewalk.engine.rules import hyperparameters
 
 TASK = TaskId("worker", 0)
 WORKER = Incarnation(TASK, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.engine.kernel_cache import candidates, choose_folder, locked
+from ropewalk.engine.kernel_cache import candidates, choose_folder, locked
 
 SELF = os.geteuid()
 
@@ -158,11 +158,11 @@ def test_the_setting_comes_first_then_numbas_variable_then_the_users_cache(
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/numba")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert candidates("/chosen") == [Path("/chosen"), Path("/numba"), Path("/xdg/windlass")]
+    assert candidates("/chosen") == [Path("/chosen"), Path("/numba"), Path("/xdg/ropewalk")]
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
-    assert candidates() == [Path("/home/me/.cache/windlass")]
+    assert candidates() == [Path("/home/me/.cache/ropewalk")]
 
 
 def test_without_a_home_there_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

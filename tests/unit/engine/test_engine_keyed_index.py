@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.arrays.buffers import BufferPools
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import ShapeMismatchError
-from windlass.engine.keyed.distinct import distinct, distinct_by_ps
-from windlass.engine.keyed.hashing import keyed_hash, mixed, ps_of_keys
-from windlass.engine.keyed.index import INT64, KeyIndex
-from windlass.engine.library import KEYED_KERNELS, library
+from ropewalk.core.arrays.buffers import BufferPools
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import ShapeMismatchError
+from ropewalk.engine.keyed.distinct import distinct, distinct_by_ps
+from ropewalk.engine.keyed.hashing import keyed_hash, mixed, ps_of_keys
+from ropewalk.engine.keyed.index import INT64, KeyIndex
+from ropewalk.engine.library import KEYED_KERNELS, library
 
 EXTREMES = [0, -1, 1, 2**63 - 1, -(2**63), 2**32, -(2**32)]
 SECRET = np.array([7, 2**64 - 3], np.uint64)

@@ -8,13 +8,13 @@ import pytest
 
 from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
 from helpers.rules import SGD, Adagrad, Adam, Adamax, AdamW, Ftrl, Lamb, Nadam
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import ConfigurationError
-from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.engine.keyed.row_rules import RowUpdater
-from windlass.engine.keyed.table import KeyedTable
-from windlass.engine.rules import apply_formula
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.engine.keyed.row_rules import RowUpdater
+from ropewalk.engine.keyed.table import KeyedTable
+from ropewalk.engine.rules import apply_formula
 
 Reference = Callable[[dict[str, Array], Array, int], None]
 

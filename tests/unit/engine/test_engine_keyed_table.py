@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from helpers.keyed import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
 from helpers.rules import SGD, Adagrad, Adam
-from windlass.core.arrays.buffers import BufferPools
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
-from windlass.core.rules.tables import NormClipping
-from windlass.engine.keyed import row_store
-from windlass.engine.keyed.definition import TableDefinition
-from windlass.engine.keyed.index import KeyIndex
-from windlass.engine.keyed.recent_rows import RecentRows
-from windlass.engine.keyed.row_store import LAST_STEP
-from windlass.engine.keyed.table import KeyedTable, prepare
-from windlass.engine.library import library
+from ropewalk.core.arrays.buffers import BufferPools
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
+from ropewalk.core.rules.tables import NormClipping
+from ropewalk.engine.keyed import row_store
+from ropewalk.engine.keyed.definition import TableDefinition
+from ropewalk.engine.keyed.index import KeyIndex
+from ropewalk.engine.keyed.recent_rows import RecentRows
+from ropewalk.engine.keyed.row_store import LAST_STEP
+from ropewalk.engine.keyed.table import KeyedTable, prepare
+from ropewalk.engine.library import library
 
 
 @pytest.fixture(params=["kernel", "numpy"], autouse=True)

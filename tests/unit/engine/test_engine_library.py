@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windlass.core.rules.built_in.sgd import sgd
-from windlass.engine.kernel_cache import locked
-from windlass.engine.library import KEYED_KERNELS, ROW_KERNELS, KernelLibrary
+from ropewalk.core.rules.built_in.sgd import sgd
+from ropewalk.engine.kernel_cache import locked
+from ropewalk.engine.library import KEYED_KERNELS, ROW_KERNELS, KernelLibrary
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 SOURCES = Path(__file__).resolve().parents[3] / "src"
@@ -27,10 +27,10 @@ SOURCES = Path(__file__).resolve().parents[3] / "src"
 PROGRAM = """
 import sys
 import numpy as np
-from windlass.engine.kernel_cache import locked
-from windlass.core.rules.built_in.sgd import sgd
-from windlass.core.rules.known_rules import built_in_rules
-from windlass.engine.library import library
+from ropewalk.engine.kernel_cache import locked
+from ropewalk.core.rules.built_in.sgd import sgd
+from ropewalk.core.rules.known_rules import built_in_rules
+from ropewalk.engine.library import library
 kernels = {each.name: each for rule in built_in_rules() for each in rule.kernels}
 for kernel in kernels.values():
     if kernel.name in sys.argv[1:]:
@@ -67,9 +67,9 @@ def run_program(*arguments: str, **environment: str) -> tuple[str, str]:
 
 def test_a_kernel_is_compiled_once_and_then_loaded(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
-    assert run_program("-c", PROGRAM, "sgd", WINDLASS_KERNEL_CACHE=cache)[0] == "0 1"
-    assert run_program("-c", PROGRAM, "sgd", WINDLASS_KERNEL_CACHE=cache)[0] == "1 0"
-    assert run_program("-c", PROGRAM, "sgd", "momentum", WINDLASS_KERNEL_CACHE=cache)[0] == "1 1"
+    assert run_program("-c", PROGRAM, "sgd", ROPEWALK_KERNEL_CACHE=cache)[0] == "0 1"
+    assert run_program("-c", PROGRAM, "sgd", ROPEWALK_KERNEL_CACHE=cache)[0] == "1 0"
+    assert run_program("-c", PROGRAM, "sgd", "momentum", ROPEWALK_KERNEL_CACHE=cache)[0] == "1 1"
 
 
 @pytest.mark.scenario
@@ -85,7 +85,7 @@ def test_kernels_that_were_warmed_are_not_compiled_again(tmp_path: Path) -> None
     assert len(missing) >= 2, "an index of each, for both dtypes, in a folder of each checkout"
     for index in missing:
         index.unlink()
-    warm = ("-m", "windlass.launch.cli", "warm-kernels", "--kernel-cache", str(cache))
+    warm = ("-m", "ropewalk.launch.cli", "warm-kernels", "--kernel-cache", str(cache))
     first = run_program(*warm)[0].splitlines()
     count = len(first) - 1
     compiled = [line.partition(":")[0] for line in first if ": compiled in " in line]
@@ -94,7 +94,7 @@ def test_kernels_that_were_warmed_are_not_compiled_again(tmp_path: Path) -> None
     again = run_program(*warm)[0].splitlines()
     assert again[-1].startswith(f"{count} kernels, 0 compiled, in {cache}/kernels-")
     names = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl")
-    assert run_program("-c", PROGRAM, *names, WINDLASS_KERNEL_CACHE=str(cache))[0] == "6 0"
+    assert run_program("-c", PROGRAM, *names, ROPEWALK_KERNEL_CACHE=str(cache))[0] == "6 0"
 
 
 def test_a_process_without_any_place_to_write_compiles_in_memory(
@@ -113,7 +113,7 @@ def test_a_process_without_any_place_to_write_compiles_in_memory(
 def test_warming_without_a_folder_is_an_error_that_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = subprocess.run(
-        [sys.executable, "-m", "windlass.launch.cli", "warm-kernels"],
+        [sys.executable, "-m", "ropewalk.launch.cli", "warm-kernels"],
         env={
             **os.environ,
             "PYTHONPATH": str(SOURCES),
@@ -126,7 +126,7 @@ def test_warming_without_a_folder_is_an_error_that_says_why(tmp_path: Path) -> N
         timeout=100,
     )
     assert done.returncode != 0
-    assert f"not used: {tmp_path / 'file' / 'windlass'}: Not a directory" in done.stderr
+    assert f"not used: {tmp_path / 'file' / 'ropewalk'}: Not a directory" in done.stderr
     assert "name one with --kernel-cache" in done.stderr
 
 
@@ -163,7 +163,7 @@ def test_a_file_of_another_dtype_is_not_run(tmp_path: Path) -> None:
 def test_processes_that_start_at_once_compile_a_kernel_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         started = [
-            pool.submit(run_program, "-c", PROGRAM, "sgd", WINDLASS_KERNEL_CACHE=str(tmp_path))
+            pool.submit(run_program, "-c", PROGRAM, "sgd", ROPEWALK_KERNEL_CACHE=str(tmp_path))
             for _ in range(3)
         ]
         printed = sorted(process.result()[0] for process in started)
@@ -189,7 +189,7 @@ def test_a_refused_folder_that_was_asked_for_is_a_warning(
     with caplog.at_level(logging.WARNING):
         folder = library.folder
     assert folder.path is not None
-    assert folder.path.parent == tmp_path / "xdg" / "windlass"
+    assert folder.path.parent == tmp_path / "xdg" / "ropewalk"
     assert f"no kernels are kept in {tmp_path / 'file'}: File exists" in caplog.text
 
 
@@ -243,8 +243,8 @@ def test_an_error_in_the_background_is_logged(
 
 
 def test_every_row_kernel_is_named_in_the_list() -> None:
-    from windlass.engine.keyed import index_kernels, key_kernels, value_kernels
-    from windlass.engine.row_kernels import ROW_FUNCTIONS
+    from ropewalk.engine.keyed import index_kernels, key_kernels, value_kernels
+    from ropewalk.engine.row_kernels import ROW_FUNCTIONS
 
     assert set(ROW_KERNELS) == set(ROW_FUNCTIONS)
     kernels = index_kernels.FUNCTIONS | key_kernels.FUNCTIONS | value_kernels.FUNCTIONS
@@ -253,7 +253,7 @@ def test_every_row_kernel_is_named_in_the_list() -> None:
 
 def test_blocks_are_made_without_the_compiler() -> None:
     code = (
-        "import sys, windlass.engine.block, windlass.engine.rows, windlass.engine.rules\n"
+        "import sys, ropewalk.engine.block, ropewalk.engine.rows, ropewalk.engine.rules\n"
         "print(sorted({'numba', 'llvmlite'} & set(sys.modules)))"
     )
     assert run_program("-c", code)[0] == "[]"
@@ -262,8 +262,8 @@ def test_blocks_are_made_without_the_compiler() -> None:
 @pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
 def test_a_process_may_end_while_kernels_are_loaded(tmp_path: Path, delay_s: float) -> None:
     code = (
-        "import time; from windlass.engine.library import library\n"
+        "import time; from ropewalk.engine.library import library\n"
         f"library.load_in_background(); time.sleep({delay_s})"
     )
-    _, logged = run_program("-c", code, WINDLASS_KERNEL_CACHE=str(tmp_path / "cache"))
+    _, logged = run_program("-c", code, ROPEWALK_KERNEL_CACHE=str(tmp_path / "cache"))
     assert logged == ""

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.engine.block import Block
-from windlass.engine.row_changes import RowChanges
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.engine.block import Block
+from ropewalk.engine.row_changes import RowChanges
 
 
 def changed(changes: RowChanges, since: int, rows: int = 10) -> list[int]:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.arrays import copying
-from windlass.core.arrays.dtypes import DTYPES, Array, DType
-from windlass.engine import rows as row_functions
-from windlass.engine.library import library
-from windlass.engine.rows import (
+from ropewalk.core.arrays import copying
+from ropewalk.core.arrays.dtypes import DTYPES, Array, DType
+from ropewalk.engine import rows as row_functions
+from ropewalk.engine.library import library
+from ropewalk.engine.rows import (
     deduplicate,
     gather_rows,
     prepare,

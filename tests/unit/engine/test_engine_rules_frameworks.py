@@ -21,14 +21,14 @@ from helpers.rules import (
     Lamb,
     RMSprop,
 )
-from windlass.core.arrays.dtypes import Array
-from windlass.core.rules import schedules
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.known_rules import built_in_rules
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.task import Incarnation, TaskId
-from windlass.engine.block import Block
-from windlass.engine.push_target import Gradient, StepInfo
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.rules import schedules
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.known_rules import built_in_rules
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.engine.block import Block
+from ropewalk.engine.push_target import Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "vector": (19,), "matrix": (6, 5)}
@@ -60,7 +60,7 @@ def problem(shape: tuple[int, ...], steps: int = 10) -> tuple[Array, list[Array]
     return draw[0], draw[1:]
 
 
-def run_windlass(rule: UpdateRule, start: Array, gradients: list[Array]) -> Array:
+def run_ropewalk(rule: UpdateRule, start: Array, gradients: list[Array]) -> Array:
     block = Block([ShardDefinition(VariableDefinition("w", start.shape, start.dtype))])
     block.bind(0, rule)
     block.view(0)[...] = start
@@ -144,7 +144,7 @@ SCHEDULES: dict[str, schedules.Schedule] = {
 def test_ten_steps_equal_keras(rule: UpdateRule, shape: tuple[int, ...], keras: Any) -> None:
     start, gradients = problem(shape)
     expected = run_keras(as_keras(keras, rule), keras, start, gradients)
-    got = run_windlass(rule, start, gradients)
+    got = run_ropewalk(rule, start, gradients)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -153,7 +153,7 @@ def test_a_scheduled_rate_equals_keras(schedule: schedules.Schedule, keras: Any)
     rule = SGD(learning_rate=schedule, momentum=0.5)
     start, gradients = problem((8,), steps=12)
     expected = run_keras(as_keras(keras, rule), keras, start, gradients)
-    got = run_windlass(rule, start, gradients)
+    got = run_ropewalk(rule, start, gradients)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -206,9 +206,9 @@ def test_adams_first_steps_equal_optax_to_the_last_bits(optax: Any) -> None:
     start, gradients = problem((40,), steps=5)
     expected = run_optax(optax, optax.adam(0.05), start, gradients)
     rule = Adam(learning_rate=0.05, epsilon=1e-8, corrected_epsilon=True)
-    same = run_windlass(rule.changed({"float32_correction": True}), start, gradients)
+    same = run_ropewalk(rule.changed({"float32_correction": True}), start, gradients)
     np.testing.assert_allclose(same, expected, rtol=0, atol=4e-7)  # an ulp of its values, or two
-    exact = run_windlass(rule, start, gradients)
+    exact = run_ropewalk(rule, start, gradients)
     assert np.abs(exact - expected).max() > 1e-6
 
 
@@ -222,7 +222,7 @@ def test_ten_steps_equal_optax(
     start, gradients = problem(shape)
     optimizer = getattr(optax, name)(learning_rate=rule.rate(0), **arguments)
     expected = run_optax(optax, optimizer, start, gradients)
-    got = run_windlass(rule, start, gradients)
+    got = run_ropewalk(rule, start, gradients)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -235,7 +235,7 @@ def test_a_velocity_without_the_rate_follows_a_schedule_as_in_optax(
     start, gradients = problem((8,))
     optimizer = optax.sgd(optax.exponential_decay(0.1, 3, 0.5), momentum=0.9, nesterov=nesterov)
     expected = run_optax(optax, optimizer, start, gradients)
-    got = run_windlass(rule, start, gradients)
+    got = run_ropewalk(rule, start, gradients)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -248,7 +248,7 @@ def test_adamw_equals_optax(shape: tuple[int, ...], optax: Any) -> None:
     start, gradients = problem(shape)
     optimizer = optax.adamw(learning_rate=0.05, weight_decay=0.1, eps=1e-12)
     expected = run_optax(optax, optimizer, start, gradients)
-    got = run_windlass(rule, start, gradients)
+    got = run_ropewalk(rule, start, gradients)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 

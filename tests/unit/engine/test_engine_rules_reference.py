@@ -23,13 +23,13 @@ from helpers.rules import (
     Nadam,
     RMSprop,
 )
-from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.schedules import ExponentialDecay
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.task import Incarnation, TaskId
-from windlass.engine.block import Block
-from windlass.engine.push_target import Gradient, StepInfo
+from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.schedules import ExponentialDecay
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.engine.block import Block
+from ropewalk.engine.push_target import Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 STEPS = 10

@@ -14,13 +14,13 @@ from helpers.rules import (
     Ftrl,
     RMSprop,
 )
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, Array, DType
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Operation
-from windlass.engine.block import Block
-from windlass.engine.push_target import Gradient, StepInfo
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, Array, DType
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Operation
+from ropewalk.engine.block import Block
+from ropewalk.engine.push_target import Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 ROWS, STEPS = 9, 5

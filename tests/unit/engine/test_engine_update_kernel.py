@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from helpers.rules import KERNELS
-from windlass.core.arrays import copying
-from windlass.core.arrays.dtypes import Array
-from windlass.engine.library import library
+from ropewalk.core.arrays import copying
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.engine.library import library
 
 F32 = np.dtype(np.float32)
 SIZE = 12

@@ -1,4 +1,4 @@
-"""``windlass certs`` and ``windlass doctor``: what they write, show and exit with."""
+"""``ropewalk certs`` and ``ropewalk doctor``: what they write, show and exit with."""
 
 import socket
 import stat
@@ -14,19 +14,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from helpers.certificates import tls_settings, with_tls
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import ConfigurationError, WindlassError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.launch import cli
-from windlass.launch.commands.certificate_authority import Authority, issue
-from windlass.net.free_ports import free_ports
-from windlass.net.tls.files import CredentialFiles
-from windlass.server.ps.server import PsServer
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import ConfigurationError, RopewalkError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.launch import cli
+from ropewalk.launch.commands.certificate_authority import Authority, issue
+from ropewalk.net.free_ports import free_ports
+from ropewalk.net.tls.files import CredentialFiles
+from ropewalk.server.ps.server import PsServer
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.windlass, arguments, standalone_mode=False)
+    return CliRunner().invoke(cli.ropewalk, arguments, standalone_mode=False)
 
 
 def done(*arguments: str) -> str:
@@ -94,7 +94,7 @@ def test_a_ca_is_not_replaced(tmp_path: Path) -> None:
 )
 def test_mistakes_of_issue_are_told(tmp_path: Path, arguments: list[str], says: str) -> None:
     error = run("certs", "issue", str(tmp_path), "--job", "mnist", *arguments).exception
-    assert isinstance(error, WindlassError)
+    assert isinstance(error, RopewalkError)
     assert says in error.message
 
 

@@ -11,25 +11,25 @@ from hypothesis import example, given
 from rich.table import Table
 
 from helpers.strategies import text_of
-from windlass.client.chief.calls import JobStatus, TaskStatus
-from windlass.cluster.replication.moves import Move, MovePhase
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.report import CutCounts, PsCounters, TableCounters, TaskReport
-from windlass.core.states import Phase, State
-from windlass.core.task import TaskId
-from windlass.core.versions import own_versions
-from windlass.launch.local.result import LocalResult, failure_text, result_table
-from windlass.launch.screen.display import RichDisplay
-from windlass.launch.screen.numbers import fitted, numbers
-from windlass.launch.screen.plain import Display, PlainDisplay
-from windlass.launch.screen.status_table import (
+from ropewalk.client.chief.calls import JobStatus, TaskStatus
+from ropewalk.cluster.replication.moves import Move, MovePhase
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.report import CutCounts, PsCounters, TableCounters, TaskReport
+from ropewalk.core.states import Phase, State
+from ropewalk.core.task import TaskId
+from ropewalk.core.versions import own_versions
+from ropewalk.launch.local.result import LocalResult, failure_text, result_table
+from ropewalk.launch.screen.display import RichDisplay
+from ropewalk.launch.screen.numbers import fitted, numbers
+from ropewalk.launch.screen.plain import Display, PlainDisplay
+from ropewalk.launch.screen.status_table import (
     human_bytes,
     human_seconds,
     placement_text,
     status_lines,
     status_table,
 )
-from windlass.launch.screen.terminal import TerminalConsole
+from ropewalk.launch.screen.terminal import TerminalConsole
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
 EVALUATOR = TaskId("evaluator", 0)

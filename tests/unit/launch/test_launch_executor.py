@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from windlass.core.task import TaskId
-from windlass.launch.processes.executor import Executor, Work
-from windlass.launch.processes.interrupts import on_interrupts
-from windlass.launch.processes.process import Exit, Line, TaskProcess, read_output
+from ropewalk.core.task import TaskId
+from ropewalk.launch.processes.executor import Executor, Work
+from ropewalk.launch.processes.interrupts import on_interrupts
+from ropewalk.launch.processes.process import Exit, Line, TaskProcess, read_output
 
 TASK = TaskId("worker", 0)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from windlass.client.gateway.calls import JobView, News
-from windlass.core.errors import PeerLostError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.launch.screen.plain import PlainDisplay
-from windlass.launch.standalone.following import Following
+from ropewalk.client.gateway.calls import JobView, News
+from ropewalk.core.errors import PeerLostError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.launch.screen.plain import PlainDisplay
+from ropewalk.launch.standalone.following import Following
 
 
 class Gateway:
@@ -36,7 +36,7 @@ class Gateway:
 
 
 def following(gateway: Gateway, interrupts: int, monkeypatch: pytest.MonkeyPatch) -> Following:
-    monkeypatch.setattr("windlass.launch.standalone.following._RETRY_S", 0.0)
+    monkeypatch.setattr("ropewalk.launch.standalone.following._RETRY_S", 0.0)
     made = Following(
         gateway,  # type: ignore[arg-type]
         "j",
@@ -59,5 +59,5 @@ def test_a_stop_that_the_gateway_did_not_hear_is_asked_for_again(
 def test_who_asks_twice_may_leave_a_gateway_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(PeerLostError, match=r"`windlass attach j` goes on from here"):
+    with pytest.raises(PeerLostError, match=r"`ropewalk attach j` goes on from here"):
         following(Gateway(silent=1000), 2, monkeypatch).run()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.task import TaskId
-from windlass.launch.local.cluster import LocalRoles
-from windlass.launch.local.gpus import describe_shares, divide_gpus, gpu_variables, visible_gpus
+from ropewalk.core.task import TaskId
+from ropewalk.launch.local.cluster import LocalRoles
+from ropewalk.launch.local.gpus import describe_shares, divide_gpus, gpu_variables, visible_gpus
 
 CHIEF, *WORKERS = TASKS = LocalRoles(workers=2, ps=2).tasks_with_program()
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
@@ -63,7 +63,7 @@ def test_what_the_user_says_of_memory_counts() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_the_tasks_of_windlass_local_have_their_gpus(
+def test_the_tasks_of_ropewalk_local_have_their_gpus(
     run_cli: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     command = tmp_path / "bin" / "nvidia-smi"
@@ -73,7 +73,7 @@ def test_the_tasks_of_windlass_local_have_their_gpus(
     program = tmp_path / "train.py"
     program.write_text(
         "import os\n"
-        "import windlass as wl\n"
+        "import ropewalk as rw\n"
         "print('sees', os.environ['CUDA_VISIBLE_DEVICES'], os.environ[\n"
         "    'XLA_PYTHON_CLIENT_PREALLOCATE'], flush=True)\n"
     )

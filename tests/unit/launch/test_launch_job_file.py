@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.job_objects import DIGITS, digits
-from windlass.core.errors import ConfigurationError
-from windlass.core.task import TaskId
-from windlass.launch import cli
-from windlass.launch.job.model import SAID_ELSEWHERE, JobFile, JobSettings, Roles
-from windlass.launch.job.reading import parse_job, read_job
-from windlass.launch.job.schema import job_schema
-from windlass.launch.job.yaml_output import dump_yaml
-from windlass.launch.launchers.commands import EXAMPLE
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.task import TaskId
+from ropewalk.launch import cli
+from ropewalk.launch.job.model import SAID_ELSEWHERE, JobFile, JobSettings, Roles
+from ropewalk.launch.job.reading import parse_job, read_job
+from ropewalk.launch.job.schema import job_schema
+from ropewalk.launch.job.yaml_output import dump_yaml
+from ropewalk.launch.launchers.commands import EXAMPLE
 
 WHOLE = """\
 name: digits
@@ -39,8 +39,8 @@ EMPTY = "kubernetes:\nslurm: {options: }\nstorage: {model_dir: , claim: ~}\n"
 def refused(text: str) -> list[str]:
     """The lines of an error that begin with a place."""
     with pytest.raises(ConfigurationError) as caught:
-        parse_job(text, "windlass.yaml")
-    return [line for line in caught.value.message.splitlines() if line.startswith("windlass.yaml")]
+        parse_job(text, "ropewalk.yaml")
+    return [line for line in caught.value.message.splitlines() if line.startswith("ropewalk.yaml")]
 
 
 def changed(before: str, after: str) -> str:
@@ -57,13 +57,13 @@ def test_a_job_file_is_a_job() -> None:
     ]
     assert job.leader == TaskId("chief", 0)
     assert job.command("ps") == [
-        "windlass", "run", "train.py", "--", "--rate", "1e-3", "010", "yes", "1:30",
+        "ropewalk", "run", "train.py", "--", "--rate", "1e-3", "010", "yes", "1:30",
     ]  # fmt: skip
     assert job.command("worker") == [
-        "windlass", "run", "train.py", "--", "--rate", "1e-3", "010", "yes", "1:30", "--worker",
+        "ropewalk", "run", "train.py", "--", "--rate", "1e-3", "010", "yes", "1:30", "--worker",
     ]  # fmt: skip
     assert job.environment_of("worker") == {
-        "LEVEL": "4", "ON": "off", "EMPTY": "", "WINDLASS_SAVE_EVERY_S": "30.0",
+        "LEVEL": "4", "ON": "off", "EMPTY": "", "ROPEWALK_SAVE_EVERY_S": "30.0",
     }  # fmt: skip
     assert job.role("ps").resources.millicpu == 2000
     assert job.role("ps").resources.memory_bytes == 4 * 1024**3
@@ -76,8 +76,8 @@ def test_a_field_with_nothing_behind_it_says_nothing() -> None:
 
 def test_a_coordinator_alone_runs_the_program() -> None:
     job = parse_job("name: a\nmodule: pack.train\ncoordinator: true\n")
-    assert job.command("chief") == ["windlass", "run", "-m", "pack.train"]
-    assert job.command("worker") == ["windlass", "run"]
+    assert job.command("chief") == ["ropewalk", "run", "-m", "pack.train"]
+    assert job.command("worker") == ["ropewalk", "run"]
 
 
 def test_the_examples_are_jobs() -> None:
@@ -109,8 +109,8 @@ def test_the_examples_are_jobs() -> None:
         (WHOLE + "module: a.b\n", "13:1: module: a job has one of program and module; both"),
         (changed("{LEVEL: 3,", "{TF_CONFIG: 3,"), "4:15: environment.TF_CONFIG: the launcher sets "
          "TF_CONFIG; say what it is for by `roles`"),
-        (changed("{LEVEL: 4}", "{WINDLASS_HOST: a}"), "9:59: roles.worker.environment.WINDLASS_HOST"
-         ": the launcher sets WINDLASS_HOST; say what it is for under `settings`"),
+        (changed("{LEVEL: 4}", "{ROPEWALK_HOST: a}"), "9:59: roles.worker.environment.ROPEWALK_HOST"
+         ": the launcher sets ROPEWALK_HOST; say what it is for under `settings`"),
         (changed("{LEVEL: 3,", "{3LEVEL: 3,"), "4:15: environment.3LEVEL: '3LEVEL' does not read"),
         (changed("save_every_s", "save_ever_s"), "12:3: settings.save_ever_s: there is no such "
          "field; did you mean save_every_s?"),
@@ -185,18 +185,18 @@ def test_a_mistake_is_named_with_its_place_and_what_to_do(text: str, wanted: str
 def test_every_mistake_is_told_at_once_with_its_line() -> None:
     text = changed("count: 2", "cuont: 2").replace("count: 3", "count: -1")
     with pytest.raises(ConfigurationError) as caught:
-        parse_job(text, "windlass.yaml")
+        parse_job(text, "ropewalk.yaml")
     lines = caught.value.message.splitlines()
     assert [line[:18] for line in lines if line.startswith("wind")] == [
-        "windlass.yaml:7:5:", "windlass.yaml:9:19",
+        "ropewalk.yaml:7:5:", "ropewalk.yaml:9:19",
     ]  # fmt: skip
     # Below each its line, and a mark below the column.
     assert lines[1:3] == ["        cuont: 2", "        ^"]
 
 
 def test_a_file_that_is_missing_says_how_to_begin(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="`windlass job example` prints a job file"):
-        read_job(tmp_path / "windlass.yaml")
+    with pytest.raises(ConfigurationError, match="`ropewalk job example` prints a job file"):
+        read_job(tmp_path / "ropewalk.yaml")
 
 
 @given(st.recursive(
@@ -207,8 +207,8 @@ def test_a_file_that_is_missing_says_how_to_begin(tmp_path: Path) -> None:
     max_leaves=8,
 ))  # fmt: skip
 def test_whatever_is_in_a_job_file_is_a_job_or_an_error_with_a_place(data: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"windlass\.yaml"):
-        parse_job(dump_yaml({"name": "a", "other": data}), "windlass.yaml")
+    with pytest.raises(ConfigurationError, match=r"ropewalk\.yaml"):
+        parse_job(dump_yaml({"name": "a", "other": data}), "ropewalk.yaml")
 
 
 # -- the schema --------------------------------------------------------------------------------
@@ -241,14 +241,14 @@ def test_the_schema_accepts_the_examples_and_refuses_a_typo() -> None:
 
 def test_the_commands_print_schema_and_example_and_check_a_file(tmp_path: Path) -> None:
     def said(*arguments: str) -> str:
-        result = CliRunner().invoke(cli.windlass, ["job", *arguments], standalone_mode=False)
+        result = CliRunner().invoke(cli.ropewalk, ["job", *arguments], standalone_mode=False)
         assert result.exception is None, result.exception
         return result.output
 
-    assert json.loads(said("schema"))["title"] == "windlass.yaml"
-    (tmp_path / "windlass.yaml").write_text(said("example"))
+    assert json.loads(said("schema"))["title"] == "ropewalk.yaml"
+    (tmp_path / "ropewalk.yaml").write_text(said("example"))
     assert "my-job has 5 tasks: 2 ps, 1 chief, 2 worker" in said(
-        "check", "--job", str(tmp_path / "windlass.yaml")
+        "check", "--job", str(tmp_path / "ropewalk.yaml")
     )
 
 

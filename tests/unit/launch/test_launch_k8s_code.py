@@ -14,12 +14,12 @@ from helpers import processes
 from helpers.manifest_lints import problems
 from helpers.manifests import environment_of, pod_templates
 from helpers.waiting import scaled
-from windlass.core.errors import ConfigurationError, ProjectError, ProjectTooLargeError
-from windlass.core.exit_codes import ExitCode
-from windlass.launch.job.model import JobFile
-from windlass.launch.job.reading import parse_job
-from windlass.launch.k8s.code import MOST_PARTS, PART_BYTES, ShippedCode, pack_code
-from windlass.launch.k8s.manifests import manifests
+from ropewalk.core.errors import ConfigurationError, ProjectError, ProjectTooLargeError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.job.reading import parse_job
+from ropewalk.launch.k8s.code import MOST_PARTS, PART_BYTES, ShippedCode, pack_code
+from ropewalk.launch.k8s.manifests import manifests
 
 Json = dict[str, Any]
 PROGRAM = "import os, beside\nprint(beside.TEXT, open('data.txt').read(), end='')\n"
@@ -68,11 +68,11 @@ def test_a_project_goes_into_a_config_map_that_every_pod_mounts(project: Path) -
     assert data_of([made]) == {"part-00": code.package.data}
     for kind in pod_templates(tuple(objects)):
         (container,) = kind.spec["containers"]
-        assert container["workingDir"] == "/run/windlass/code", kind.owner
+        assert container["workingDir"] == "/run/ropewalk/code", kind.owner
         assert kind.spec["volumes"][-1]["projected"]["sources"] == [
             {"configMap": {"name": made["metadata"]["name"]}}
         ]
-    assert variables(objects)["WINDLASS_CODE_DIGEST"] == code.package.digest
+    assert variables(objects)["ROPEWALK_CODE_DIGEST"] == code.package.digest
     again = manifests(job(), code=pack_code(project, job()))
     assert again == objects, "the same files are the same objects"
 
@@ -91,7 +91,7 @@ def test_a_larger_project_is_cut_into_parts_that_an_object_may_hold(project: Pat
 
 def test_a_project_that_does_not_fit_says_what_to_do(project: Path) -> None:
     (project / "weights.bin").write_bytes(random.Random(1).randbytes(MOST_PARTS * PART_BYTES))
-    with pytest.raises(ProjectTooLargeError, match=r"weights\.bin \(6291456 bytes\).*\.windlassi"):
+    with pytest.raises(ProjectTooLargeError, match=r"weights\.bin \(6291456 bytes\).*\.ropewalki"):
         pack_code(project, job())
 
 
@@ -102,13 +102,13 @@ def test_a_program_that_is_not_sent_is_refused(project: Path, program: str) -> N
 
 
 def test_packages_that_are_declared_are_refused_unless_the_image_has_them(project: Path) -> None:
-    (project / "requirements.txt").write_text("numpy\nwindlass[security]\nClick\n")
-    pack_code(project, job())  # every image with Windlass has these
+    (project / "requirements.txt").write_text("numpy\nropewalk[security]\nClick\n")
+    pack_code(project, job())  # every image with Ropewalk has these
     (project / "pyproject.toml").write_text('[project]\ndependencies = ["jax>=0.4"]\n')
     with pytest.raises(ConfigurationError, match=r"pyproject\.toml of .* needs jax.*--image-has"):
         pack_code(project, job())
     pack_code(project, job(), image_has_requirements=True)
-    (project / ".windlassignore").write_text("pyproject.toml\n")
+    (project / ".ropewalkignore").write_text("pyproject.toml\n")
     pack_code(project, job())
 
 
@@ -117,7 +117,7 @@ def test_a_private_key_stays_at_the_desk(project: Path) -> None:
     (project / "credentials" / "tls.key").write_text("-----BEGIN PRIVATE KEY-----\nabc\n")
     with pytest.raises(ProjectError, match=r"credentials/tls\.key of .* is a private key"):
         pack_code(project, job())
-    (project / ".windlassignore").write_text("credentials/\n")
+    (project / ".ropewalkignore").write_text("credentials/\n")
     pack_code(project, job())
 
 
@@ -138,11 +138,11 @@ def start(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
         given = variables(objects)
         environment = {
             **os.environ,
-            "WINDLASS_SUPERVISE": "true",
-            "WINDLASS_CODE_DIGEST": given["WINDLASS_CODE_DIGEST"],
-            "WINDLASS_CODE_PARTS": str(mounted),
+            "ROPEWALK_SUPERVISE": "true",
+            "ROPEWALK_CODE_DIGEST": given["ROPEWALK_CODE_DIGEST"],
+            "ROPEWALK_CODE_PARTS": str(mounted),
         }
-        command = [*processes.WINDLASS, "run", "train.py"]
+        command = [*processes.ROPEWALK, "run", "train.py"]
         return processes.run(command, timeout_s=scaled(60), env=environment, cwd=working)
 
     return run

@@ -10,17 +10,17 @@ from helpers.golden import golden
 from helpers.job_objects import digits
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import PodTemplate, environment_of, pod_templates
-from windlass.core.errors import ConfigurationError
-from windlass.core.exit_codes import ExitCode
-from windlass.launch.job.model import JobFile
-from windlass.launch.job.reading import parse_job
-from windlass.launch.job.yaml_output import dump_documents
-from windlass.launch.job_end import is_the_end
-from windlass.launch.k8s.form import Form
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.quantities import total_of
-from windlass.launch.k8s.scaling import plan_scale
-from windlass.launch.k8s.status_objects import check_rendered
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.job.reading import parse_job
+from ropewalk.launch.job.yaml_output import dump_documents
+from ropewalk.launch.job_end import is_the_end
+from ropewalk.launch.k8s.form import Form
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.quantities import total_of
+from ropewalk.launch.k8s.scaling import plan_scale
+from ropewalk.launch.k8s.status_objects import check_rendered
 
 Json = dict[str, Any]
 ONE_OBJECT = [Form.JOBSET, Form.TRAINJOB]
@@ -86,7 +86,7 @@ def test_pods_are_called_as_the_others_dial_them_and_as_certificates_name_them(f
     assert domain == "digits-tasks.train.svc"  # as that of plain objects
     for role, index, variables in tasks(made):
         pod = f"{templates(made)[role].name}-{index}"
-        dialed = variables["WINDLASS_HOST_TEMPLATE"].format(role=role, index=index)
+        dialed = variables["ROPEWALK_HOST_TEMPLATE"].format(role=role, index=index)
         assert dialed == f"{pod}.{domain}:2222"
 
 
@@ -150,8 +150,8 @@ def test_the_chief_writes_the_jobs_state_there_too_and_ends_nothing() -> None:
     chief = templates(made)["chief"].spec
     assert chief["serviceAccountName"] == "a-chief"
     names = {each["name"] for each in chief["containers"][0]["env"]}
-    assert "WINDLASS_STATUS_OBJECT" in names
-    assert "WINDLASS_ENDS_JOB" not in names
+    assert "ROPEWALK_STATUS_OBJECT" in names
+    assert "ROPEWALK_ENDS_JOB" not in names
     (spec,) = specs(made)
     assert spec["ttlSecondsAfterFinished"] == 60
     assert "ttlSecondsAfterFinished" not in spec["replicatedJobs"][0]["template"]["spec"]
@@ -218,8 +218,8 @@ def test_without_any_of_these_the_chief_frees_what_cannot_come() -> None:
     made = manifests(job)
     assert problems(tuple(made)) == []
     for role, _, variables in tasks(made):
-        assert variables["WINDLASS_JOIN_TIMEOUT_S"] == "300"
-        assert ("WINDLASS_ENDS_JOB" in variables) == (role == "chief")
+        assert variables["ROPEWALK_JOIN_TIMEOUT_S"] == "300"
+        assert ("ROPEWALK_ENDS_JOB" in variables) == (role == "chief")
     (role_,) = [each for each in made if each["kind"] == "Role"]
     named = [rule["resourceNames"] for rule in role_["rules"]]
     assert named == [["a-ps"], ["a-worker", "a-evaluator"], ["a-chief", "a-worker"], ["a-ps-0"]]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.launch.k8s.log_lines import LogCursor
+from ropewalk.launch.k8s.log_lines import LogCursor
 
 
 def stamp(milliseconds: int) -> str:

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from helpers.kubernetes_rules import conflict, invalid, missing
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     ConfigurationError,
     IncompatibleError,
     NotFoundError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.launch.k8s.explaining import error_of
-from windlass.launch.k8s.refusals import Refusal, no_answer, read_refusal
-from windlass.launch.k8s.retrying import is_tried_again
-from windlass.launch.k8s.where import Where
+from ropewalk.launch.k8s.explaining import error_of
+from ropewalk.launch.k8s.refusals import Refusal, no_answer, read_refusal
+from ropewalk.launch.k8s.retrying import is_tried_again
+from ropewalk.launch.k8s.where import Where
 
 WHERE = Where("train", "https://10.0.0.1:6443", "there")
 
@@ -62,7 +62,7 @@ def test_long_words_and_a_proxys_page_are_cut() -> None:
     ],
     ids=["namespace", "conflict", "nobody there", "somebody else"],
 )  # fmt: skip
-def test_an_error_says_what_to_do(refusal: Refusal, kind: type[WindlassError], said: str) -> None:
+def test_an_error_says_what_to_do(refusal: Refusal, kind: type[RopewalkError], said: str) -> None:
     error = error_of(refusal, "apply Job digits-chief", WHERE)
     assert type(error) is kind
     assert said in error.message
@@ -91,6 +91,6 @@ def test_a_server_that_has_answered_once_is_expected_back(
 
 def test_a_hint_finds_the_same_job_again() -> None:
     assert WHERE.command("status", "digits", "--watch") == (
-        "windlass k8s status --watch --name digits -n train --context there"
+        "ropewalk k8s status --watch --name digits -n train --context there"
     )
-    assert Where("my ns").command("list") == "windlass k8s list -n 'my ns'"
+    assert Where("my ns").command("list") == "ropewalk k8s list -n 'my ns'"

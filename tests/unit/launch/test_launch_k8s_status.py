@@ -7,10 +7,10 @@ import pytest
 
 from helpers.job_objects import CREATED, digits, ended, event, ready, task_pod
 from helpers.pod_listings import Listed, evicted, pulling, unschedulable
-from windlass.launch.k8s.job_status import ClusterStatus, Observed, TaskLine, job_status
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.pod_state import pod_state
-from windlass.launch.k8s.status_view import headline
+from ropewalk.launch.k8s.job_status import ClusterStatus, Observed, TaskLine, job_status
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.pod_state import pod_state
+from ropewalk.launch.k8s.status_view import headline
 
 NOW = datetime(2026, 11, 20, 10, 1, 15, tzinfo=UTC)
 
@@ -57,7 +57,7 @@ def test_a_job_that_is_not_there_is_absent() -> None:
 def waiting(reason: str, message: str = "", last: Listed | None = None) -> Listed:
     """A container that does not run, and how it ended before."""
     container: Listed = {
-        "name": "windlass",
+        "name": "ropewalk",
         "state": {"waiting": {"reason": reason, "message": message}},
     }
     if last:
@@ -74,11 +74,11 @@ CASES: list[Any] = [
      "PersistentVolumeClaims")], "Pending", "unbound immediate", "`kubectl describe pvc -n train`"),
     ("no image", pulling(), [("Failed", "Failed to pull image: 401 Unauthorized")], "Pending",
      "ImagePullBackOff", "image_pull_secrets"),
-    ("no secret", {"phase": "Pending", "containerStatuses": [{"name": "windlass", "state":
+    ("no secret", {"phase": "Pending", "containerStatuses": [{"name": "ropewalk", "state":
      {"waiting": {"reason": "ContainerCreating"}}}]}, [("FailedMount", 'MountVolume.SetUp failed: '
      'secret "digits-ps-tls" not found')], "Pending", 'secret "digits-ps-tls" not found',
      "make the Secret"),
-    ("OOM, restarting", {"phase": "Running", "containerStatuses": [{"name": "windlass",
+    ("OOM, restarting", {"phase": "Running", "containerStatuses": [{"name": "ropewalk",
      "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState":
      {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}, [], "OOMKilled",
      "its limit of 1Gi", "resources.memory"),
@@ -117,15 +117,15 @@ CASES: list[Any] = [
      "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority "
      "pod"}]}, [], "Preempted", "PreemptionByScheduler",
      "nothing: it is tried again"),
-    ("starting", {"phase": "Running", "containerStatuses": [{"name": "windlass", "state":
+    ("starting", {"phase": "Running", "containerStatuses": [{"name": "ropewalk", "state":
      {"running": {}}}]}, [], "Starting", "its port does not answer yet", ""),
-    ("starting again", {"phase": "Running", "containerStatuses": [{"name": "windlass", "state":
+    ("starting again", {"phase": "Running", "containerStatuses": [{"name": "ropewalk", "state":
      {"running": {}}, "lastState": {"terminated": {"exitCode": 8, "message": "ACCESS (8): no"}}}]},
      [], "Starting", "does not answer yet; was restarted: exit code 8: ACCESS (8): no", ""),
-    ("waiting for replicas", {"phase": "Running", "containerStatuses": [{"name": "windlass",
+    ("waiting for replicas", {"phase": "Running", "containerStatuses": [{"name": "ropewalk",
      "started": True, "state": {"running": {}}}], "asks": "replicated"}, [], "Starting",
      "ready once each share has its replicas again", ""),
-    ("waiting to answer", {"phase": "Running", "containerStatuses": [{"name": "windlass",
+    ("waiting to answer", {"phase": "Running", "containerStatuses": [{"name": "ropewalk",
      "started": False, "state": {"running": {}}}], "asks": "replicated"}, [], "Starting",
      "its port does not answer yet", ""),
     ("running", ready(), [], "Running", "", ""),
@@ -154,13 +154,13 @@ def test_a_pod_says_what_it_does_and_why(
 
 
 CONTAINERD = (
-    'failed to pull and unpack image "docker.io/library/windlass-digits:9": failed to resolve '
-    'reference "docker.io/library/windlass-digits:9": '
+    'failed to pull and unpack image "docker.io/library/ropewalk-digits:9": failed to resolve '
+    'reference "docker.io/library/ropewalk-digits:9": '
 )
 PULLS: list[Any] = [
     ("not found", 'Back-off pulling image "x:9": ErrImagePull: rpc error: code = NotFound desc = '
-     f"{CONTAINERD}docker.io/library/windlass-digits:9: not found", "",
-     "docker.io/library/windlass-digits:9: not found"),
+     f"{CONTAINERD}docker.io/library/ropewalk-digits:9: not found", "",
+     "docker.io/library/ropewalk-digits:9: not found"),
     ("no such host", 'Back-off pulling image "x:9"', 'Failed to pull image "x:9": rpc error: code '
      f'= Unknown desc = {CONTAINERD}failed to do request: Head "https://registry.invalid/v2/x": '
      "dial tcp: lookup registry.invalid on 10.96.0.10:53: no such host",
@@ -181,12 +181,12 @@ def test_an_image_that_cannot_be_pulled_says_its_cause(
     message: str, of_event: str, cause: str
 ) -> None:
     waiting = {"reason": "ImagePullBackOff", "message": message}
-    containers = [{"name": "windlass", "state": {"waiting": waiting}}]
+    containers = [{"name": "ropewalk", "state": {"waiting": waiting}}]
     pod = task_pod("ps", 0, {"phase": "Pending", "containerStatuses": containers})
     events = [event("Pod", "digits-ps-0", "Failed", of_event)] if of_event else []
     events.append(event("Pod", "digits-ps-0", "BackOff", 'Back-off pulling image "x:9"'))
     found = pod_state(pod, events)
-    assert found.reason.startswith("ImagePullBackOff: image windlass-digits:0.1.0: ")
+    assert found.reason.startswith("ImagePullBackOff: image ropewalk-digits:0.1.0: ")
     assert found.reason.endswith(cause)
     assert "rpc error" not in found.reason
 
@@ -194,7 +194,7 @@ def test_an_image_that_cannot_be_pulled_says_its_cause(
 def test_a_pod_that_has_its_node_no_longer_waits_for_one() -> None:
     scheduled = {"type": "PodScheduled", "status": "True"}
     waiting = {"reason": "ContainerCreating"}
-    containers = [{"name": "windlass", "state": {"waiting": waiting}}]
+    containers = [{"name": "ropewalk", "state": {"waiting": waiting}}]
     of_pod = {"phase": "Pending", "conditions": [scheduled], "containerStatuses": containers}
     stale = event("Pod", "digits-ps-0", "FailedScheduling", "0/1 nodes: Insufficient cpu")
     found = pod_state(task_pod("ps", 0, of_pod), [stale])

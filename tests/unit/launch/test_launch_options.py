@@ -11,12 +11,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from windlass.core.errors import ConfigurationError, TFConfigError, WindlassError
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
-from windlass.core.versions import own_versions
-from windlass.launch import cli
-from windlass.launch.options.settings import TaskFlags, resolve_task, take_settings
+from ropewalk.core.errors import ConfigurationError, RopewalkError, TFConfigError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
+from ropewalk.core.versions import own_versions
+from ropewalk.launch import cli
+from ropewalk.launch.options.settings import TaskFlags, resolve_task, take_settings
 
 FULL = {
     "cluster": {
@@ -43,7 +43,7 @@ def show(*arguments: str, config: object = None, role: str = "run", **env: str) 
     if config is not None:
         env["TF_CONFIG"] = config if isinstance(config, str) else json.dumps(config)
     command = [role, "--print-tf-config", *arguments]
-    return CliRunner().invoke(cli.windlass, command, env=env, standalone_mode=False)
+    return CliRunner().invoke(cli.ropewalk, command, env=env, standalone_mode=False)
 
 
 def shown(*arguments: str, **more: Any) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
@@ -281,15 +281,15 @@ def test_errors_of_tf_config_are_of_their_own_kind(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_bad_variable_is_named_as_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDLASS_LEASE_S", "long")
+    monkeypatch.setenv("ROPEWALK_LEASE_S", "long")
     error = show().exception
     assert isinstance(error, ConfigurationError)
-    assert "WINDLASS_LEASE_S='long'" in error.message
+    assert "ROPEWALK_LEASE_S='long'" in error.message
 
 
 def command_of(name: str) -> click.Command:
     """A command as the program finds it."""
-    found = cli.windlass.get_command(click.Context(cli.windlass), name)
+    found = cli.ropewalk.get_command(click.Context(cli.ropewalk), name)
     assert found is not None
     return found
 
@@ -318,13 +318,13 @@ def test_flags_become_settings_and_leave_the_rest() -> None:
 
 
 def test_a_flag_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDLASS_LEASE_S", "7")
+    monkeypatch.setenv("ROPEWALK_LEASE_S", "7")
     assert take_settings({"lease_s": None}).lease_s == 7
     assert take_settings({"lease_s": "3"}).lease_s == 3
 
 
 def test_a_training_task_needs_a_script() -> None:
-    result = CliRunner().invoke(cli.windlass, ["run"], standalone_mode=False)
+    result = CliRunner().invoke(cli.ropewalk, ["run"], standalone_mode=False)
     assert isinstance(result.exception, ConfigurationError)
     assert "SCRIPT" in result.exception.message
 
@@ -395,7 +395,7 @@ def test_a_folder_without_a_readable_status_is_an_error_in_one_line(
         cli.main(["status", str(tmp_path)])
     assert caught.value.code in (2, 4)
     stderr = capsys.readouterr().err
-    assert stderr.startswith("windlass: ")
+    assert stderr.startswith("ropewalk: ")
     assert word in stderr
     assert str(tmp_path) in stderr
 
@@ -430,17 +430,17 @@ def test_wrong_usage_is_two_and_no_traceback(
 def test_an_error_of_ours_ends_with_its_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class OddError(WindlassError):
+    class OddError(RopewalkError):
         exit_code = ExitCode.REFUSED
 
     def fail(*_: object, **__: object) -> None:
         raise OddError("it went wrong")
 
-    monkeypatch.setattr(cli.windlass, "main", fail)
+    monkeypatch.setattr(cli.ropewalk, "main", fail)
     with pytest.raises(SystemExit) as caught:
         cli.main([])
     assert caught.value.code == 6
-    assert capsys.readouterr().err == "windlass: it went wrong\n"
+    assert capsys.readouterr().err == "ropewalk: it went wrong\n"
 
 
 @pytest.mark.parametrize("between", [[], ["--"]], ids=["plain", "after --"])
@@ -452,7 +452,7 @@ def test_what_follows_the_script_is_the_scripts(
     command_object = command_of(command)
     monkeypatch.setattr(command_object, "callback", lambda **values: got.update(values))
     CliRunner().invoke(
-        cli.windlass,
+        cli.ropewalk,
         [command, "--lease-s", "3", "train.py", *between, "--lr", "0.1", "--lease-s", "4", "data"],
         standalone_mode=False,
         catch_exceptions=False,
@@ -470,7 +470,7 @@ def test_the_version_is_told_without_an_install(
 
     monkeypatch.setattr(metadata, "version", not_installed)  # PYTHONPATH=src is enough to run
     cli.main(["--version"])
-    assert "windlass" in capsys.readouterr().out
+    assert "ropewalk" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["run", "worker", "local"])
@@ -478,7 +478,7 @@ def test_with_m_the_script_is_a_module(command: str, monkeypatch: pytest.MonkeyP
     got: dict[str, Any] = {}
     monkeypatch.setattr(command_of(command), "callback", lambda **v: got.update(v))
     CliRunner().invoke(
-        cli.windlass,
+        cli.ropewalk,
         [command, "--lease-s", "3", "-m", "package.train", "-m", "x"],
         standalone_mode=False,
         catch_exceptions=False,
@@ -487,7 +487,7 @@ def test_with_m_the_script_is_a_module(command: str, monkeypatch: pytest.MonkeyP
 
 
 def help_of(command: str) -> str:
-    text = CliRunner().invoke(cli.windlass, [command, "--help"]).stdout
+    text = CliRunner().invoke(cli.ropewalk, [command, "--help"]).stdout
     return " ".join(text.split())
 
 
@@ -510,7 +510,7 @@ def test_the_help_of_ps_lists_no_flags_of_training() -> None:
 def test_without_a_job_on_this_machine_the_status_says_what_to_give(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.net.announcement.announced_chiefs", list)
+    monkeypatch.setattr("ropewalk.net.announcement.announced_chiefs", list)
     with pytest.raises(SystemExit) as caught:
         cli.main(["status"])
     assert caught.value.code == 2
@@ -518,7 +518,7 @@ def test_without_a_job_on_this_machine_the_status_says_what_to_give(
 
 
 def test_a_ps_does_not_list_what_only_trains() -> None:
-    listed = CliRunner().invoke(cli.windlass, ["ps", "--help"]).output
+    listed = CliRunner().invoke(cli.ropewalk, ["ps", "--help"]).output
     assert "--orphan-timeout-s" in listed
     for flag in ("--wait-for-workers", "--save-every-s", "--nonfinite-limit", "--heartbeat-s"):
         assert flag not in listed

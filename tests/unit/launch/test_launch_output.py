@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.launch.processes.output import LineSplitter
+from ropewalk.launch.processes.output import LineSplitter
 
 
 @pytest.mark.parametrize(

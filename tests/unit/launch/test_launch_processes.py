@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.settings import load_settings
-from windlass.core.task import TaskId
-from windlass.launch.local.cluster import LocalRoles, default_model_dir
-from windlass.launch.processes.process import new_line_queue
-from windlass.worker.process.logs import LAUNCHER_MARK, set_up_logging
-from windlass.worker.process.program import Program
+from ropewalk.core.settings import load_settings
+from ropewalk.core.task import TaskId
+from ropewalk.launch.local.cluster import LocalRoles, default_model_dir
+from ropewalk.launch.processes.process import new_line_queue
+from ropewalk.worker.process.logs import LAUNCHER_MARK, set_up_logging
+from ropewalk.worker.process.program import Program
 
 
 def test_what_tasks_say_is_bounded() -> None:

@@ -17,24 +17,24 @@ from helpers.golden import golden
 from helpers.job_objects import digits
 from helpers.manifest_lints import problems
 from helpers.manifests import build, pod_templates, pods
-from windlass.cluster.resolvers.launchers import launcher_resolver
-from windlass.cluster.resolvers.resolved import resolve
-from windlass.cluster.resolvers.simple import SimpleClusterResolver
-from windlass.cluster.resolvers.tf_config import cluster_of
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
-from windlass.launch.job.model import JobFile
-from windlass.launch.job.reading import parse_job
-from windlass.launch.job.yaml_output import dump_documents, dump_yaml
-from windlass.launch.k8s.form import Form
-from windlass.launch.k8s.manifests import manifests
-from windlass.launch.k8s.scaling import departure, documents_to_apply
-from windlass.launch.launchers.compose import compose_document
-from windlass.launch.launchers.local import LocalLauncher
-from windlass.launch.launchers.slurm import slurm_script
-from windlass.net.health import REPLICATED
+from ropewalk.cluster.resolvers.launchers import launcher_resolver
+from ropewalk.cluster.resolvers.resolved import resolve
+from ropewalk.cluster.resolvers.simple import SimpleClusterResolver
+from ropewalk.cluster.resolvers.tf_config import cluster_of
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
+from ropewalk.launch.job.model import JobFile
+from ropewalk.launch.job.reading import parse_job
+from ropewalk.launch.job.yaml_output import dump_documents, dump_yaml
+from ropewalk.launch.k8s.form import Form
+from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.scaling import departure, documents_to_apply
+from ropewalk.launch.launchers.compose import compose_document
+from ropewalk.launch.launchers.local import LocalLauncher
+from ropewalk.launch.launchers.slurm import slurm_script
+from ropewalk.net.health import REPLICATED
 
 Json = dict[str, Any]
 
@@ -43,7 +43,7 @@ name: tricky
 image: registry.example/train@sha256:0123
 module: pack.train
 arguments: ["$HOME", "$(id)", "a b", "it's", "y", "END\\nEND", 1e3]
-environment: {A: "$(WINDLASS_ROLE) $B", FLAG: no}
+environment: {A: "$(ROPEWALK_ROLE) $B", FLAG: no}
 roles:
   ps: {count: 3, resources: {cpu: 1500m, memory: 3Gi}}
   worker:
@@ -250,7 +250,7 @@ def test_what_a_job_file_says_of_pods_is_all_that_lints_see_in_them() -> None:
 def test_every_pod_is_called_as_the_others_dial_it(job: JobFile) -> None:
     for pod in pods(tuple(manifests(job)), "training"):
         index = pod.name.rpartition("-")[2]
-        template = pod.environment["WINDLASS_HOST_TEMPLATE"]
+        template = pod.environment["ROPEWALK_HOST_TEMPLATE"]
         assert template.format(role=pod.role, index=index) == f"{pod.name}.{pod.domain}:2222"
 
 
@@ -261,7 +261,7 @@ def test_a_pod_has_time_to_save_after_it_was_told_to_stop(grace_s: int) -> None:
         (container,) = template["spec"]["containers"]
         delay_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
         assert delay_s > 0
-        assert delay_s + int(env(template)["WINDLASS_LEAVE_GRACE_S"]) < grace_s
+        assert delay_s + int(env(template)["ROPEWALK_LEAVE_GRACE_S"]) < grace_s
 
 
 def env(template: Json) -> dict[str, str]:
@@ -277,7 +277,7 @@ def test_the_users_text_reaches_a_pod_as_it_is() -> None:
     # Kubernetes replaces $(NAME) and reads $$ as $.
     assert container["args"][:4] == ["-m", "pack.train", "--", "$$HOME"]
     assert "$$(id)" in container["args"]
-    assert env(worker)["A"] == "$$(WINDLASS_ROLE) $$B"
+    assert env(worker)["A"] == "$$(ROPEWALK_ROLE) $$B"
     assert env(worker)["FLAG"] == "no"
 
 
@@ -302,10 +302,10 @@ def test_a_variable_of_a_secret_is_in_a_pod_once_and_a_roles_own_one_wins() -> N
 def test_a_url_needs_no_volume_and_workers_none_at_all() -> None:
     assert "PersistentVolumeClaim" not in [each["kind"] for each in manifests(tricky())]
     made = templates(manifests(digits()))
-    assert "WINDLASS_MODEL_DIR" not in env(made["worker"])
-    assert env(made["chief"])["WINDLASS_MODEL_DIR"] == "/checkpoints/digits"
+    assert "ROPEWALK_MODEL_DIR" not in env(made["worker"])
+    assert env(made["chief"])["ROPEWALK_MODEL_DIR"] == "/checkpoints/digits"
     lonely = templates(manifests(digits().with_counts({"chief": 0})))
-    assert env(lonely["worker"])["WINDLASS_MODEL_DIR"] == "/checkpoints/digits"
+    assert env(lonely["worker"])["ROPEWALK_MODEL_DIR"] == "/checkpoints/digits"
 
 
 @pytest.mark.parametrize("mode", ["mtls", "token"])
@@ -316,9 +316,9 @@ def test_credentials_are_whole_folders_of_the_role(mode: str) -> None:
     assert secrets == (["a-ps-tls"] if mode == "mtls" else ["a-ps-tls", "a-ps-token"])
     assert "subPath" not in json.dumps(made)
     variables = env(made)
-    assert variables["WINDLASS_TLS_CERT"] == "/run/windlass/tls/tls.crt"
-    assert ("WINDLASS_TOKEN_FILE" in variables) == (mode == "token")
-    assert "WINDLASS_INSECURE" not in variables
+    assert variables["ROPEWALK_TLS_CERT"] == "/run/ropewalk/tls/tls.crt"
+    assert ("ROPEWALK_TOKEN_FILE" in variables) == (mode == "token")
+    assert "ROPEWALK_INSECURE" not in variables
 
 
 def test_without_an_image_it_says_so() -> None:
@@ -353,9 +353,9 @@ def test_it_has_the_shapes_of_the_kustomize_base() -> None:
                       "topologySpreadConstraints"):  # fmt: skip
             assert mine["spec"].get(field) == yours["spec"].get(field), (key, field)
         said, wanted = env(mine), env(yours)
-        said.pop("WINDLASS_SAVE_EVERY_STEPS")
-        if "WINDLASS_MODEL_DIR" in wanted:
-            wanted["WINDLASS_MODEL_DIR"] = "/checkpoints/digits"
+        said.pop("ROPEWALK_SAVE_EVERY_STEPS")
+        if "ROPEWALK_MODEL_DIR" in wanted:
+            wanted["ROPEWALK_MODEL_DIR"] = "/checkpoints/digits"
         assert said == wanted, key
 
 
@@ -365,7 +365,7 @@ def _key(item: Json) -> tuple[str, str]:
 
 def _labels(item: Json) -> Json:
     found = dict(item["metadata"]["labels"])
-    assert found.pop("app.kubernetes.io/managed-by") in ("kustomize", "windlass")
+    assert found.pop("app.kubernetes.io/managed-by") in ("kustomize", "ropewalk")
     return found
 
 
@@ -459,8 +459,8 @@ def _template_texts(objects: list[Json]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("codes", "wanted"),
-    [({}, ""), ({"windlass": 143}, "drained"), ({"windlass": 0}, "its work was complete"),
-     ({"windlass": 137}, "killed: it did not leave"), ({"windlass": 4}, "ended with exit code 4")],
+    [({}, ""), ({"ropewalk": 143}, "drained"), ({"ropewalk": 0}, "its work was complete"),
+     ({"ropewalk": 137}, "killed: it did not leave"), ({"ropewalk": 4}, "ended with exit code 4")],
     ids=str,
 )  # fmt: skip
 def test_how_a_worker_has_left_is_told_by_its_exit_code(codes: dict[str, int], wanted: str) -> None:
@@ -478,7 +478,7 @@ def test_metrics_have_a_port_where_prometheus_looks_for_it() -> None:
         assert kind.template["metadata"]["annotations"]["prometheus.io/port"] == "2224"
         [container] = kind.spec["containers"]
         assert {"name": "metrics", "containerPort": 2224} in container["ports"]
-        assert {"name": "WINDLASS_METRICS_PORT", "value": "2224"} in container["env"]
+        assert {"name": "ROPEWALK_METRICS_PORT", "value": "2224"} in container["env"]
     services = compose_document(job)["services"]
     published = [port for each in services.values() for port in each["ports"] if "2224" in port]
     assert published == [f"127.0.0.1:{9400 + index}:2224" for index in range(len(services))]
@@ -508,7 +508,7 @@ def test_services_of_compose_find_each_other_by_name() -> None:
 def test_the_users_text_reaches_a_container_as_it_is() -> None:
     service = compose_document(tricky())["services"]["worker-0"]
     assert "$$HOME" in service["command"]
-    assert service["environment"]["A"] == "$$(WINDLASS_ROLE) $$B"
+    assert service["environment"]["A"] == "$$(ROPEWALK_ROLE) $$B"
     assert service["volumes"] == ["./credentials/worker:/run/secrets:ro"]
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
 
@@ -532,8 +532,8 @@ def test_every_rank_of_the_script_is_the_task_that_its_command_is_for(
     )
     # Each argument in a line, behind its rank.
     fake(
-        bin_folder / "windlass",
-        'printf "%s|%s|%s\\n" "$SLURM_PROCID" "$WINDLASS_REPLICAS" "${ONLY:-}$WINDLASS_TLS_CERT"\n'
+        bin_folder / "ropewalk",
+        'printf "%s|%s|%s\\n" "$SLURM_PROCID" "$ROPEWALK_REPLICAS" "${ONLY:-}$ROPEWALK_TLS_CERT"\n'
         'printf "<%s>" "$@"; echo\n',
     )
     script = slurm_script(job, str(tmp_path)).replace("module load python", "true")
@@ -568,7 +568,7 @@ def slurm_task(job: JobFile, rank: int, replicas: str) -> str:
             "SLURM_STEP_NODELIST": "node1",
             "SLURM_STEP_NUM_TASKS": str(total),
             "SLURM_STEP_TASKS_PER_NODE": str(total),
-            "WINDLASS_REPLICAS": replicas,
+            "ROPEWALK_REPLICAS": replicas,
         }
     )
     assert resolver is not None

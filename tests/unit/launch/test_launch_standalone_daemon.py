@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.errors import WindlassError
-from windlass.core.settings import Settings
-from windlass.launch.standalone.daemon import LocalStandaloneCluster, with_absolute_paths
-from windlass.launch.standalone.node import NodeAgent
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.settings import Settings
+from ropewalk.launch.standalone.daemon import LocalStandaloneCluster, with_absolute_paths
+from ropewalk.launch.standalone.node import NodeAgent
 
 
 def test_a_cluster_whose_node_breaks_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_a_node_that_cannot_tell_its_news_ends(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(NodeAgent, "_send_events", broken)
     cluster = LocalStandaloneCluster(1, 1, "127.0.0.1:0", Settings())
     cluster.start()
-    with pytest.raises(WindlassError, match="cannot be told any more what happens here: KeyError"):
+    with pytest.raises(RopewalkError, match="cannot be told any more what happens here: KeyError"):
         cluster.wait()
 
 

@@ -2,10 +2,10 @@
 
 import threading
 
-from windlass.core.task import TaskId
-from windlass.core.wire import codec
-from windlass.launch.standalone.events import Events
-from windlass.proto.v1 import gateway_pb2
+from ropewalk.core.task import TaskId
+from ropewalk.core.wire import codec
+from ropewalk.launch.standalone.events import Events
+from ropewalk.proto.v1 import gateway_pb2
 
 W0 = TaskId("worker", 0)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from windlass.core.task import TaskId
-from windlass.launch.processes.process import ParentDeathPipe
-from windlass.launch.processes.stopped import is_stopped
-from windlass.launch.standalone.spares import Spares
+from ropewalk.core.task import TaskId
+from ropewalk.launch.processes.process import ParentDeathPipe
+from ropewalk.launch.processes.stopped import is_stopped
+from ropewalk.launch.standalone.spares import Spares
 
 WaitUntil = Callable[..., None]
 

@@ -2,10 +2,10 @@
 
 import io
 
-from windlass.client.gateway.calls import JobView, NodeView
-from windlass.core.task import TaskId
-from windlass.launch.screen.terminal import TerminalConsole
-from windlass.launch.standalone.tables import jobs_table, nodes_table
+from ropewalk.client.gateway.calls import JobView, NodeView
+from ropewalk.core.task import TaskId
+from ropewalk.launch.screen.terminal import TerminalConsole
+from ropewalk.launch.standalone.tables import jobs_table, nodes_table
 
 
 def test_what_others_have_written_is_shown_and_not_obeyed() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from windlass.launch.processes.stopped import StoppedSince, is_stopped
+from ropewalk.launch.processes.stopped import StoppedSince, is_stopped
 
 WaitUntil = Callable[..., None]
 

@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from windlass.cluster.access.leadership import Leadership
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import (
+from ropewalk.cluster.access.leadership import Leadership
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import (
     ConfigurationError,
     JobDoneError,
     JobStoppedError,
     PeerLostError,
     PermissionDeniedError,
+    RopewalkError,
     UnauthenticatedError,
-    WindlassError,
 )
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.net.auth import proof
-from windlass.net.auth.credentials import credentials_for
-from windlass.net.auth.guard import Guard
-from windlass.net.auth.key_file import load_key
-from windlass.net.auth.mode import SecurityMode, security_mode
-from windlass.net.auth.proof import ProofChecker, Purpose, ask
-from windlass.net.auth.token import TokenChecker, claims_of, new_keys, sign_token
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.auth import proof
+from ropewalk.net.auth.credentials import credentials_for
+from ropewalk.net.auth.guard import Guard
+from ropewalk.net.auth.key_file import load_key
+from ropewalk.net.auth.mode import SecurityMode, security_mode
+from ropewalk.net.auth.proof import ProofChecker, Purpose, ask
+from ropewalk.net.auth.token import TokenChecker, claims_of, new_keys, sign_token
 
 KEY, OTHER_KEY = bytes(32), bytes([1]) * 32
 NONCE = "0" * 32
@@ -56,7 +56,7 @@ def test_a_proof_says_who_and_holds_once() -> None:
         (ask(KEY, PURPOSE, WORKER, NONCE, 10.0), "session ps", "[::1]:2222", "dialled 127.0.0.1:2"),
         (ask(KEY, PURPOSE, WORKER, NONCE, 20.0), "session ps", HERE, "made 10 s from now"),
         ("", "session ps", HERE, "form"),
-        ("Windlass-Key who=a/worker,to=a:1,nonce=,at=1,mac=", "session ps", HERE, "form"),
+        ("Ropewalk-Key who=a/worker,to=a:1,nonce=,at=1,mac=", "session ps", HERE, "form"),
         (ask(KEY, PURPOSE, WORKER, NONCE, 10.0).replace("/1,", "/0,"), "session ps", HERE, "key"),
     ],
     ids=["key", "purpose", "port", "address", "future", "nothing", "cut", "altered"],
@@ -131,7 +131,7 @@ def test_without_a_home_the_key_is_in_a_folder_of_this_user(
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
     monkeypatch.setenv("HOME", str(tmp_path))
     load_key(Settings())
-    assert (tmp_path / ".local" / "state" / "windlass" / "loopback.key").exists()
+    assert (tmp_path / ".local" / "state" / "ropewalk" / "loopback.key").exists()
 
 
 # -- tokens ------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_who_has_the_key_is_let_in_and_answered(guard: Guard, settings: Settings
     credentials.check_answer("session ps", said, guard.answer("session ps", said))
     visitor.check_claim(Incarnation(TaskId("worker", 1), 5, "mnist"))
     visitor.check("step APPLY")
-    for operation in ("/windlass.proto.v1.ParameterServer/EndJob", "no such operation"):
+    for operation in ("/ropewalk.proto.v1.ParameterServer/EndJob", "no such operation"):
         with pytest.raises(PermissionDeniedError, match="may not"):
             visitor.check(operation)
     with pytest.raises(PermissionDeniedError, match="with the credentials of worker:1"):
@@ -286,14 +286,14 @@ def test_a_stranger_is_told_what_is_missing_and_audited(
 def test_a_server_without_the_key_is_not_believed(settings: Settings) -> None:
     credentials = credentials_for(settings, "127.0.0.1:2222", WORKER)
     said = credentials.authorization("session ps")
-    for answer in ("", "Windlass-Key mac=" + "0" * 64):
+    for answer in ("", "Ropewalk-Key mac=" + "0" * 64):
         with pytest.raises(UnauthenticatedError, match="did not show that it belongs to this user"):
             credentials.check_answer("session ps", said, answer)
 
 
 @pytest.mark.parametrize("over", [JobDoneError, JobStoppedError])
 def test_a_server_that_shows_no_key_cannot_say_that_the_job_is_over(
-    settings: Settings, over: type[WindlassError]
+    settings: Settings, over: type[RopewalkError]
 ) -> None:
     credentials = credentials_for(settings, "127.0.0.1:2222", WORKER)
     credentials.check_refusal(PeerLostError("it begins"))
@@ -314,6 +314,6 @@ def test_insecure_lets_everybody_in_and_says_so(caplog: pytest.LogCaptureFixture
     guard = Guard(PS, Settings(insecure=True))
     guard.begin("ps-0:2222", "::", 2222)
     assert "whoever reaches port 2222 can read and change the model" in caplog.text
-    visitor = guard.admit("/windlass.proto.v1.ParameterServer/EndJob")
+    visitor = guard.admit("/ropewalk.proto.v1.ParameterServer/EndJob")
     visitor.check_claim(Incarnation(TaskId("worker", 0), 5))
     assert guard.answer("session ps", "x") == ""

@@ -2,10 +2,10 @@
 
 import pytest
 
-from windlass.core.errors import ConfigurationError
-from windlass.core.settings import Settings
-from windlass.net.auth.mode import SecurityMode, is_loopback, security_mode
-from windlass.net.host import bind_address
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.settings import Settings
+from ropewalk.net.auth.mode import SecurityMode, is_loopback, security_mode
+from ropewalk.net.host import bind_address
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_a_server_listens(address: str, host: str, insecure: bool, expected: str
 def test_serving_other_machines_must_be_asked_for(address: str, host: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         security_mode(Settings(), address, host)
-    for word in (address, "--insecure", "WINDLASS_INSECURE=1", "--host 127.0.0.1"):
+    for word in (address, "--insecure", "ROPEWALK_INSECURE=1", "--host 127.0.0.1"):
         assert word in caught.value.message

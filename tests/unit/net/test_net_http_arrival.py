@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.net.http_arrival import HEAD_BYTES, HttpArrival
+from ropewalk.net.http_arrival import HEAD_BYTES, HttpArrival
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from windlass.net.http_arrival import HEAD_BYTES, HttpArrival
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", 0, True, id="complete"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\nmore", 0, True, id="with a body"),
         pytest.param(b"a" * HEAD_BYTES, 0, False, id="too long"),
-        pytest.param(b"WNDL", HEAD_BYTES - 4, False, id="another protocol"),
+        pytest.param(b"RPWK", HEAD_BYTES - 4, False, id="another protocol"),
     ],
 )
 def test_a_request_is_read_to_its_end_and_no_further_than_the_limit(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from helpers.streams import result, start
-from windlass.core.arrays.dtypes import Array
-from windlass.net.memory_pool import Lease, MemoryPool
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.net.memory_pool import Lease, MemoryPool
 
 MIB = 1024**2
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from helpers.certificates import issued, write
-from windlass.core.errors import AccessError, ConfigurationError, PeerLostError, WindlassError
-from windlass.net.pod_account import PodAccount, cluster_url
+from ropewalk.core.errors import AccessError, ConfigurationError, PeerLostError, RopewalkError
+from ropewalk.net.pod_account import PodAccount, cluster_url
 
 
 class Server:
@@ -85,7 +85,7 @@ def test_a_request_has_the_token_of_the_moment(server: Server, folder: Path) -> 
     [(403, AccessError), (401, AccessError), (404, ConfigurationError), (503, PeerLostError)],
 )
 def test_an_answer_that_is_an_error_is_one_of_ours(
-    server: Server, folder: Path, status: int, kind: type[WindlassError]
+    server: Server, folder: Path, status: int, kind: type[RopewalkError]
 ) -> None:
     server.status = status
     with pytest.raises(kind, match=f"PATCH /api/v1/x: {status} so it is"):

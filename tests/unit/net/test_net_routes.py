@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled
-from windlass.net.routes import connect_routed, grpc_target, open_routes
-from windlass.net.tcp import is_listening, is_refused
+from ropewalk.net.routes import connect_routed, grpc_target, open_routes
+from ropewalk.net.tcp import is_listening, is_refused
 
 ADDRESS = "10.255.0.1:2222"  # not of this machine
 

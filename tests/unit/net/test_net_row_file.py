@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from helpers.mapped_memory import resident_bytes
-from windlass.core.errors import ConfigurationError, LimitExceededError, StorageError
-from windlass.net.row_file import RowFile
+from ropewalk.core.errors import ConfigurationError, LimitExceededError, StorageError
+from ropewalk.net.row_file import RowFile
 
 PAGE = RowFile.page_bytes
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.net.tickets import Tickets
+from ropewalk.net.tickets import Tickets
 
 
 class Hand:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from windlass.core.errors import UnauthenticatedError
-from windlass.net.tls.failures import CertificateFacts, Side, explain
+from ropewalk.core.errors import UnauthenticatedError
+from ropewalk.net.tls.failures import CertificateFacts, Side, explain
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FACTS = CertificateFacts(
@@ -47,7 +47,7 @@ def said(reason: str) -> ssl.SSLError:
         (said("UNSUPPORTED_PROTOCOL"), {"side": "server"}, "older version than TLS 1.3"),
         (said("WRONG_VERSION_NUMBER"), {}, "the port does not speak TLS"),
         (said("x"), {"began": b"HTTP/1.1"}, "the port does not speak TLS"),
-        (said("x"), {"began": b"WNDL", "side": "server"}, "this port speaks TLS, and the client"),
+        (said("x"), {"began": b"RPWK", "side": "server"}, "this port speaks TLS, and the client"),
     ],
 )
 def test_what_a_restart_would_meet_again_says_what_to_do(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from helpers.certificates import authority, issued, write
-from windlass.core.errors import ConfigurationError
-from windlass.net.tls import files as files_module
-from windlass.net.tls.files import CredentialFiles
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.net.tls import files as files_module
+from ropewalk.net.tls.files import CredentialFiles
 
 Damage = Callable[[dict[str, Any]], object]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from helpers.certificates import issued, write
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import ConfigurationError
-from windlass.core.settings import Settings
-from windlass.net.auth.own_job import are_of_one_index, job_of_credentials, with_own_job
-from windlass.net.auth.token import new_keys, sign_token
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.settings import Settings
+from ropewalk.net.auth.own_job import are_of_one_index, job_of_credentials, with_own_job
+from ropewalk.net.auth.token import new_keys, sign_token
 
 
 def token_file(folder: Path, who: Principal) -> str:

@@ -9,10 +9,10 @@ import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
-from windlass.client.chief.calls import ChiefClient
-from windlass.cluster.access.principal import Principal
-from windlass.cluster.replication.reports import ShareLeader
-from windlass.core.errors import (
+from ropewalk.client.chief.calls import ChiefClient
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.core.errors import (
     ConfigurationError,
     FencedError,
     OtherJobError,
@@ -20,16 +20,16 @@ from windlass.core.errors import (
     ProtocolMismatchError,
     RefusedError,
 )
-from windlass.core.report import PsCounters, TaskEnd, TaskReport
-from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase, State
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.versions import own_versions
-from windlass.core.wire import codec, error_table
-from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
-from windlass.server.chief import servicer
-from windlass.server.chief.server import ChiefServer
-from windlass.server.chief.servers import Servers
+from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Outcome, Phase, State
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.versions import own_versions
+from ropewalk.core.wire import codec, error_table
+from ropewalk.proto.v1 import chief_pb2, chief_pb2_grpc
+from ropewalk.server.chief import servicer
+from ropewalk.server.chief.server import ChiefServer
+from ropewalk.server.chief.servers import Servers
 
 CHIEF, PS = TaskId("chief", 0), TaskId("ps", 0)
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -182,7 +182,7 @@ def test_a_task_of_another_protocol_is_refused_with_both_versions(
     stub: chief_pb2_grpc.ChiefStub, client: ChiefClient
 ) -> None:
     versions = codec.versions_to_wire(own_versions())
-    versions.protocol, versions.windlass = 999, "9.9"
+    versions.protocol, versions.ropewalk = 999, "9.9"
     request = chief_pb2.RegisterRequest(task=codec.task_to_wire(W0), versions=versions)
     with pytest.raises(grpc.RpcError) as caught:
         stub.Register(request, timeout=T)
@@ -266,7 +266,7 @@ def test_tasks_that_wait_for_another_leader_hold_up_no_other_call(
 
 def test_the_number_of_ps_changes_only_where_shares_can_be_led_elsewhere() -> None:
     servers = Servers()
-    with pytest.raises(ConfigurationError, match="start it with WINDLASS_PS_SHARES"):
+    with pytest.raises(ConfigurationError, match="start it with ROPEWALK_PS_SHARES"):
         servers.scale(3, replicas=1, shares=0)
     for count in (1, 9):
         with pytest.raises(RefusedError, match=f"can have 2 to 8 ps, not {count}"):

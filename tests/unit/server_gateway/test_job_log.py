@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from windlass.cluster.standalone.logged_line import LoggedLine
-from windlass.core.errors import RefusedError
-from windlass.core.task import TaskId
-from windlass.server.gateway import job_log
-from windlass.server.gateway.job_log import JobLog
+from ropewalk.cluster.standalone.logged_line import LoggedLine
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.task import TaskId
+from ropewalk.server.gateway import job_log
+from ropewalk.server.gateway.job_log import JobLog
 
 W0, PS = TaskId("worker", 0), TaskId("ps", 0)
 

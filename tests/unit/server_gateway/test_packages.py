@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.errors import LimitExceededError, RefusedError
-from windlass.server.gateway import packages
-from windlass.server.gateway.packages import PackageStore
+from ropewalk.core.errors import LimitExceededError, RefusedError
+from ropewalk.server.gateway import packages
+from ropewalk.server.gateway.packages import PackageStore
 
 
 def digest_of(data: bytes) -> str:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import RefusedError
-from windlass.core.wire.steps import StepReply
-from windlass.proto.v1 import session_pb2
-from windlass.server.ps.answers import SegmentAnswer
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.wire.steps import StepReply
+from ropewalk.proto.v1 import session_pb2
+from ropewalk.server.ps.answers import SegmentAnswer
 
 
 class Sent:

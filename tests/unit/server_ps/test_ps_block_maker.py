@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.net import shared_memory
-from windlass.server.ps.block_maker import BlockMaker
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.net import shared_memory
+from ropewalk.server.ps.block_maker import BlockMaker
 
 pytestmark = pytest.mark.skipif(
     bool(shared_memory.unavailable()), reason=shared_memory.unavailable()

@@ -12,16 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windlass.core.arrays.dtypes import as_bytes
-from windlass.core.errors import FencedError, LimitExceededError, SequenceError
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.closure_pushes import ClosureRun
-from windlass.core.wire.steps import LayoutEntry, Operation, PushResult
-from windlass.engine.push_target import StepInfo
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.store import PushRequest, Store
+from ropewalk.core.arrays.dtypes import as_bytes
+from ropewalk.core.errors import FencedError, LimitExceededError, SequenceError
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.closure_pushes import ClosureRun
+from ropewalk.core.wire.steps import LayoutEntry, Operation, PushResult
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.store import PushRequest, Store
 
 BLOCKS = {"a": "f4", "b": "f8", "c": "i4"}  # one each: small shards of a dtype share one
 PUSHES = 3  # of a closure
@@ -204,7 +204,7 @@ def test_a_gap_is_refused() -> None:
 
 def test_lanes_are_bounded() -> None:
     store = make_store()
-    with pytest.raises(LimitExceededError, match="WINDLASS_MAX_SESSIONS"):
+    with pytest.raises(LimitExceededError, match="ROPEWALK_MAX_SESSIONS"):
         push(store, WHO, 1, ClosureRun(1, 4 * store.settings.max_sessions, 1))
 
 

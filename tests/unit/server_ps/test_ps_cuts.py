@@ -14,21 +14,21 @@ from safetensors.numpy import load_file
 from helpers.rules import Adam
 from helpers.tables import gradients, table
 from helpers.waiting import scaled
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.push_plans import PushPayload
-from windlass.core.arrays.dtypes import Array
-from windlass.core.arrays.indexed_slices import IndexedSlices
-from windlass.core.errors import CutVoidError, FencedError
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.cut_marks import CutMark
-from windlass.core.wire.steps import Operation
-from windlass.distribute.local_ps import LocalPs
-from windlass.server.ps.cut.rooms import Rooms, make_rooms
-from windlass.server.ps.saving import save_shards
-from windlass.server.ps.store import Store
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.arrays.indexed_slices import IndexedSlices
+from ropewalk.core.errors import CutVoidError, FencedError
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.cut_marks import CutMark
+from ropewalk.core.wire.steps import Operation
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.server.ps.cut.rooms import Rooms, make_rooms
+from ropewalk.server.ps.saving import save_shards
+from ropewalk.server.ps.store import Store
 
 F32 = np.dtype(np.float32)
 SETTINGS = Settings(cut_hold_s=min(60, scaled(20)), max_message_bytes=1024 * 1024)
@@ -337,7 +337,7 @@ def test_memory_for_a_cut_that_comes_to_nothing_is_given_back(
         made.extend(weakref.ref(room) for each in rooms.values() for room in each)
         return rooms
 
-    monkeypatch.setattr("windlass.server.ps.store.make_rooms", noted)
+    monkeypatch.setattr("ropewalk.server.ps.store.make_rooms", noted)
     job = workers(LARGE)
     job.add(0, "large")
     job.begin()
@@ -356,7 +356,7 @@ def test_memory_for_a_cut_is_made_once_though_its_order_is_repeated_meanwhile(
         again.wait(0.2)  # as long as the other order would take to come here
         return make_rooms(*args, **kwargs)
 
-    monkeypatch.setattr("windlass.server.ps.store.make_rooms", slow)
+    monkeypatch.setattr("ropewalk.server.ps.store.make_rooms", slow)
     job = workers(LARGE)
     job.add(0, "large")
     first = job.pool.submit(job.begin)
@@ -430,7 +430,7 @@ def test_a_piece_that_changes_while_it_is_copied_is_that_of_the_cut(
         for amount in pushes:
             job.add(0, "large", amount)
 
-    monkeypatch.setattr("windlass.server.ps.locked_copies.time.sleep", sleep)
+    monkeypatch.setattr("ropewalk.server.ps.locked_copies.time.sleep", sleep)
     saved = job.saved(tmp_path)
     assert all((values == 0).all() for values in saved.values())
     assert job.value("large")[0, 0] == 1

@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from windlass.core.errors import FencedError, SequenceError
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.ps.dedup import PushLog
+from ropewalk.core.errors import FencedError, SequenceError
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.ps.dedup import PushLog
 
 TASK = TaskId("worker", 2)
 

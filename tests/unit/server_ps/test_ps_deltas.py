@@ -9,33 +9,33 @@ from click.testing import CliRunner
 
 from helpers.rules import Adagrad, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.dtypes import Array
-from windlass.core.checkpoint import CheckpointReader, export_checkpoint, prune
-from windlass.core.checkpoint.delta import REMOVED
-from windlass.core.checkpoint.delta import ROWS as ROWS_SLOT
-from windlass.core.checkpoint.digests import digest
-from windlass.core.checkpoint.directory import MANIFEST
-from windlass.core.checkpoint.manifest import Manifest, manifest_bytes
-from windlass.core.checkpoint.parts import manifest_of_parts
-from windlass.core.errors import CheckpointError
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.tables import Sightings
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.followed_rows import FollowRequest, Position
-from windlass.distribute.local_ps import LocalPs
-from windlass.engine.block import Block
-from windlass.engine.keyed.block import KeyedBlock
-from windlass.launch.commands.checkpoint import verify_command
-from windlass.server.ps.bases import BaseMark, SaveOrder
-from windlass.server.ps.cut.image import Moment
-from windlass.server.ps.saving import save_shards
-from windlass.server.ps.store import Store
-from windlass.server.ps.table_copies import TableCopy
-from windlass.server.ps.table_deltas import delta_of_table
-from windlass.training.tables.export import export_table
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.checkpoint import CheckpointReader, export_checkpoint, prune
+from ropewalk.core.checkpoint.delta import REMOVED
+from ropewalk.core.checkpoint.delta import ROWS as ROWS_SLOT
+from ropewalk.core.checkpoint.digests import digest
+from ropewalk.core.checkpoint.directory import MANIFEST
+from ropewalk.core.checkpoint.manifest import Manifest, manifest_bytes
+from ropewalk.core.checkpoint.parts import manifest_of_parts
+from ropewalk.core.errors import CheckpointError
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.rules.tables import Sightings
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.followed_rows import FollowRequest, Position
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.engine.block import Block
+from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.launch.commands.checkpoint import verify_command
+from ropewalk.server.ps.bases import BaseMark, SaveOrder
+from ropewalk.server.ps.cut.image import Moment
+from ropewalk.server.ps.saving import save_shards
+from ropewalk.server.ps.store import Store
+from ropewalk.server.ps.table_copies import TableCopy
+from ropewalk.server.ps.table_deltas import delta_of_table
+from ropewalk.training.tables.export import export_table
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ADAM = Adam(learning_rate=0.1)

@@ -15,15 +15,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from windlass.core.errors import FencedError, SequenceError
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
-from windlass.engine.push_target import StepInfo
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.store import PushRequest, Store
+from ropewalk.core.errors import FencedError, SequenceError
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.store import PushRequest, Store
 
 DTYPES = {"a": "f4", "b": "f4", "table": "f4", "x": "f8", "y": "f8", "h": "f2", "i": "i4"}
 FLOATS = [name for name, dtype in DTYPES.items() if dtype != "i4"]

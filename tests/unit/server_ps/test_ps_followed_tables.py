@@ -12,16 +12,16 @@ from helpers.digests import digest_of
 from helpers.replication import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, on_disk, table
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.errors import LimitExceededError
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.tables import Sightings, SketchedSightings
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.distribute.local_ps import LocalPs
-from windlass.engine.keyed.block import KeyedBlock
-from windlass.server.ps.replication import table_copying
-from windlass.server.ps.store import Store
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.errors import LimitExceededError
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.tables import Sightings, SketchedSightings
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.server.ps.replication import table_copying
+from ropewalk.server.ps.store import Store
 
 SETTINGS = Settings()
 TABLES = {

@@ -3,10 +3,10 @@
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.core.errors import FencedError, OtherJobError
-from windlass.core.states import Phase
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.ps.lease import ChiefLease
+from ropewalk.core.errors import FencedError, OtherJobError
+from ropewalk.core.states import Phase
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.ps.lease import ChiefLease
 
 CHIEF = Incarnation(TaskId("chief", 0), 3)
 RIVAL = Incarnation(TaskId("chief", 1), 9)

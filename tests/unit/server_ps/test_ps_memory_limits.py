@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windlass.core.errors import LimitExceededError, PeerLostError
-from windlass.core.process.memory import memory_bytes
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.ps.store import Store
+from ropewalk.core.errors import LimitExceededError, PeerLostError
+from ropewalk.core.process.memory import memory_bytes
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.ps.store import Store
 
 PS = TaskId("ps", 0)
 WHO = Incarnation(TaskId("worker", 1), 1)
@@ -48,7 +48,7 @@ def test_a_definition_beyond_the_limit_is_refused_with_its_numbers(
     ps = store(**limits)
     with pytest.raises(LimitExceededError) as caught:
         ps.table.define([shard(f"v{n}", size) for n, size in enumerate(sizes)], WHO)
-    for word in ["'v0'", "/job:ps/task:0", "/job:worker/task:1", "WINDLASS_", *names]:
+    for word in ["'v0'", "/job:ps/task:0", "/job:worker/task:1", "ROPEWALK_", *names]:
         assert word in caught.value.message
     assert ps.counters().shards == 0
 

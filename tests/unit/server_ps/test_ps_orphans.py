@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.ps.server import PsServer
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.ps.server import PsServer
 
 
 class EndsLater(ManualClock):

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.waiting import scaled
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import RefusedError
-from windlass.core.wire.memory import HEADER_BYTES
-from windlass.net.connection import Connection
-from windlass.net.shared_memory import APPLIED, WRITTEN, SharedSegment, unavailable
-from windlass.server.ps.payload import BufferPayload, ConnectionPayload, Payload, SegmentPayload
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.wire.memory import HEADER_BYTES
+from ropewalk.net.connection import Connection
+from ropewalk.net.shared_memory import APPLIED, WRITTEN, SharedSegment, unavailable
+from ropewalk.server.ps.payload import BufferPayload, ConnectionPayload, Payload, SegmentPayload
 
 DATA = bytes(range(1, 31))
 shm = pytest.mark.skipif(bool(unavailable()), reason=unavailable())

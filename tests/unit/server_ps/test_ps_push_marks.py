@@ -2,12 +2,12 @@
 
 import pytest
 
-from windlass.core.errors import FencedError, RefusedError
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.bounds import MAX_STEP_LEAD
-from windlass.core.wire.closure_pushes import ClosureRun
-from windlass.engine.push_target import StepInfo
-from windlass.server.ps.push_marks import PushMarks
+from ropewalk.core.errors import FencedError, RefusedError
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.bounds import MAX_STEP_LEAD
+from ropewalk.core.wire.closure_pushes import ClosureRun
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.server.ps.push_marks import PushMarks
 
 PS, TASK = TaskId("ps", 0), TaskId("worker", 3)
 WORKER, SUCCESSOR = Incarnation(TASK, 1), Incarnation(TASK, 2)

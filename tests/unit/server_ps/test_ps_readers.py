@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from helpers.tables import DIM, F32, gradients, table
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import CutVoidError, LimitExceededError, ShapeMismatchError
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.followed_rows import FollowRequest, Position
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
-from windlass.distribute.local_ps import LocalPs
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.store import Store
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import CutVoidError, LimitExceededError, ShapeMismatchError
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.followed_rows import FollowRequest, Position
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.store import Store
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 READER = TaskId("reader", 1)

@@ -21,23 +21,23 @@ from helpers.replication import (
 )
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, Lamb
 from helpers.waiting import wait_until
-from windlass.cluster.replication.configuration import CopyTo, Lead
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import FencedError, MovedError, PeerLostError, RefusedError
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.closure_pushes import ClosureRun
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
-from windlass.engine.block import Block
-from windlass.engine.push_target import Gradient, Range, StepInfo, UpdatePart
-from windlass.net.shared_memory import SharedSegment
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.replication.copying import copy_block, next_tile
-from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.joining import copy_store
-from windlass.server.ps.replication.records import (
+from ropewalk.cluster.replication.configuration import CopyTo, Lead
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RefusedError
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.closure_pushes import ClosureRun
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
+from ropewalk.engine.block import Block
+from ropewalk.engine.push_target import Gradient, Range, StepInfo, UpdatePart
+from ropewalk.net.shared_memory import SharedSegment
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.replication.copying import copy_block, next_tile
+from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.joining import copy_store
+from ropewalk.server.ps.replication.records import (
     BlockCopyBegun,
     BlockUpdated,
     Checked,
@@ -45,9 +45,9 @@ from windlass.server.ps.replication.records import (
     Record,
     before,
 )
-from windlass.server.ps.replication.replaying import Replayer
-from windlass.server.ps.replication.share import ReplicatedShare
-from windlass.server.ps.store import PushRequest, Store
+from ropewalk.server.ps.replication.replaying import Replayer
+from ropewalk.server.ps.replication.share import ReplicatedShare
+from ropewalk.server.ps.store import PushRequest, Store
 
 RULES: list[UpdateRule] = [
     SGD(learning_rate=0.1),
@@ -330,7 +330,7 @@ def test_a_rule_that_fails_leaves_the_same_on_both(monkeypatch: pytest.MonkeyPat
         raise ArithmeticError("half done")
 
     with monkeypatch.context() as patched:
-        patched.setattr("windlass.engine.block.apply_formula", fail)
+        patched.setattr("ropewalk.engine.block.apply_formula", fail)
         with pytest.raises(ArithmeticError):
             worker.push()
     worker.pushes -= 1

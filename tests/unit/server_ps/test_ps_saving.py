@@ -13,22 +13,22 @@ import pytest
 from safetensors.numpy import load_file
 
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
-from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
-from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
-from windlass.core.checkpoint.saved_part import SavedPart
-from windlass.core.errors import CheckpointError
-from windlass.core.rules.definitions import VariableDefinition, cut
-from windlass.core.rules.initializers import Initializer
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import LayoutEntry, Operation
-from windlass.engine.push_target import StepInfo
-from windlass.net.memory_pool import present_buffer
-from windlass.server.ps import locked_copies, piece_copies, saving, tensor_plan
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.saving import save_shards
-from windlass.server.ps.store import PushRequest, Store
+from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
+from ropewalk.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
+from ropewalk.core.checkpoint.saved_part import SavedPart
+from ropewalk.core.errors import CheckpointError
+from ropewalk.core.rules.definitions import VariableDefinition, cut
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import LayoutEntry, Operation
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.net.memory_pool import present_buffer
+from ropewalk.server.ps import locked_copies, piece_copies, saving, tensor_plan
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.saving import save_shards
+from ropewalk.server.ps.store import PushRequest, Store
 
 WORKER = Incarnation(TaskId("worker", 0), 7)
 F32 = np.dtype(np.float32)

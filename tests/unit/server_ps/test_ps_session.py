@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 
 from helpers.waiting import wait_until
-from windlass.core.arrays.dtypes import Array
-from windlass.core.errors import (
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.errors import (
     LimitExceededError,
     RefusedError,
+    RopewalkError,
     SegmentError,
     ShapeMismatchError,
-    WindlassError,
 )
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
-from windlass.server.ps.payload import BufferPayload
-from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.records import Record
-from windlass.server.ps.session import Session
-from windlass.server.ps.store import Store
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
+from ropewalk.server.ps.payload import BufferPayload
+from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.records import Record
+from ropewalk.server.ps.session import Session
+from ropewalk.server.ps.store import Store
 
 PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 WORKER = Incarnation(TaskId("worker", 0), 1)
@@ -130,7 +130,7 @@ def test_row_numbers_are_taken_and_checked_before_any_value() -> None:
 
 def refusals() -> list[Any]:
     row = np.zeros(1, np.int64)
-    cases: list[tuple[str, Sequence[Array], dict[str, Any], type[WindlassError], str]] = [
+    cases: list[tuple[str, Sequence[Array], dict[str, Any], type[RopewalkError], str]] = [
         ("unknown-push", [ones(3)], {"push_layout": 9}, RefusedError, "layout 9 was not sent"),
         ("unknown-pull", [], {"pull_layout": 9, "sequence": 0}, RefusedError, "layout 9 was not"),
         ("too-few", [ones(1)], {"push_layout": 1}, ShapeMismatchError, "4 bytes for a push of 12"),
@@ -141,8 +141,8 @@ def refusals() -> list[Any]:
         ("huge-count", [], {"push_layout": 2, "push_counts": [2**62]},
          ShapeMismatchError, "sent 0 bytes for a push of"),
         ("huge-pull", [row], {"pull_layout": 3, "pull_counts": [2**40], "sequence": 0},
-         WindlassError, "bytes"),
-        ("unknown-variable", [], {"push_layout": 4}, WindlassError, "'nowhere'"),
+         RopewalkError, "bytes"),
+        ("unknown-variable", [], {"push_layout": 4}, RopewalkError, "'nowhere'"),
         ("no-rule", [ones(3)], {"push_layout": 5}, RefusedError, "no update rule"),
     ]  # fmt: skip
     return [pytest.param(*case, id=name) for name, *case in cases]
@@ -150,7 +150,7 @@ def refusals() -> list[Any]:
 
 @pytest.mark.parametrize(("arrays", "fields", "error", "text"), refusals())
 def test_a_step_that_cannot_be_is_answered_with_its_error_and_the_session_goes_on(
-    arrays: Sequence[Array], fields: dict[str, Any], error: type[WindlassError], text: str
+    arrays: Sequence[Array], fields: dict[str, Any], error: type[RopewalkError], text: str
 ) -> None:
     ps = Ps(w=3, table=4)
     ps.layout(1, LayoutEntry("w", 0, ADD))

@@ -4,9 +4,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from windlass.core.errors import LimitExceededError
-from windlass.core.task import TaskId
-from windlass.server.ps.session_limiter import SessionLimiter, connections_per_worker
+from ropewalk.core.errors import LimitExceededError
+from ropewalk.core.task import TaskId
+from ropewalk.server.ps.session_limiter import SessionLimiter, connections_per_worker
 
 
 def worker(index: int) -> TaskId:

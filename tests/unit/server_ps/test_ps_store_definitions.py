@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import BFLOAT16, DType
-from windlass.core.checkpoint import CheckpointReader
-from windlass.core.errors import (
+from ropewalk.core.arrays.dtypes import BFLOAT16, DType
+from ropewalk.core.checkpoint import CheckpointReader
+from ropewalk.core.errors import (
     DefinitionMismatchError,
     LimitExceededError,
     RefusedError,
     UnknownVariableError,
 )
-from windlass.core.rules.built_in.adam import Adam
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.rules.initializers import Initializer
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
-from windlass.engine.block import Block
-from windlass.server.ps.first_values import initialize
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.store import Store
+from ropewalk.core.rules.built_in.adam import Adam
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.rules.initializers import Initializer
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
+from ropewalk.engine.block import Block
+from ropewalk.server.ps.first_values import initialize
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.store import Store
 
 PS = TaskId("ps", 0)
 CHIEF = Incarnation(TaskId("chief", 0), 1)
@@ -119,7 +119,7 @@ def test_more_shards_than_the_bound_are_refused_naming_the_setting() -> None:
     store = make_store(*cut(variable(), 3), settings=Settings(max_variables=4))
     store.table.define(cut(variable(), 3), WORKER)  # what is there counts once
     store.table.define(cut(variable("b"), 1), WORKER)
-    with pytest.raises(LimitExceededError, match=r"max_variables=4.*WINDLASS_MAX_VARIABLES"):
+    with pytest.raises(LimitExceededError, match=r"max_variables=4.*ROPEWALK_MAX_VARIABLES"):
         store.table.define(cut(variable("c"), 1), WORKER)
     assert store.counters().shards == 4
 
@@ -272,7 +272,7 @@ def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.Mo
             assert go_on.wait(10)
         return fill(block, *arguments)
 
-    monkeypatch.setattr("windlass.server.ps.shard_table.initialize", slow)
+    monkeypatch.setattr("ropewalk.server.ps.shard_table.initialize", slow)
     store = Store(TaskId("ps", 0), Settings())
     thread = threading.Thread(target=store.table.define, args=(cut(variable(), 1), WORKER))
     thread.start()

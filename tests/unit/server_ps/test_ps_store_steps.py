@@ -6,18 +6,18 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from windlass.core.arrays.dtypes import DTYPES, Array, DType, is_float
-from windlass.core.errors import RefusedError
-from windlass.core.rules.built_in.sgd import SGD
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.rules.schedules import ExponentialDecay
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
-from windlass.engine.push_target import StepInfo
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.store import PushRequest, Store
+from ropewalk.core.arrays.dtypes import DTYPES, Array, DType, is_float
+from ropewalk.core.errors import RefusedError
+from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.rules.schedules import ExponentialDecay
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.store import PushRequest, Store
 
 PS = TaskId("ps", 0)
 TASK = TaskId("worker", 0)

@@ -8,24 +8,24 @@ import pytest
 
 from helpers.rules import SGD, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.dtypes import Array
-from windlass.core.checkpoint import CheckpointReader, export_checkpoint
-from windlass.core.checkpoint.directory import MANIFEST
-from windlass.core.checkpoint.manifest import manifest_bytes
-from windlass.core.checkpoint.parts import manifest_of_parts
-from windlass.core.errors import CheckpointError, LimitExceededError, ShapeMismatchError
-from windlass.core.rules.definitions import VariableDefinition
-from windlass.core.rules.tables import Sightings, SketchedSightings
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.distribute.local_ps import LocalPs
-from windlass.engine.keyed.block import KeyedBlock
-from windlass.engine.keyed.disk_block import BlockOnDisk
-from windlass.engine.keyed.row_states import counts_of
-from windlass.server.ps.saving import save_shards
-from windlass.server.ps.store import Store
-from windlass.server.ps.table_copies import TableCopy
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.checkpoint import CheckpointReader, export_checkpoint
+from ropewalk.core.checkpoint.directory import MANIFEST
+from ropewalk.core.checkpoint.manifest import manifest_bytes
+from ropewalk.core.checkpoint.parts import manifest_of_parts
+from ropewalk.core.errors import CheckpointError, LimitExceededError, ShapeMismatchError
+from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.rules.tables import Sightings, SketchedSightings
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.engine.keyed.disk_block import BlockOnDisk
+from ropewalk.engine.keyed.row_states import counts_of
+from ropewalk.server.ps.saving import save_shards
+from ropewalk.server.ps.store import Store
+from ropewalk.server.ps.table_copies import TableCopy
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ADAM = Adam(learning_rate=0.1)

@@ -7,34 +7,34 @@ import pytest
 
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays.dtypes import as_bytes
-from windlass.core.errors import (
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.arrays.dtypes import as_bytes
+from ropewalk.core.errors import (
     ConfigurationError,
     DefinitionMismatchError,
     LimitExceededError,
     RefusedError,
     ShapeMismatchError,
 )
-from windlass.core.report import PsCounters, TableCounters, total_counters
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
-from windlass.core.rules.tables import Chance, NormClipping, Sightings, SketchedSightings
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire import codec
-from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
-from windlass.distribute.local_ps import LocalPs
-from windlass.engine.keyed.block import KeyedBlock
-from windlass.engine.push_target import StepInfo
-from windlass.proto.v1 import replication_pb2 as pb
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.payload import BufferPayload
-from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
-from windlass.server.ps.replication.records import BlockUpdated, Record
-from windlass.server.ps.store import PushRequest, Store
-from windlass.telemetry.task_metrics import ps_samples
+from ropewalk.core.report import PsCounters, TableCounters, total_counters
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
+from ropewalk.core.rules.tables import Chance, NormClipping, Sightings, SketchedSightings
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire import codec
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.proto.v1 import replication_pb2 as pb
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.payload import BufferPayload
+from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
+from ropewalk.server.ps.replication.records import BlockUpdated, Record
+from ropewalk.server.ps.store import PushRequest, Store
+from ropewalk.telemetry.task_metrics import ps_samples
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
 SETTINGS = Settings(max_ps_bytes=1 << 20, join_timeout_s=0.2)
@@ -217,13 +217,13 @@ def test_refused_and_evicted_rows_are_counted() -> None:
     shown = ps_samples(again, limit_bytes=0, max_sessions=0, chief_silent_s=0)
     values = {each.metric.name: each.value for each in shown if each.labels == ("t",)}
     assert values == {
-        "windlass_ps_table_rows": 10,
-        "windlass_ps_table_bytes": counted.num_bytes,
-        "windlass_ps_table_disk_bytes": 0,
-        "windlass_ps_table_admitted_rows_total": 20,
-        "windlass_ps_table_refused_keys_total": 20,
-        "windlass_ps_table_full_keys_total": 0,
-        "windlass_ps_table_evicted_rows_total": 10,
+        "ropewalk_ps_table_rows": 10,
+        "ropewalk_ps_table_bytes": counted.num_bytes,
+        "ropewalk_ps_table_disk_bytes": 0,
+        "ropewalk_ps_table_admitted_rows_total": 20,
+        "ropewalk_ps_table_refused_keys_total": 20,
+        "ropewalk_ps_table_full_keys_total": 0,
+        "ropewalk_ps_table_evicted_rows_total": 10,
     }
 
 

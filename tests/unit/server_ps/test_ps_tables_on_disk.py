@@ -15,25 +15,25 @@ from helpers.mapped_memory import resident_bytes
 from helpers.replication import FOLLOWER, Link
 from helpers.rules import Adam
 from helpers.tables import DIM, F32, INITIALIZER, RULE, gradients, on_disk, table
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.errors import ConfigurationError, LimitExceededError
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.rules.row_rules import RowwiseAdagrad
-from windlass.core.rules.tables import SketchedSightings
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire import codec
-from windlass.distribute.local_ps import LocalPs
-from windlass.engine.keyed.block import KeyedBlock
-from windlass.engine.keyed.disk_block import BlockOnDisk
-from windlass.engine.keyed.draws import draws_of
-from windlass.engine.keyed.row_store import RowStore
-from windlass.server.ps.memory_limits import HeldBytes
-from windlass.server.ps.replication.follower import Follower
-from windlass.server.ps.replication.joining import copy_store
-from windlass.server.ps.store import Store
-from windlass.server.ps.table_copies import TableCopy
-from windlass.telemetry.task_metrics import ps_samples
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.errors import ConfigurationError, LimitExceededError
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.rules.row_rules import RowwiseAdagrad
+from ropewalk.core.rules.tables import SketchedSightings
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire import codec
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.engine.keyed.disk_block import BlockOnDisk
+from ropewalk.engine.keyed.draws import draws_of
+from ropewalk.engine.keyed.row_store import RowStore
+from ropewalk.server.ps.memory_limits import HeldBytes
+from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.joining import copy_store
+from ropewalk.server.ps.store import Store
+from ropewalk.server.ps.table_copies import TableCopy
+from ropewalk.telemetry.task_metrics import ps_samples
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ROWS, WIDTH = 16_384, 16  # 2 MiB with Adagrad's accumulators
@@ -185,7 +185,7 @@ def test_the_disk_that_other_shares_of_the_ps_hold_counts(tmp_path: Path) -> Non
 
 def test_a_ps_without_a_folder_says_what_to_set() -> None:
     store = make_store("")
-    with pytest.raises(ConfigurationError, match=r"'t'.*ps/task:0.*WINDLASS_TABLE_FOLDER"):
+    with pytest.raises(ConfigurationError, match=r"'t'.*ps/task:0.*ROPEWALK_TABLE_FOLDER"):
         define(store, large())
     assert store.table.tables() == []
 
@@ -240,8 +240,8 @@ def test_what_is_on_disk_is_counted_and_shown(tmp_path: Path) -> None:
     assert counted.disk_bytes > MEMORY
     shown = ps_samples(again, limit_bytes=0, max_sessions=0, chief_silent_s=0)
     values = {each.metric.name: each.value for each in shown if each.labels == ("t",)}
-    assert values["windlass_ps_table_disk_bytes"] == counted.disk_bytes
-    assert values["windlass_ps_table_bytes"] == counted.num_bytes
+    assert values["ropewalk_ps_table_disk_bytes"] == counted.disk_bytes
+    assert values["ropewalk_ps_table_bytes"] == counted.num_bytes
     assert store.table.bytes_in_use() == counted.num_bytes
 
 

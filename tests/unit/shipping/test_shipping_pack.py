@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.errors import ProjectError, ProjectTooLargeError
-from windlass.shipping import Package, PackageLimits, pack
-from windlass.shipping.largest import largest
-from windlass.shipping.project_files import read_regular
+from ropewalk.core.errors import ProjectError, ProjectTooLargeError
+from ropewalk.shipping import Package, PackageLimits, pack
+from ropewalk.shipping.largest import largest
+from ropewalk.shipping.project_files import read_regular
 
 
 def write(root: Path, **files: str) -> Path:
@@ -101,9 +101,9 @@ def test_what_no_job_needs_is_left_out_even_where_an_ignore_file_wants_it(tmp_pa
             id="nothing comes back from a folder that is left out",
         ),
         pytest.param(
-            {".gitignore": "data/*", ".windlassignore": "!x\nlib"},
-            {"a.py", "data/x", ".windlassignore"},
-            id="windlassignore decides after gitignore",
+            {".gitignore": "data/*", ".ropewalkignore": "!x\nlib"},
+            {"a.py", "data/x", ".ropewalkignore"},
+            id="ropewalkignore decides after gitignore",
         ),
         pytest.param(
             {".gitignore": "\ufeffdata\r\n# lib\r\n\r\n!\r\na.py\r\n"},
@@ -180,11 +180,11 @@ def test_any_other_link_is_refused_by_name_unless_it_is_left_out(
     root = tmp_path / "project"
     write(root, **{"lib/a.py": "", "ignored.txt": "", ".gitignore": "ignored.txt"})
     (root / "loop").symlink_to(target)
-    with pytest.raises(ProjectError, match=rf"loop -> {target}; .*\.windlassignore") as caught:
+    with pytest.raises(ProjectError, match=rf"loop -> {target}; .*\.ropewalkignore") as caught:
         pack(root)
     assert caught.value.exit_code == 2
-    (root / ".windlassignore").write_text("loop")
-    assert pack(root).names == (".gitignore", ".windlassignore", "lib/a.py")
+    (root / ".ropewalkignore").write_text("loop")
+    assert pack(root).names == (".gitignore", ".ropewalkignore", "lib/a.py")
 
 
 def test_sockets_and_fifos_are_skipped_and_nobody_waits_for_them(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_project_over_the_limit_is_refused_with_both_numbers_and_what_is_large
     text = caught.value.message
     assert "has 1000 bytes of files, over the limit of 999" in text
     assert "data/raw/big.bin (900 bytes), data/small (90 bytes), train.py (10 bytes)" in text
-    assert ".gitignore or .windlassignore" in text
+    assert ".gitignore or .ropewalkignore" in text
     assert caught.value.fields == {"value": "1000", "limit": "999"}
     assert pack(tmp_path, PackageLimits(max_bytes=1000)).size == 1000
 
@@ -236,7 +236,7 @@ def test_a_file_that_grows_while_it_is_packed_does_not_break_the_bound(
         (tmp_path / "a.log").write_text("x" * 1000)
         return read_regular(path, most)
 
-    monkeypatch.setattr("windlass.shipping.packing.read_regular", grow)
+    monkeypatch.setattr("ropewalk.shipping.packing.read_regular", grow)
     with pytest.raises(ProjectTooLargeError, match="over the limit of 10"):
         pack(tmp_path, PackageLimits(max_bytes=10))
     package = pack(tmp_path, PackageLimits(max_bytes=2000))
@@ -273,7 +273,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         raise PermissionError(13, "Permission denied", str(path))
 
     write(tmp_path, **{"secret.key": "x"})
-    monkeypatch.setattr("windlass.shipping.packing.read_regular", refuse)
+    monkeypatch.setattr("ropewalk.shipping.packing.read_regular", refuse)
     with pytest.raises(ProjectError, match=r"secret\.key cannot be read: Permission denied"):
         pack(tmp_path)
 

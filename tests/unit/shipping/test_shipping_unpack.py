@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.errors import LimitExceededError, PackageError, StorageError, WindlassError
-from windlass.shipping import PackageLimits, pack, unpack
-from windlass.shipping.package import digest_of
+from ropewalk.core.errors import LimitExceededError, PackageError, RopewalkError, StorageError
+from ropewalk.shipping import PackageLimits, pack, unpack
+from ropewalk.shipping.package import digest_of
 
 Entry = tuple[tarfile.TarInfo, bytes]
 
@@ -36,8 +36,8 @@ def archive(*entries: Entry, form: int = tarfile.PAX_FORMAT) -> bytes:
 
 
 def refused(
-    data: bytes, folder: Path, match: str, kind: type[WindlassError] = PackageError
-) -> WindlassError:
+    data: bytes, folder: Path, match: str, kind: type[RopewalkError] = PackageError
+) -> RopewalkError:
     """Unpacking is refused, and leaves nothing."""
     before = sorted(folder.rglob("*"))
     with pytest.raises(kind, match=match) as caught:

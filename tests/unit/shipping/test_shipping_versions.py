@@ -5,13 +5,13 @@ from importlib import metadata
 
 import pytest
 
-from windlass.core.errors import EnvironmentMismatchError, ProtocolMismatchError
-from windlass.core.versions import PROTOCOL
-from windlass.shipping import check_environments, mismatches, own_environment, table
+from ropewalk.core.errors import EnvironmentMismatchError, ProtocolMismatchError
+from ropewalk.core.versions import PROTOCOL
+from ropewalk.shipping import check_environments, mismatches, own_environment, table
 
 OURS = {
     "protocol": "4",
-    "windlass": "0.1.2",
+    "ropewalk": "0.1.2",
     "python": "3.11.7",
     "numpy": "2.1.0",
     "torch": "2.4.1+cu121",
@@ -25,11 +25,11 @@ OURS = {
         pytest.param({}, True, [], id="equal"),
         pytest.param({"protocol": "5"}, False, ["protocol refused"], id="protocol"),
         pytest.param({"protocol": None}, False, ["protocol refused"], id="no protocol"),
-        pytest.param({"windlass": "0.1.9"}, False, [], id="patch of windlass"),
-        pytest.param({"windlass": "0.2.0"}, False, ["windlass refused"], id="minor of windlass"),
-        pytest.param({"windlass": "0.12"}, False, ["windlass refused"], id="0.1 is not 0.12"),
-        pytest.param({"windlass": "source tree"}, False, ["windlass warned"], id="source tree"),
-        pytest.param({"windlass": None}, False, ["windlass warned"], id="no windlass"),
+        pytest.param({"ropewalk": "0.1.9"}, False, [], id="patch of ropewalk"),
+        pytest.param({"ropewalk": "0.2.0"}, False, ["ropewalk refused"], id="minor of ropewalk"),
+        pytest.param({"ropewalk": "0.12"}, False, ["ropewalk refused"], id="0.1 is not 0.12"),
+        pytest.param({"ropewalk": "source tree"}, False, ["ropewalk warned"], id="source tree"),
+        pytest.param({"ropewalk": None}, False, ["ropewalk warned"], id="no ropewalk"),
         pytest.param({"python": "3.11.9"}, True, [], id="patch of Python"),
         pytest.param({"python": "3.12.1"}, False, ["python warned"], id="Python, script"),
         pytest.param({"python": "3.12.1"}, True, ["python refused"], id="Python, closures"),
@@ -40,9 +40,9 @@ OURS = {
         pytest.param({"torch": None}, True, ["torch warned"], id="framework missing there"),
         pytest.param({"jax": "0.4.35", "tensorflow": "2.21"}, True, [], id="more there"),
         pytest.param(
-            {"numpy": "1.0", "windlass": "9.9", "protocol": "9"},
+            {"numpy": "1.0", "ropewalk": "9.9", "protocol": "9"},
             False,
-            ["protocol refused", "windlass refused", "numpy warned"],
+            ["protocol refused", "ropewalk refused", "numpy warned"],
             id="the refused first",
         ),
     ],
@@ -72,7 +72,7 @@ def test_a_refusal_names_the_peer_the_reason_and_the_whole_table() -> None:
     assert [line.split() for line in lines] == [
         ["here", "there"],
         ["protocol", "4", "4"],
-        ["windlass", "0.1.2", "0.1.2"],
+        ["ropewalk", "0.1.2", "0.1.2"],
         ["python", "3.11.7", "3.12.1", "refused"],
         ["numpy", "2.1.0", "2.1.0"],
         ["jax", "-", "0.4.35"],
@@ -82,7 +82,7 @@ def test_a_refusal_names_the_peer_the_reason_and_the_whole_table() -> None:
 
 
 def test_another_protocol_is_an_error_of_its_own_and_warnings_are_returned() -> None:
-    with pytest.raises(ProtocolMismatchError, match="install the same windlass on both sides"):
+    with pytest.raises(ProtocolMismatchError, match="install the same ropewalk on both sides"):
         check_environments(OURS, OURS | {"protocol": "5"}, peer="chief")
     found = check_environments(OURS, OURS | {"python": "3.12.1"}, peer="chief")
     assert [mismatch.name for mismatch in found] == ["python"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from windlass.core.report import PsCounters, TableCounters, TaskReport
-from windlass.core.states import Phase
-from windlass.telemetry.catalogue import (
+from ropewalk.core.report import PsCounters, TableCounters, TaskReport
+from ropewalk.core.states import Phase
+from ropewalk.telemetry.catalogue import (
     CATALOGUE,
     CHIEF,
     CLUSTER_NODES,
@@ -18,7 +18,7 @@ from windlass.telemetry.catalogue import (
     Sample,
     counted_samples,
 )
-from windlass.telemetry.task_metrics import (
+from ropewalk.telemetry.task_metrics import (
     SaveCounters,
     cluster_samples,
     job_samples,
@@ -53,12 +53,12 @@ def test_a_checkpoint_leaves_its_number_moment_and_duration() -> None:
     saves.done(at=1_700_000_000.0, duration_s=2.5)
     found = {each.metric.name: each.value for each in save_samples(saves, 40)}
     assert found == {
-        "windlass_checkpoints_total": 1,
-        "windlass_failed_checkpoints_total": 0,
-        "windlass_checkpoint_under_way": False,
-        "windlass_last_checkpoint_step": 40,
-        "windlass_last_checkpoint_timestamp_seconds": 1_700_000_000.0,
-        "windlass_last_checkpoint_duration_seconds": 2.5,
+        "ropewalk_checkpoints_total": 1,
+        "ropewalk_failed_checkpoints_total": 0,
+        "ropewalk_checkpoint_under_way": False,
+        "ropewalk_last_checkpoint_step": 40,
+        "ropewalk_last_checkpoint_timestamp_seconds": 1_700_000_000.0,
+        "ropewalk_last_checkpoint_duration_seconds": 2.5,
     }
 
 

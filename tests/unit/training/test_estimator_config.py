@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
-from windlass.core.errors import ConfigurationError
-from windlass.training.estimator.run_config import RunConfig
-from windlass.training.estimator.training_target import choose_model_dir, same_place
+import ropewalk as rw
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.training.estimator.run_config import RunConfig
+from ropewalk.training.estimator.training_target import choose_model_dir, same_place
 
 CLUSTER = {
     "chief": ["host0:2222"],
@@ -99,7 +99,7 @@ def test_a_cluster_without_chief_needs_a_strategy(monkeypatch: pytest.MonkeyPatc
     set_tf_config(monkeypatch, "worker", 0, cluster=workers)
     with pytest.raises(ConfigurationError, match='must have one "chief" node'):
         RunConfig()
-    RunConfig(train_distribute=wl.distribute.ParameterServerStrategy).check_cluster()
+    RunConfig(train_distribute=rw.distribute.ParameterServerStrategy).check_cluster()
 
 
 def test_an_evaluator_of_a_cluster_without_chief_says_what_its_workers_say(
@@ -116,19 +116,19 @@ def test_a_remote_cluster_and_one_of_tf_config_contradict(
 ) -> None:
     set_tf_config(monkeypatch, "chief", 0)
     with pytest.raises(ConfigurationError, match="and a cluster in TF_CONFIG"):
-        RunConfig(experimental_distribute=wl.estimator.DistributeConfig(remote_cluster="a:1"))
+        RunConfig(experimental_distribute=rw.estimator.DistributeConfig(remote_cluster="a:1"))
 
 
 def test_the_strategies_of_experimental_distribute_are_those_of_the_config() -> None:
-    strategy = wl.distribute.MirroredStrategy
+    strategy = rw.distribute.MirroredStrategy
     config = RunConfig(
-        experimental_distribute=wl.estimator.DistributeConfig(strategy, eval_distribute=strategy)
+        experimental_distribute=rw.estimator.DistributeConfig(strategy, eval_distribute=strategy)
     )
     assert config.train_distribute is config.eval_distribute is strategy
     with pytest.raises(ConfigurationError, match="give it once"):
         RunConfig(
-            train_distribute=wl.distribute.ParameterServerStrategy,
-            experimental_distribute=wl.estimator.DistributeConfig(strategy),
+            train_distribute=rw.distribute.ParameterServerStrategy,
+            experimental_distribute=rw.estimator.DistributeConfig(strategy),
         )
     with pytest.raises(TypeError, match="train_distribute is a strategy"):
         RunConfig(train_distribute=3)  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def test_the_strategies_of_experimental_distribute_are_those_of_the_config() -> 
 def test_the_model_directory_comes_from_who_says_it_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("WINDLASS_MODEL_DIR", "/settings")
+    monkeypatch.setenv("ROPEWALK_MODEL_DIR", "/settings")
     assert choose_model_dir(None, RunConfig()) == "/settings"
     assert choose_model_dir(None, RunConfig(model_dir="/config")) == "/config"
     assert choose_model_dir("memory://models", RunConfig()) == "memory://models"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.estimators import estimator, input_fn
-from windlass.training.estimator import training_and_evaluation
-from windlass.training.estimator.training_and_evaluation import _Evaluator
+from ropewalk.training.estimator import training_and_evaluation
+from ropewalk.training.estimator.training_and_evaluation import _Evaluator
 
 
-class TrainsOn(wl.estimator.LatestExporter):
+class TrainsOn(rw.estimator.LatestExporter):
     """Before its first export the job goes on, and removes what was evaluated."""
 
     def __init__(self, job: Any) -> None:
@@ -35,13 +35,13 @@ def test_a_checkpoint_that_is_gone_before_its_export_is_passed_over_with_a_warni
     job = estimator(tmp_path, keep_checkpoint_max=1)
     job.train(input_fn(), max_steps=10)
     exporter = TrainsOn(job)
-    spec = wl.estimator.EvalSpec(
+    spec = rw.estimator.EvalSpec(
         input_fn(epochs=1), exporters=exporter, start_delay_secs=0, throttle_secs=0
     )
     with caplog.at_level(logging.WARNING):
         _Evaluator(
             estimator(tmp_path, keep_checkpoint_max=1),
-            wl.estimator.TrainSpec(input_fn(), max_steps=20),
+            rw.estimator.TrainSpec(input_fn(), max_steps=20),
             spec,
         ).run()
     assert exporter.exported == ["20"]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.estimators import estimator, input_fn, line
-from windlass.core.errors import ConfigurationError, UnknownVariableError
-from windlass.training.estimator import (
+from ropewalk.core.errors import ConfigurationError, UnknownVariableError
+from ropewalk.training.estimator import (
     CheckpointSaverHook,
     CheckpointSaverListener,
     EstimatorSpec,
@@ -64,7 +64,7 @@ def test_a_saver_hook_of_another_directory_saves_there_as_well(tmp_path: Path) -
     model.train(input_fn(), [hook], steps=10)
     assert steps_saved(tmp_path / "model") == [5, 10]
     assert steps_saved(tmp_path / "other") == [4, 8, 10]
-    w = wl.train.load_checkpoint(str(tmp_path / "other")).read("w")
+    w = rw.train.load_checkpoint(str(tmp_path / "other")).read("w")
     np.testing.assert_array_equal(w, model.get_variable_value("w"))
 
 
@@ -78,7 +78,7 @@ def test_in_a_job_the_chief_alone_saves_to_another_directory(
 
     caplog.set_level(logging.INFO)
     model_dir = str(tmp_path / "model")
-    with wl.testing.LocalCluster(workers=1, ps=1, model_dir=model_dir) as cluster:
+    with rw.testing.LocalCluster(workers=1, ps=1, model_dir=model_dir) as cluster:
         cluster.run(program)
     assert steps_saved(tmp_path / "other")[-1] >= 18  # as far as the chief knew
     assert len(steps_saved(tmp_path / "model")) == 1

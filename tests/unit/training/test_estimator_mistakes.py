@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.estimators import estimator, input_fn, line, points
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     CheckpointError,
     ConfigurationError,
     ShapeMismatchError,
     UnknownVariableError,
 )
-from windlass.training.estimator import EstimatorSpec, ModeKeys
+from ropewalk.training.estimator import EstimatorSpec, ModeKeys
 
-e = wl.estimator
+e = rw.estimator
 
 
 def returning(make: Callable[[str], Any]) -> Callable[..., Any]:
@@ -204,7 +204,7 @@ def test_calls_are_checked(
 def test_params_are_a_mapping() -> None:
     given: Any = "x"
     with pytest.raises(TypeError, match="params must map names to values, got 'x'"):
-        wl.estimator.Estimator(line, params=given)
+        rw.estimator.Estimator(line, params=given)
 
 
 def test_an_evaluation_that_sees_nothing_says_so(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
     estimator(tmp_path).train(input_fn(), steps=1)
 
     def other(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        w = wl.Variable(np.zeros(4, np.float32), name=name)
+        w = rw.Variable(np.zeros(4, np.float32), name=name)
         return EstimatorSpec(mode, loss=w.read_value().mean(), train_op=True)
 
     name = "w"
@@ -240,16 +240,16 @@ def test_a_training_does_not_go_on_in_the_directory_of_another_model(
     seen = []
 
     def other(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        v = wl.Variable(np.zeros(3, np.float32), name="v")
+        v = rw.Variable(np.zeros(3, np.float32), name="v")
         seen.append(v)
-        wl.optimizers.SGD(0.1).apply_gradients([(np.ones(3, np.float32), v)])
+        rw.optimizers.SGD(0.1).apply_gradients([(np.ones(3, np.float32), v)])
         return EstimatorSpec(mode, loss=1.0, train_op=True)
 
     def program() -> None:
         estimator(tmp_path, other).train(input_fn(), steps=1)
 
     def in_a_job() -> None:
-        with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
+        with rw.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
             cluster.run(program)
 
     said = "ckpt-0000000003 is of another model: it has 'w', and model_fn makes 'v'"
@@ -265,7 +265,7 @@ def test_a_model_that_has_grown_goes_on_and_the_log_names_what_begins_anew(
     estimator(tmp_path).train(input_fn(), steps=3)
 
     def grown(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        wl.Variable(np.zeros(3, np.float32), name="bias")
+        rw.Variable(np.zeros(3, np.float32), name="bias")
         return line(features, labels, mode)
 
     estimator(tmp_path, grown).train(input_fn(), steps=1)
@@ -274,7 +274,7 @@ def test_a_model_that_has_grown_goes_on_and_the_log_names_what_begins_anew(
 
 def test_a_variable_of_another_shape_for_the_next_batch_is_named(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        w = wl.Variable(np.zeros(len(features), np.float32), name="w")
+        w = rw.Variable(np.zeros(len(features), np.float32), name="w")
         return EstimatorSpec(mode, loss=w.read_value().mean(), train_op=True)
 
     with pytest.raises(ConfigurationError, match=r"'w' with shape \(16,\); for the batch before"):
@@ -283,7 +283,7 @@ def test_a_variable_of_another_shape_for_the_next_batch_is_named(tmp_path: Path)
 
 def test_a_loss_that_is_not_finite_ends_the_training(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        wl.Variable(np.zeros(3, np.float32), name="w")
+        rw.Variable(np.zeros(3, np.float32), name="w")
         return EstimatorSpec(mode, loss=float("nan"), train_op=True)
 
     model = estimator(tmp_path, model_fn)
@@ -300,7 +300,7 @@ def test_a_hook_that_asks_for_what_is_not_there_is_told_what_is(tmp_path: Path) 
 
 
 def test_two_estimators_do_not_share_variables_under_one_strategy(tmp_path: Path) -> None:
-    strategy = wl.distribute.MirroredStrategy()
+    strategy = rw.distribute.MirroredStrategy()
     estimator(tmp_path / "a", train_distribute=strategy).train(input_fn(), steps=1)
     with pytest.raises(ConfigurationError, match="'w' under this MirroredStrategy already"):
         estimator(tmp_path / "b", train_distribute=strategy).train(input_fn(), steps=1)

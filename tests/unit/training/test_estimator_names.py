@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.pages import ROOT
-from windlass.api import estimator as public
-from windlass.training.estimator.removed_names import ELSEWHERE, EXPERIMENTAL
+from ropewalk.api import estimator as public
+from ropewalk.training.estimator.removed_names import ELSEWHERE, EXPERIMENTAL
 
 # Of TensorFlow 2.15, the last with tf.estimator; model_to_estimator was tf.keras.estimator's.
 TENSORFLOW = [
@@ -95,7 +95,7 @@ def test_every_name_is_here_or_is_explained_and_never_both() -> None:
     assert {n for n in TENSORFLOW if n not in public.__all__} == ELSEWHERE.keys() - {
         "TPUEstimator", "TPUEstimatorSpec", "pandas_input_fn",
     }  # fmt: skip
-    here = {name for name in OF_EXPERIMENTAL if name in vars(wl.estimator.experimental)}
+    here = {name for name in OF_EXPERIMENTAL if name in vars(rw.estimator.experimental)}
     assert set(OF_EXPERIMENTAL) - here == EXPERIMENTAL.keys()
 
 
@@ -108,25 +108,25 @@ def test_the_page_has_every_name() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("DNNClassifier", "wl.estimator has no 'DNNClassifier': .*canned-estimators.md"),
-        ("export", "wl.estimator.ServingInputReceiver"),
-        ("Nonsense", "module 'wl.estimator' has no attribute 'Nonsense'"),
+        ("DNNClassifier", "rw.estimator has no 'DNNClassifier': .*canned-estimators.md"),
+        ("export", "rw.estimator.ServingInputReceiver"),
+        ("Nonsense", "module 'rw.estimator' has no attribute 'Nonsense'"),
     ],
 )
 def test_a_name_that_is_not_here_says_what_to_write(name: str, said: str) -> None:
     with pytest.raises(AttributeError, match=said):
-        getattr(wl.estimator, name)
+        getattr(rw.estimator, name)
 
 
 def test_input_functions_are_found_where_programs_look_for_them() -> None:
-    assert wl.estimator.inputs.numpy_input_fn is wl.estimator.numpy_input_fn
+    assert rw.estimator.inputs.numpy_input_fn is rw.estimator.numpy_input_fn
     with pytest.raises(AttributeError, match=r"numpy_input_fn\({name: frame"):
-        _ = wl.estimator.inputs.pandas_input_fn  # type: ignore[attr-defined]
+        _ = rw.estimator.inputs.pandas_input_fn  # type: ignore[attr-defined]
 
 
 def test_a_name_of_experimental_says_so_too() -> None:
     with pytest.raises(AttributeError, match="has no 'KMeans': scikit"):
-        _ = wl.estimator.experimental.KMeans  # type: ignore[attr-defined]
+        _ = rw.estimator.experimental.KMeans  # type: ignore[attr-defined]
 
 
 def test_the_pages_that_messages_name_are_there() -> None:

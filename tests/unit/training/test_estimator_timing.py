@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from windlass.core.errors import ConfigurationError
-from windlass.training.estimator.early_stopping import crosses, stands_still
-from windlass.training.estimator.evaluation_timing import (
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.training.estimator.early_stopping import crosses, stands_still
+from ropewalk.training.estimator.evaluation_timing import (
     EndOfEvaluations,
     Evaluate,
     Found,
@@ -17,7 +17,7 @@ from windlass.training.estimator.evaluation_timing import (
     next_of_evaluator,
     worker_delay_s,
 )
-from windlass.training.estimator.timers import SecondOrStepTimer
+from ropewalk.training.estimator.timers import SecondOrStepTimer
 
 FIRST, SECOND = Found("ckpt-5", 5, False), Found("ckpt-10", 10, False)
 MAX = Found("ckpt-20", 20, False)

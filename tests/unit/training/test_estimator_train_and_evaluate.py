@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.estimators import estimator, input_fn
-from windlass.core.errors import ConfigurationError
-from windlass.training.estimator import (
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.training.estimator import (
     EvalSpec,
     Exporter,
     SessionRunHook,
     TrainSpec,
     train_and_evaluate,
 )
-from windlass.training.estimator.exporters import smaller_loss
+from ropewalk.training.estimator.exporters import smaller_loss
 
 
 class Noting(Exporter):
@@ -88,9 +88,9 @@ def test_a_training_that_ends_with_its_input_is_evaluated_once_at_the_end(tmp_pa
 def test_exporters_keep_the_latest_the_best_and_the_final_one(tmp_path: Path) -> None:
     model = estimator(tmp_path, save_checkpoints_steps=5)
     exporters = [
-        wl.estimator.LatestExporter("latest", exports_to_keep=2),
-        wl.estimator.BestExporter("best", compare_fn=lambda best, now: now["loss"] > best["loss"]),
-        wl.estimator.FinalExporter("final"),
+        rw.estimator.LatestExporter("latest", exports_to_keep=2),
+        rw.estimator.BestExporter("best", compare_fn=lambda best, now: now["loss"] > best["loss"]),
+        rw.estimator.FinalExporter("final"),
     ]
     train_and_evaluate(
         model,
@@ -108,8 +108,8 @@ def test_exporters_keep_the_latest_the_best_and_the_final_one(tmp_path: Path) ->
 def test_the_best_export_is_remembered_over_a_restart(tmp_path: Path) -> None:
     model = estimator(tmp_path / "model").train(input_fn(), steps=1)
     path, where = model.latest_checkpoint(), str(tmp_path / "best")
-    assert wl.estimator.BestExporter().export(model, where, path, {"loss": 2.0}, False)
-    again = wl.estimator.BestExporter()
+    assert rw.estimator.BestExporter().export(model, where, path, {"loss": 2.0}, False)
+    again = rw.estimator.BestExporter()
     assert again.export(model, where, path, {"loss": 2.5}, True) is None
     assert again.export(model, where, path, {"loss": float("nan")}, True) is None
     assert again.export(model, where, path, {"loss": 1.5}, False)
@@ -123,16 +123,16 @@ def test_a_damaged_note_of_the_best_export_is_named_and_not_used(
 ) -> None:
     model = estimator(tmp_path / "model").train(input_fn(), steps=1)
     path, where = model.latest_checkpoint(), tmp_path / "best"
-    assert wl.estimator.BestExporter().export(model, str(where), path, {"loss": 2.0}, False)
+    assert rw.estimator.BestExporter().export(model, str(where), path, {"loss": 2.0}, False)
     [note] = [each for each in where.iterdir() if each.is_file()]
     note.write_text(text, encoding="latin-1")
-    assert wl.estimator.BestExporter().export(model, str(where), path, {"loss": 2.5}, False)
+    assert rw.estimator.BestExporter().export(model, str(where), path, {"loss": 2.5}, False)
     assert f"{note} is not used" in caplog.text
 
 
 def test_an_early_stop_ends_the_training(tmp_path: Path) -> None:
     model = estimator(tmp_path, save_checkpoints_steps=5)
-    hook = wl.estimator.experimental.stop_if_no_decrease_hook(
+    hook = rw.estimator.experimental.stop_if_no_decrease_hook(
         model, "loss", max_steps_without_decrease=0, run_every_secs=None, run_every_steps=1
     )
     train_and_evaluate(
@@ -147,7 +147,7 @@ def test_an_early_stop_of_the_chief_ends_every_worker(tmp_path: Path) -> None:
     def program() -> int:
         model = estimator(tmp_path, experimental_max_worker_delay_secs=0)
         steps = Steps()
-        hook = wl.estimator.experimental.make_early_stopping_hook(
+        hook = rw.estimator.experimental.make_early_stopping_hook(
             model, lambda: steps.seen >= 20, run_every_secs=None, run_every_steps=1
         )
         train_and_evaluate(
@@ -156,7 +156,7 @@ def test_an_early_stop_of_the_chief_ends_every_worker(tmp_path: Path) -> None:
         )  # fmt: skip
         return steps.seen
 
-    with wl.testing.LocalCluster(workers=2, ps=1, model_dir=str(tmp_path)) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=1, model_dir=str(tmp_path)) as cluster:
         seen = cluster.run(program)
     # A worker that begins late may see a few steps only.
     assert 20 <= max(seen.values()) < 5000, seen
@@ -164,11 +164,11 @@ def test_an_early_stop_of_the_chief_ends_every_worker(tmp_path: Path) -> None:
 
 def test_an_evaluation_within_a_training(tmp_path: Path) -> None:
     model = estimator(tmp_path, save_checkpoints_steps=4)
-    hook = wl.estimator.experimental.InMemoryEvaluatorHook(
+    hook = rw.estimator.experimental.InMemoryEvaluatorHook(
         model, input_fn(epochs=1), every_n_iter=5, name="within"
     )
     model.train(input_fn(), hooks=[hook], steps=10)
-    assert sorted(wl.estimator.read_eval_metrics(model.eval_dir("within"))) == [4, 8, 10]
+    assert sorted(rw.estimator.read_eval_metrics(model.eval_dir("within"))) == [4, 8, 10]
 
 
 def test_chief_and_workers_of_a_job_train_one_model(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_chief_and_workers_of_a_job_train_one_model(tmp_path: Path) -> None:
         # The job has not saved yet: what is evaluated is what it trains.
         return model.evaluate(input_fn(epochs=1))
 
-    with wl.testing.LocalCluster(workers=2, ps=2, model_dir=str(model_dir)) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=2, model_dir=str(model_dir)) as cluster:
         results = cluster.run(program)
         pushes = sum(server.store.counters().pushes for server in cluster.servers)
     [found] = [each for each in results.values() if each is not None]
@@ -202,12 +202,12 @@ def test_a_job_that_saves_elsewhere_is_an_error_that_says_what_to_give(tmp_path:
 
     elsewhere = tmp_path / "theirs"
     with (
-        wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(elsewhere)) as cluster,
+        rw.testing.LocalCluster(workers=0, ps=1, model_dir=str(elsewhere)) as cluster,
         pytest.raises(ConfigurationError, match=f"saves to {elsewhere}, the Estimator's"),
     ):
         cluster.run(program)
     with (
-        wl.testing.LocalCluster(workers=0, ps=1) as cluster,
+        rw.testing.LocalCluster(workers=0, ps=1) as cluster,
         pytest.raises(ConfigurationError, match="has no model directory and saves nothing"),
     ):
         cluster.run(program)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.estimators import WEIGHTS, estimator, input_fn, line, points
-from windlass.training.estimator import (
+from ropewalk.training.estimator import (
     CheckpointSaverListener,
     EstimatorSpec,
     ModeKeys,
@@ -22,11 +22,11 @@ from windlass.training.estimator import (
 def strategy(request: pytest.FixtureRequest) -> Iterator[Any]:
     """What makes the strategy of a training."""
     if request.param != "two replicas":
-        yield {"none": None, "ps": wl.distribute.ParameterServerStrategy}[request.param]
+        yield {"none": None, "ps": rw.distribute.ParameterServerStrategy}[request.param]
         return
-    wl.config.set_logical_cpu_devices(2)
-    yield wl.distribute.MirroredStrategy
-    wl.config.set_logical_cpu_devices(1)
+    rw.config.set_logical_cpu_devices(2)
+    yield rw.distribute.MirroredStrategy
+    rw.config.set_logical_cpu_devices(1)
 
 
 def test_a_training_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(
@@ -80,19 +80,19 @@ def test_an_evaluation_under_servers_runs_on_the_devices_of_its_process(tmp_path
     replicas = []
 
     def counting(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        context = wl.distribute.get_replica_context()
+        context = rw.distribute.get_replica_context()
         assert context is not None
         replicas.append(context.num_replicas_in_sync)
         return line(features, labels, mode)
 
     estimator(tmp_path).train(input_fn(), steps=1)
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        model = estimator(tmp_path, counting, eval_distribute=wl.distribute.ParameterServerStrategy)
+        model = estimator(tmp_path, counting, eval_distribute=rw.distribute.ParameterServerStrategy)
         x, y = points(seed=1)
         results = model.evaluate(input_fn(epochs=1, seed=1))
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
     assert set(replicas) == {2}
     expected = np.mean((x @ model.get_variable_value("w") - y) ** 2)
     np.testing.assert_allclose(results["mse"], expected, rtol=1e-5)
@@ -110,7 +110,7 @@ def test_an_evaluation_takes_the_steps_it_is_given(tmp_path: Path) -> None:
     w = model.get_variable_value("w")
     results = model.evaluate(input_fn(), steps=2, name="two")
     np.testing.assert_allclose(results["mse"], np.mean((x @ w - y) ** 2), rtol=1e-5)
-    assert wl.estimator.read_eval_metrics(model.eval_dir("two"))[2]["mse"] == results["mse"]
+    assert rw.estimator.read_eval_metrics(model.eval_dir("two"))[2]["mse"] == results["mse"]
 
 
 def test_the_input_may_be_a_batch_an_iterable_or_a_function_of_what_it_asks_for(
@@ -122,7 +122,7 @@ def test_the_input_may_be_a_batch_an_iterable_or_a_function_of_what_it_asks_for(
         seen.append((mode, params))
         return [points(), points(seed=1)]  # two batches
 
-    model = wl.estimator.Estimator(line, str(tmp_path), params={"rate": 0.1})
+    model = rw.estimator.Estimator(line, str(tmp_path), params={"rate": 0.1})
     model.train(given)
     assert seen == [(ModeKeys.TRAIN, {"rate": 0.1})]
     assert model.latest_checkpoint() == str(tmp_path / "ckpt-0000000002")
@@ -160,7 +160,7 @@ class Noting(SessionRunHook, CheckpointSaverListener):
 
 
 def recording(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-    wl.estimator.record("mean_x", 7.0)
+    rw.estimator.record("mean_x", 7.0)
     return line(features, labels, mode)
 
 
@@ -186,7 +186,7 @@ def test_a_hook_and_a_listener_can_end_a_training(tmp_path: Path) -> None:
             return global_step_value >= 4
 
     model = estimator(tmp_path, save_checkpoints_steps=2)
-    model.train(input_fn(), hooks=[wl.estimator.StopAtStepHook(num_steps=3)])
+    model.train(input_fn(), hooks=[rw.estimator.StopAtStepHook(num_steps=3)])
     assert model.latest_checkpoint().endswith("ckpt-0000000003")
     model.train(input_fn(), saving_listeners=[Stopping()])
     assert model.latest_checkpoint().endswith("ckpt-0000000005")
@@ -195,11 +195,11 @@ def test_a_hook_and_a_listener_can_end_a_training(tmp_path: Path) -> None:
 def test_hooks_of_model_fn_see_every_batch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "windlass")
+    caplog.set_level("INFO", "ropewalk")
 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         spec = line(features, labels, mode)
-        hook = wl.estimator.LoggingTensorHook(
+        hook = rw.estimator.LoggingTensorHook(
             {"first": labels[0]}, every_n_iter=1, formatter=lambda v: f"saw {float(v['first']):.4f}"
         )
         return EstimatorSpec(mode, loss=spec.loss, train_op=True, training_hooks=[hook])
@@ -216,9 +216,9 @@ def test_once_makes_one_object_for_each_training_and_evaluation(tmp_path: Path) 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         def make(what: str) -> Any:
             made.append(f"{what} {mode}")
-            return wl.Variable(np.zeros(3, np.float32), name=what)
+            return rw.Variable(np.zeros(3, np.float32), name=what)
 
-        first, second = wl.estimator.once(make, "w"), wl.estimator.once(make, "v")
+        first, second = rw.estimator.once(make, "w"), rw.estimator.once(make, "v")
         assert (first.name, second.name) == ("w", "v")
         return line(features, labels, mode)  # whose w is another one
 
@@ -235,22 +235,22 @@ def test_model_fn_knows_the_global_step_before_its_batch(strategy: Any, tmp_path
     seen: list[tuple[str, int]] = []
 
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        seen.append((mode, wl.estimator.get_global_step()))
+        seen.append((mode, rw.estimator.get_global_step()))
         return line(features, labels, mode)
 
     model = estimator(tmp_path, model_fn, train_distribute=strategy)
     model.train(input_fn(), steps=2).train(input_fn(), steps=2)
     model.evaluate(input_fn(), steps=1)
-    train, evaluation = wl.estimator.ModeKeys.TRAIN, wl.estimator.ModeKeys.EVAL
+    train, evaluation = rw.estimator.ModeKeys.TRAIN, rw.estimator.ModeKeys.EVAL
     assert sorted(set(seen)) == [(evaluation, 4), *((train, step) for step in range(4))]
     with pytest.raises(RuntimeError, match="is of use in a model_fn"):
-        wl.estimator.get_global_step()
+        rw.estimator.get_global_step()
 
 
 def test_what_train_op_makes_belongs_to_the_model_and_it_may_give_the_loss(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         def train_op() -> float:  # as a bridge that shares its arrays with the first update
-            late = wl.Variable(np.zeros((), np.float32), name="late")
+            late = rw.Variable(np.zeros((), np.float32), name="late")
             late.assign_add(1)
             return float(late)
 
@@ -270,12 +270,12 @@ def test_a_train_op_of_two_optimizers_is_one_step(
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         nonlocal batches
         batches += 1
-        one = wl.Variable(np.zeros(2, np.float32), name="one")
-        other = wl.Variable(np.zeros(2, np.float32), name="other")
+        one = rw.Variable(np.zeros(2, np.float32), name="one")
+        other = rw.Variable(np.zeros(2, np.float32), name="other")
 
         def update(variable: Any) -> None:
             gradient = np.ones(2, np.float32)
-            wl.optimizers.SGD(1.0).apply_gradients([(gradient, variable)])
+            rw.optimizers.SGD(1.0).apply_gradients([(gradient, variable)])
 
         def train_op() -> None:
             if first == "in train_op":
@@ -288,16 +288,16 @@ def test_a_train_op_of_two_optimizers_is_one_step(
 
     model = estimator(tmp_path, model_fn, train_distribute=strategy)
     model.train(input_fn(), max_steps=20)
-    replicas = 2 if strategy is wl.distribute.MirroredStrategy else 1
+    replicas = 2 if strategy is rw.distribute.MirroredStrategy else 1
     assert batches == 20 * replicas
     assert model.latest_checkpoint().endswith("ckpt-0000000020")
     for name in ("one", "other"):
         assert model.get_variable_value(name).tolist() == [-20 * replicas] * 2
 
 
-def test_metrics_of_windlass_count_over_all_batches_and_begin_anew(tmp_path: Path) -> None:
+def test_metrics_of_ropewalk_count_over_all_batches_and_begin_anew(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        mean = wl.metrics.Mean(name="mean")
+        mean = rw.metrics.Mean(name="mean")
         mean.update_state(labels)
         spec = line(features, labels, mode)
         return EstimatorSpec(mode, loss=spec.loss, train_op=True, eval_metric_ops={"mean": mean})
@@ -315,10 +315,10 @@ def test_metrics_can_be_added_to_an_estimator(tmp_path: Path) -> None:
         return spec
 
     def metric_fn(labels: Any, predictions: Any) -> Any:
-        return {"first": wl.estimator.metrics.mean(predictions["first"], labels > 0)}
+        return {"first": rw.estimator.metrics.mean(predictions["first"], labels > 0)}
 
     model = estimator(tmp_path, model_fn).train(input_fn(), steps=2)
-    results = wl.estimator.add_metrics(model, metric_fn).evaluate(input_fn(epochs=1))
+    results = rw.estimator.add_metrics(model, metric_fn).evaluate(input_fn(epochs=1))
     x, y = points()
     np.testing.assert_allclose(results["first"], x[y > 0, 0].mean(), rtol=1e-5)
     assert {"mse", "loss", "global_step"} < results.keys()
@@ -328,13 +328,13 @@ def test_a_warm_start_takes_values_where_there_is_no_checkpoint_yet(tmp_path: Pa
     first = estimator(tmp_path / "first").train(input_fn(), max_steps=100)
 
     def other(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        w = wl.Variable(np.zeros(3, np.float32), name="weights")
+        w = rw.Variable(np.zeros(3, np.float32), name="weights")
         return EstimatorSpec(mode, loss=np.mean(w.read_value()), train_op=True)
 
-    settings = wl.estimator.WarmStartSettings(
+    settings = rw.estimator.WarmStartSettings(
         str(tmp_path / "first"), "wei", var_name_to_prev_var_name={"weights": "w"}
     )
-    second = wl.estimator.Estimator(other, str(tmp_path / "second"), warm_start_from=settings)
+    second = rw.estimator.Estimator(other, str(tmp_path / "second"), warm_start_from=settings)
     second.train(input_fn(), steps=1)
     np.testing.assert_array_equal(
         second.get_variable_value("weights"), first.get_variable_value("w")
@@ -351,7 +351,7 @@ def test_an_export_has_the_variables_and_what_model_fn_writes(tmp_path: Path) ->
         return spec
 
     model = estimator(tmp_path / "model", model_fn).train(input_fn(), steps=3)
-    receiver = wl.estimator.build_raw_serving_input_receiver_fn(np.zeros((2, 3), np.float32))
+    receiver = rw.estimator.build_raw_serving_input_receiver_fn(np.zeros((2, 3), np.float32))
     folder = Path(model.export_saved_model(str(tmp_path / "exports"), receiver))
     assert folder.parent == tmp_path / "exports"
     assert (folder / "shape.txt").read_text() == "(2, 3)"
@@ -362,10 +362,10 @@ def test_an_export_has_the_variables_and_what_model_fn_writes(tmp_path: Path) ->
 
 
 def test_a_training_ends_where_a_replica_would_have_no_examples(tmp_path: Path) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        model = estimator(tmp_path, train_distribute=wl.distribute.MirroredStrategy)
+        model = estimator(tmp_path, train_distribute=rw.distribute.MirroredStrategy)
         model.train(input_fn(batch_size=13, epochs=1))  # 5 batches, in pairs
         assert model.latest_checkpoint().endswith("ckpt-0000000002")
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)

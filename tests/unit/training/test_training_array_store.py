@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.errors import ConfigurationError, UnknownVariableError
-from windlass.distribute.base.moved_average import MovedAverage
-from windlass.engine.update_kernel import UpdateKernel
-from windlass.training import ArrayStore
+import ropewalk as rw
+from ropewalk.core.errors import ConfigurationError, UnknownVariableError
+from ropewalk.distribute.base.moved_average import MovedAverage
+from ropewalk.engine.update_kernel import UpdateKernel
+from ropewalk.training import ArrayStore
 
 F32 = np.float32
 
@@ -34,17 +34,17 @@ def ones_like(values: Any) -> Any:
     }
 
 
-STRATEGIES: dict[str, Callable[[], wl.distribute.Strategy]] = {
-    "servers": wl.distribute.ParameterServerStrategy,
-    "mirrored": wl.distribute.MirroredStrategy,
-    "default": wl.distribute.get_strategy,
+STRATEGIES: dict[str, Callable[[], rw.distribute.Strategy]] = {
+    "servers": rw.distribute.ParameterServerStrategy,
+    "mirrored": rw.distribute.MirroredStrategy,
+    "default": rw.distribute.get_strategy,
 }
 each_strategy = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES.keys())
 
 
 @each_strategy
 def test_names_are_paths_and_values_come_back_as_the_tree(make: Callable[[], Any]) -> None:
-    store = ArrayStore(tree(), wl.optimizers.SGD(0.5), make(), name="net")
+    store = ArrayStore(tree(), rw.optimizers.SGD(0.5), make(), name="net")
     assert sorted(store.names) == [
         "net/layers/0/b", "net/layers/0/w", "net/layers/1/w", "net/scale",
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_names_are_paths_and_values_come_back_as_the_tree(make: Callable[[], Any
 
 @each_strategy
 def test_a_push_applies_the_rule_and_a_delta_is_added(make: Callable[[], Any]) -> None:
-    store = ArrayStore(tree(), wl.optimizers.SGD(0.5), make())
+    store = ArrayStore(tree(), rw.optimizers.SGD(0.5), make())
     store.push(ones_like(tree()))
     store.push_delta({"layers/1/w": np.full((2, 1), 10, F32)})
     values = store.pull()
@@ -67,19 +67,19 @@ def test_a_push_applies_the_rule_and_a_delta_is_added(make: Callable[[], Any]) -
 
 @each_strategy
 def test_an_exchange_is_one_step_and_brings_what_came_of_it(make: Callable[[], Any]) -> None:
-    store = ArrayStore({"w": np.zeros(3, F32)}, wl.optimizers.SGD(1.0), make())
+    store = ArrayStore({"w": np.zeros(3, F32)}, rw.optimizers.SGD(1.0), make())
     for number in range(1, 4):
         values = store.exchange({"w": np.ones(3, F32)})
         assert values["w"].tolist() == [-number] * 3
-    if isinstance(store.strategy, wl.distribute.ParameterServerStrategy):
+    if isinstance(store.strategy, rw.distribute.ParameterServerStrategy):
         assert store.step == 3
 
 
 def test_an_exchange_takes_one_round_trip_per_server() -> None:
     def program() -> int:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         store = ArrayStore(
-            {f"w{i}": np.zeros(3, F32) for i in range(20)}, wl.optimizers.SGD(1.0), strategy
+            {f"w{i}": np.zeros(3, F32) for i in range(20)}, rw.optimizers.SGD(1.0), strategy
         )
         gradients = {name: np.ones(3, F32) for name in store.names}
         store.exchange(gradients)  # binds the rule
@@ -91,7 +91,7 @@ def test_an_exchange_takes_one_round_trip_per_server() -> None:
         after = [server.store.counters().pushes for server in cluster.servers]
         return sum(after) - sum(before)
 
-    with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=2) as cluster:
         assert list(cluster.run(program).values()) == [20]
 
 
@@ -99,7 +99,7 @@ def test_deltas_of_several_workers_add_up_whatever_their_order() -> None:
     """Each worker's own optimizer, here a momentum of its own, adds what it has computed."""
 
     def program() -> float:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         store = ArrayStore({"w": np.zeros(4, F32)}, None, strategy)
         velocity, moved = 0.0, 0.0
 
@@ -116,7 +116,7 @@ def test_deltas_of_several_workers_add_up_whatever_their_order() -> None:
         assert len(set(total.tolist())) == 1
         return float(total[0]) - moved
 
-    with wl.testing.LocalCluster(workers=2, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=2) as cluster:
         others = list(cluster.run(program).values())
     # Everybody sees the sum of all three, so what the others moved adds up to twice the sum.
     velocity, moved = 0.0, 0.0
@@ -127,7 +127,7 @@ def test_deltas_of_several_workers_add_up_whatever_their_order() -> None:
 
 
 def test_an_own_optimizer_runs_in_an_exchange_under_a_mirrored_strategy() -> None:
-    strategy = wl.distribute.MirroredStrategy()
+    strategy = rw.distribute.MirroredStrategy()
     store = ArrayStore({"w": np.zeros(2, F32)}, None, strategy, mean=True)
     store.exchange({"w": np.ones(2, F32)}, update=lambda g: {"w": -g["w"]})
     assert store.pull()["w"].tolist() == [-1, -1]
@@ -137,11 +137,11 @@ def test_an_own_optimizer_runs_in_an_exchange_under_a_mirrored_strategy() -> Non
 def test_two_replicas_reduce_gradients_and_what_their_optimizer_is_given(
     mean: bool, expected: float
 ) -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
+        strategy = rw.distribute.MirroredStrategy()
         rule = ArrayStore(
-            {"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy, name="rule", mean=mean
+            {"w": np.zeros(2, F32)}, rw.optimizers.SGD(1.0), strategy, name="rule", mean=mean
         )
         own = ArrayStore({"w": np.zeros(2, F32)}, None, strategy, name="own", mean=mean)
         asked: list[int] = []
@@ -151,7 +151,7 @@ def test_two_replicas_reduce_gradients_and_what_their_optimizer_is_given(
             return {name: -g for name, g in gradients.items()}
 
         def step() -> None:
-            context = wl.distribute.get_replica_context()
+            context = rw.distribute.get_replica_context()
             assert context is not None
             gradient = np.full(2, 1 + 2 * context.replica_id_in_sync_group, F32)
             rule.push({"rule/w": gradient})
@@ -163,18 +163,18 @@ def test_two_replicas_reduce_gradients_and_what_their_optimizer_is_given(
         with pytest.raises(RuntimeError, match="2 replicas in this process"):
             rule.exchange({"rule/w": np.ones(2, F32)})
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 @pytest.mark.parametrize("name", ["MirroredStrategy", "ParameterServerStrategy"])
 def test_a_store_of_a_worker_is_given_what_its_replicas_made_together(name: str) -> None:
     """Gradients, rows and deltas count once; each exchange is one step."""
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy: Any = getattr(wl.distribute, name)()
+        strategy: Any = getattr(rw.distribute, name)()
         with strategy.scope():
-            table: Any = wl.Variable(np.zeros((4, 2), F32), name="table")
-        rule = wl.optimizers.SGD(1.0)
+            table: Any = rw.Variable(np.zeros((4, 2), F32), name="table")
+        rule = rw.optimizers.SGD(1.0)
         store = ArrayStore(
             {"w": np.zeros(3, F32), "average": np.zeros(1, F32)},
             {"w": rule, "table": rule},
@@ -183,7 +183,7 @@ def test_a_store_of_a_worker_is_given_what_its_replicas_made_together(name: str)
             of_worker=True,
             tables={"table": table},
         )
-        rows = {"table": wl.IndexedSlices(np.ones((2, 2), F32), np.array([1, 1]))}
+        rows = {"table": rw.IndexedSlices(np.ones((2, 2), F32), np.array([1, 1]))}
         ones = {"w": np.ones(3, F32)}
         values = store.exchange(ones, rows=rows, assigned={"average": np.full(1, 7, F32)})
         assert values["w"].tolist() == [-1, -1, -1]
@@ -194,22 +194,22 @@ def test_a_store_of_a_worker_is_given_what_its_replicas_made_together(name: str)
         assert store.pull_rows("table", [1])[0, 0] == -4
         assert strategy.global_step == 2
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_rows_alone_are_read_and_pushed_of_a_table_made_on_the_servers() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        table = wl.Variable(initializer="ones", shape=(1000, 4), name="table")
-    store = ArrayStore({"table": table}, wl.optimizers.SGD(1.0), strategy)
-    store.push({"table": wl.IndexedSlices(np.ones((2, 4), F32), np.array([3, 3]))})
-    store.push_delta({"table": wl.IndexedSlices(np.ones((1, 4), F32), np.array([5]))})
+        table = rw.Variable(initializer="ones", shape=(1000, 4), name="table")
+    store = ArrayStore({"table": table}, rw.optimizers.SGD(1.0), strategy)
+    store.push({"table": rw.IndexedSlices(np.ones((2, 4), F32), np.array([3, 3]))})
+    store.push_delta({"table": rw.IndexedSlices(np.ones((1, 4), F32), np.array([5]))})
     assert store.pull_rows("table", [3, 4, 5])[:, 0].tolist() == [-1, 1, 2]
 
 
 def test_in_run_reads_are_of_the_step_and_pushes_travel_at_its_end() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    store = ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    store = ArrayStore({"w": np.zeros(2, F32)}, rw.optimizers.SGD(1.0), strategy)
 
     def step() -> tuple[Any, Any]:
         before = store.pull()["w"]
@@ -224,10 +224,10 @@ def test_in_run_reads_are_of_the_step_and_pushes_travel_at_its_end() -> None:
 
 
 def test_a_gradient_of_none_is_left_out_and_arrays_may_have_optimizers_of_their_own() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     store = ArrayStore(
         {"a": np.zeros(1, F32), "b": np.zeros(1, F32), "c": np.zeros(1, F32)},
-        {"a": wl.optimizers.SGD(1.0), "b": wl.optimizers.SGD(0.5)},
+        {"a": rw.optimizers.SGD(1.0), "b": rw.optimizers.SGD(0.5)},
         strategy,
     )
     values = store.exchange({"a": np.ones(1, F32), "b": np.ones(1, F32), "c": None})
@@ -237,17 +237,17 @@ def test_a_gradient_of_none_is_left_out_and_arrays_may_have_optimizers_of_their_
 
 
 def test_mistakes_are_named() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    store = ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    store = ArrayStore({"w": np.zeros(2, F32)}, rw.optimizers.SGD(1.0), strategy)
     with pytest.raises(UnknownVariableError, match="no array 'v'; it has 'w'"):
         store.push({"v": np.zeros(2, F32)})
     with pytest.raises(ValueError, match="not that of its values"):
         store.push([np.zeros(2, F32)])
-    with pytest.raises(wl.errors.ShapeMismatchError, match="'w'"):
+    with pytest.raises(rw.errors.ShapeMismatchError, match="'w'"):
         store.exchange({"w": np.zeros(3, F32)})
     with pytest.raises(ValueError, match="two arrays of the tree have the name 'a/b'"):
         ArrayStore({"a": {"b": np.zeros(1)}, "a/b": np.zeros(1)}, None, strategy, name="")
-    other = wl.distribute.MirroredStrategy()
+    other = rw.distribute.MirroredStrategy()
     with pytest.raises(ValueError, match="under another strategy"):
         ArrayStore({"w": store.variables["w"]}, None, other)
 
@@ -256,12 +256,12 @@ def test_mistakes_are_named() -> None:
 def test_a_second_store_of_the_same_names_has_variables_of_its_own(make: Callable[[], Any]) -> None:
     """As for each fold of a cross-validation: some names that are taken move all of them."""
     strategy = make()
-    first = ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy)
+    first = ArrayStore({"w": np.zeros(2, F32)}, rw.optimizers.SGD(1.0), strategy)
     second = ArrayStore(
-        {"w": np.ones(2, F32), "b": np.ones(1, F32)}, wl.optimizers.SGD(1.0), strategy
+        {"w": np.ones(2, F32), "b": np.ones(1, F32)}, rw.optimizers.SGD(1.0), strategy
     )
     assert second.names == ["b", "w"]
-    if strategy is not wl.distribute.get_strategy():  # whose variables may have one name
+    if strategy is not rw.distribute.get_strategy():  # whose variables may have one name
         assert {v.name for v in second.variables.values()} == {"model_2/b", "model_2/w"}
     second.push({"w": np.ones(2, F32), "b": None})
     assert second.pull()["w"].tolist() == [0, 0]
@@ -274,15 +274,15 @@ def test_where_a_creator_finds_variables_by_name_a_second_store_has_the_same(
     make: Callable[[], Any],
 ) -> None:
     """As the second training of an Estimator: it goes on with the variables of the first."""
-    strategy, made = make(), dict[str, wl.Variable]()
+    strategy, made = make(), dict[str, rw.Variable]()
 
-    def find(next_creator: Callable[..., wl.Variable], **given: Any) -> wl.Variable:
+    def find(next_creator: Callable[..., rw.Variable], **given: Any) -> rw.Variable:
         name = given["name"]
         return made[name] if name in made else made.setdefault(name, next_creator(**given))
 
-    with wl.variable_creator_scope(find):
+    with rw.variable_creator_scope(find):
         first, second = (
-            ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy) for _ in range(2)
+            ArrayStore({"w": np.zeros(2, F32)}, rw.optimizers.SGD(1.0), strategy) for _ in range(2)
         )
     assert list(made) == ["w"]
     assert second.variables["w"] is first.variables["w"]
@@ -294,8 +294,8 @@ def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
     """Small arrays stand in one block, in the store's order; pushed so, all are one update."""
     store = ArrayStore(
         {f"v{i}": np.ones(4, F32) for i in range(8)},
-        wl.optimizers.Adam(0.1),
-        wl.distribute.ParameterServerStrategy(),
+        rw.optimizers.Adam(0.1),
+        rw.distribute.ParameterServerStrategy(),
     )
     gradients = {f"v{i}": np.full(4, i + 1, F32) for i in reversed(range(8))}
     store.exchange(gradients)
@@ -313,8 +313,8 @@ def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
 
 
 def test_with_prefetch_an_exchange_does_not_wait_for_its_push_and_none_is_lost() -> None:
-    strategy = wl.distribute.ParameterServerStrategy(prefetch=True)
-    store = ArrayStore({"w": np.zeros(4, F32)}, wl.optimizers.SGD(1.0), strategy)
+    strategy = rw.distribute.ParameterServerStrategy(prefetch=True)
+    store = ArrayStore({"w": np.zeros(4, F32)}, rw.optimizers.SGD(1.0), strategy)
     seen = [float(store.exchange({"w": np.ones(4, F32)})["w"][0]) for _ in range(10)]
     # Each brings what arrived meanwhile: at least what the step before the last one made.
     assert all(-step <= value <= 2 - step for step, value in enumerate(seen, 1))
@@ -326,8 +326,8 @@ def test_deltas_that_are_not_finite_change_nothing_and_end_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One worker's optimizer would ruin the values of all."""
-    monkeypatch.setenv("WINDLASS_NONFINITE_LIMIT", "3")
-    store = ArrayStore({"w": np.ones(4, F32)}, None, wl.distribute.ParameterServerStrategy())
+    monkeypatch.setenv("ROPEWALK_NONFINITE_LIMIT", "3")
+    store = ArrayStore({"w": np.ones(4, F32)}, None, rw.distribute.ParameterServerStrategy())
 
     def update(gradients: dict[str, Any]) -> dict[str, Any]:
         return gradients
@@ -336,7 +336,7 @@ def test_deltas_that_are_not_finite_change_nothing_and_end_the_program(
         values = store.exchange({"w": np.full(4, factor, F32)}, update=update)
         assert np.isfinite(values["w"]).all()
     assert store.pull()["w"].tolist() == [2.0] * 4
-    with pytest.raises(wl.errors.NonFiniteGradientError, match=r"an optimizer on the worker.*'w'"):
+    with pytest.raises(rw.errors.NonFiniteGradientError, match=r"an optimizer on the worker.*'w'"):
         store.exchange({"w": np.full(4, np.nan, F32)}, update=update)
 
 
@@ -351,7 +351,7 @@ def moved(before: Any, x: float, decay: float = 0.25) -> MovedAverage:
 def test_averages_go_on_from_where_a_step_took_them(make: Callable[[], Any]) -> None:
     store = ArrayStore(
         {"w": np.zeros(2, F32), "mean": np.full(2, 8, F32), "seen": np.array(0)},
-        {"w": wl.optimizers.SGD(1.0, global_clipnorm=1.0)},
+        {"w": rw.optimizers.SGD(1.0, global_clipnorm=1.0)},
         make(),
     )
     for number in range(1, 4):
@@ -370,8 +370,8 @@ def test_averages_go_on_from_where_a_step_took_them(make: Callable[[], Any]) -> 
 @pytest.mark.parametrize("prefetch", [False, True], ids=["waits", "prefetch"])
 def test_averages_travel_with_gradients_of_whatever_rate(prefetch: bool) -> None:
     """One push a step, and with ``prefetch`` none is waited for on their account."""
-    strategy = wl.distribute.ParameterServerStrategy(prefetch=prefetch)
-    rule = wl.optimizers.SGD(1.0)
+    strategy = rw.distribute.ParameterServerStrategy(prefetch=prefetch)
+    rule = rw.optimizers.SGD(1.0)
     store = ArrayStore({"w": np.zeros(2, F32), "mean": np.zeros(2, F32)}, {"w": rule}, strategy)
     values = store.exchange({"w": np.ones(2, F32)})
     progress = strategy.extended.runtime.progress
@@ -389,9 +389,9 @@ def test_averages_travel_with_gradients_of_whatever_rate(prefetch: bool) -> None
 @pytest.mark.parametrize("name", ["ParameterServerStrategy", "MultiWorkerMirroredStrategy"])
 @pytest.mark.parametrize("own", [False, True], ids=["rule", "own-optimizer"])
 def test_nan_of_a_gradient_changes_no_average(own: bool, name: str) -> None:
-    strategy: Any = getattr(wl.distribute, name)()
+    strategy: Any = getattr(rw.distribute, name)()
     first = {"w": np.ones(2, F32), "mean": np.ones(2, F32)}
-    rule = {} if own else {"w": wl.optimizers.SGD(1.0)}
+    rule = {} if own else {"w": rw.optimizers.SGD(1.0)}
     store = ArrayStore(first, rule, strategy)
     for gradient, expected in ((np.nan, 1.0), (1.0, 1.25)):
         values = store.exchange(
@@ -404,9 +404,9 @@ def test_nan_of_a_gradient_changes_no_average(own: bool, name: str) -> None:
 
 @pytest.mark.parametrize("gradient", [1.0, np.nan], ids=["of-an-average", "of-a-gradient"])
 def test_nan_changes_no_average_and_no_value(gradient: float) -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     first = {name: np.ones(2, F32) for name in ("w", "mean", "own")}
-    store = ArrayStore(first, {"w": wl.optimizers.SGD(1.0)}, strategy)
+    store = ArrayStore(first, {"w": rw.optimizers.SGD(1.0)}, strategy)
     average = moved(first["mean"], 2.0 if np.isnan(gradient) else np.nan)
     values = store.exchange({"w": np.full(2, gradient, F32)}, averages={"mean": average})
     assert {name: each.tolist() for name, each in values.items()} == {
@@ -423,7 +423,7 @@ def test_nan_changes_no_average_and_no_value(gradient: float) -> None:
 
 
 def test_averages_of_a_layer_that_did_not_compute_stay_what_others_made_of_them() -> None:
-    store = ArrayStore({"mean": np.zeros(2, F32)}, None, wl.distribute.ParameterServerStrategy())
+    store = ArrayStore({"mean": np.zeros(2, F32)}, None, rw.distribute.ParameterServerStrategy())
     old = np.zeros(2, F32)
     store.exchange({}, averages={"mean": moved(old, 4.0)})
     values = store.exchange({}, averages={"mean": MovedAverage(old, old.copy(), 0.25)})
@@ -431,10 +431,10 @@ def test_averages_of_a_layer_that_did_not_compute_stay_what_others_made_of_them(
 
 
 def test_replicas_of_a_process_move_an_average_once() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
-        rule = wl.optimizers.SGD(1.0)
+        strategy = rw.distribute.MirroredStrategy()
+        rule = rw.optimizers.SGD(1.0)
         store = ArrayStore(
             {"w": np.zeros(2, F32), "mean": np.zeros(2, F32)}, {"w": rule}, strategy, of_worker=True
         )
@@ -445,15 +445,15 @@ def test_replicas_of_a_process_move_an_average_once() -> None:
             )
         assert values["mean"].tolist() == [1.75, 1.75]
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_an_optimizer_of_several_replicas_in_a_process_has_its_state_in_checkpoints() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
+        strategy = rw.distribute.MirroredStrategy()
         with strategy.scope():
-            state = wl.Variable(np.zeros((), F32), name="state", trainable=False)
+            state = rw.Variable(np.zeros((), F32), name="state", trainable=False)
         store = ArrayStore(
             {"w": np.zeros(2, F32)}, None, strategy, of_worker=True, tables={"state": state}
         )
@@ -464,19 +464,19 @@ def test_an_optimizer_of_several_replicas_in_a_process_has_its_state_in_checkpoi
         )
         assert state.numpy() == 7
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_all_that_an_optimizer_of_the_worker_has_made_travels_in_one_push(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Deltas of arrays, of arrays in parts and of rows, and what is overwritten beside them."""
-    cut = wl.distribute.experimental.partitioners.FixedShardsPartitioner(2)
-    strategy = wl.distribute.ParameterServerStrategy(variable_partitioner=cut)
+    cut = rw.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+    strategy = rw.distribute.ParameterServerStrategy(variable_partitioner=cut)
     first = {"w": np.zeros((4, 2), F32), "b": np.zeros((), F32), "seen": np.zeros((), np.int64)}
     store = ArrayStore(first, None, strategy)
     made = {
-        "w": wl.IndexedSlices(np.ones((3, 2)), np.array([1, 3, 1])),  # float64, and a row twice
+        "w": rw.IndexedSlices(np.ones((3, 2)), np.array([1, 3, 1])),  # float64, and a row twice
         "b": np.asarray(2.0, F32),
     }
     session, pushes = strategy.extended.runtime.session, list[Any]()
@@ -495,6 +495,6 @@ def test_all_that_an_optimizer_of_the_worker_has_made_travels_in_one_push(
     assert values["w"][:, 0].tolist() == [0, 2, 0, 1]
     assert (float(values["b"]), int(values["seen"])) == (2, 1)
     assert (len(pushes), strategy.global_step) == (1, 1)
-    with pytest.raises(wl.errors.ShapeMismatchError, match=r"assign_add of 'b' .*shape \(3,\)"):
+    with pytest.raises(rw.errors.ShapeMismatchError, match=r"assign_add of 'b' .*shape \(3,\)"):
         store.exchange({}, update=lambda _: {"b": np.ones(3, F32)})
     assert float(store.exchange({}, update=lambda _: {"b": np.ones((), F32)})["b"]) == 3

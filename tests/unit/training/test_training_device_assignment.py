@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
-DeviceAssignment: Any = wl.distribute.experimental.DeviceAssignment
+DeviceAssignment: Any = rw.distribute.experimental.DeviceAssignment
 
 
 def test_neighbours_belong_together() -> None:
@@ -47,8 +47,8 @@ def test_so_is_what_cannot_be_built(arguments: Any) -> None:
 
 
 def test_a_tpu_elsewhere_is_refused() -> None:
-    resolver: Any = wl.distribute.cluster_resolver.TPUClusterResolver
+    resolver: Any = rw.distribute.cluster_resolver.TPUClusterResolver
     assert resolver("local").cluster_spec().as_dict() == {}
     assert resolver.connect().master() == ""
-    with pytest.raises(wl.errors.ConfigurationError, match="machine of the TPU"):
+    with pytest.raises(rw.errors.ConfigurationError, match="machine of the TPU"):
         resolver("my-tpu", zone="europe-west4-a")

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.core.arrays.dtypes import Array
-from windlass.core.checkpoint import (
+import ropewalk as rw
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.core.arrays.dtypes import Array
+from ropewalk.core.checkpoint import (
     CheckpointReader,
     Manifest,
     VariableRecord,
@@ -21,27 +21,27 @@ from windlass.core.checkpoint import (
     manifest_bytes,
     prune,
 )
-from windlass.core.checkpoint.job_record import JobRecord, write_job_record
-from windlass.core.checkpoint.storage import open_model_dir
-from windlass.core.errors import (
+from ropewalk.core.checkpoint.job_record import JobRecord, write_job_record
+from ropewalk.core.checkpoint.storage import open_model_dir
+from ropewalk.core.errors import (
     CheckpointError,
     ConfigurationError,
     JobStoppedError,
     PeerLostError,
 )
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.states import Phase
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.steps import LayoutEntry, Operation
-from windlass.distribute.program_cluster import in_cluster
-from windlass.distribute.runtime import ClusterRuntime, JobLink
-from windlass.engine.push_target import StepInfo
-from windlass.server.ps.layout_compiler import compile_layout
-from windlass.server.ps.saving import save_shards
-from windlass.server.ps.store import PushRequest, Store
-from windlass.training import SidecarEvaluator, read_evaluations
-from windlass.training.evaluations import Evaluation, write_evaluation
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Phase
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import LayoutEntry, Operation
+from ropewalk.distribute.program_cluster import in_cluster
+from ropewalk.distribute.runtime import ClusterRuntime, JobLink
+from ropewalk.engine.push_target import StepInfo
+from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.saving import save_shards
+from ropewalk.server.ps.store import PushRequest, Store
+from ropewalk.training import SidecarEvaluator, read_evaluations
+from ropewalk.training.evaluations import Evaluation, write_evaluation
 
 WHO = Incarnation(TaskId("chief", 0), 1)
 F32 = np.dtype(np.float32)
@@ -50,7 +50,7 @@ F32 = np.dtype(np.float32)
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings from outside."""
-    monkeypatch.delenv("WINDLASS_MODEL_DIR", raising=False)
+    monkeypatch.delenv("ROPEWALK_MODEL_DIR", raising=False)
 
 
 def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path:
@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, da
 def test_a_checkpoint_that_is_pruned_while_it_is_read_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windlass.training import evaluator as module
+    from ropewalk.training import evaluator as module
 
     write_checkpoint(tmp_path, 10)
     reader = CheckpointReader
@@ -216,13 +216,13 @@ def test_it_needs_to_know_where_checkpoints_are(
 ) -> None:
     with pytest.raises(ConfigurationError, match="needs checkpoint_dir, or model_dir"):
         SidecarEvaluator(evaluate)
-    monkeypatch.setenv("WINDLASS_MODEL_DIR", str(tmp_path))
+    monkeypatch.setenv("ROPEWALK_MODEL_DIR", str(tmp_path))
     write_checkpoint(tmp_path, 3, final=True)
     assert len(SidecarEvaluator(evaluate, poll_s=0.005).start()) == 1
 
 
 def runtime_of_evaluator(model_dir: Path, **settings: Any) -> ClusterRuntime:
-    task = ResolvedTask(TaskId("evaluator", 0), wl.ClusterSpec({}), TaskId("chief", 0))
+    task = ResolvedTask(TaskId("evaluator", 0), rw.ClusterSpec({}), TaskId("chief", 0))
     return ClusterRuntime(task, Settings(model_dir=str(model_dir), **settings))
 
 
@@ -270,7 +270,7 @@ def test_in_a_cluster_it_reports_and_takes_the_jobs_model_dir(tmp_path: Path) ->
     write_checkpoint(tmp_path, 40, final=True)
     mine = runtime_of_evaluator(tmp_path, join_timeout_s=0.05)
     with in_cluster(mine):
-        wl.training.SidecarEvaluator(evaluate).start()
+        rw.training.SidecarEvaluator(evaluate).start()
     assert mine.progress.report(None).metrics == {"mean": 40.0, "b": 40.0}
     assert mine.progress.report(None).steps == 40
 

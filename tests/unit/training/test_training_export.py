@@ -1,4 +1,4 @@
-"""Variables as files that need no Windlass: from checkpoints and from memory. What PyTorch, Orbax
+"""Variables as files that need no Ropewalk: from checkpoints and from memory. What PyTorch, Orbax
 and Keras read is tested in ``tests/bridges``.
 """
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
-from windlass.core.errors import CheckpointError, StorageError, UnknownVariableError
-from windlass.training.export_formats import format_of, nested
+from ropewalk.core.errors import CheckpointError, StorageError, UnknownVariableError
+from ropewalk.training.export_formats import format_of, nested
 
 ROWS = 20_000
 
@@ -22,17 +22,17 @@ def save(model_dir: Path, rows: int = ROWS, dim: int = 4) -> None:
     """A job's checkpoint, whose table is cut over two ps and saved in pieces."""
 
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy(
-            variable_partitioner=wl.distribute.partitioners.FixedShardsPartitioner(3)
+        strategy = rw.distribute.ParameterServerStrategy(
+            variable_partitioner=rw.distribute.partitioners.FixedShardsPartitioner(3)
         )
         with strategy.scope():
-            wl.Variable(np.arange(rows * dim, dtype=np.float32).reshape(rows, dim), name="a/table")
-            wl.Variable(np.array(5, np.int64), name="a/steps", trainable=False)
-            w = wl.Variable(np.ones(3, np.float32), name="w")
-        optimizer = wl.optimizers.Adam(0.1)
+            rw.Variable(np.arange(rows * dim, dtype=np.float32).reshape(rows, dim), name="a/table")
+            rw.Variable(np.array(5, np.int64), name="a/steps", trainable=False)
+            w = rw.Variable(np.ones(3, np.float32), name="w")
+        optimizer = rw.optimizers.Adam(0.1)
         strategy.run(lambda: optimizer.apply_gradients([(np.ones(3, np.float32), w)]))
 
-    with wl.testing.LocalCluster(workers=0, ps=2, model_dir=str(model_dir)) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=2, model_dir=str(model_dir)) as cluster:
         cluster.run(train)
 
 
@@ -47,7 +47,7 @@ def test_the_newest_checkpoint_is_one_file_of_whole_variables(
     model_dir: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "model.safetensors"
-    assert wl.training.export(str(model_dir), target) == ["a/steps", "a/table", "w"]
+    assert rw.training.export(str(model_dir), target) == ["a/steps", "a/table", "w"]
     found = load_file(target)
     assert found.keys() == {"a/steps", "a/table", "w"}  # and no slots
     assert found["a/table"].tolist() == np.arange(ROWS * 4).reshape(ROWS, 4).tolist()
@@ -58,28 +58,28 @@ def test_the_newest_checkpoint_is_one_file_of_whole_variables(
 
 def test_some_names_and_a_prefix_that_is_left_out(model_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "model.safetensors"
-    assert wl.training.export(str(model_dir), target, prefix="a/") == ["steps", "table"]
+    assert rw.training.export(str(model_dir), target, prefix="a/") == ["steps", "table"]
     names = ["steps"]
-    wl.training.export(str(model_dir), target, prefix="a/", names=names, overwrite=True)
+    rw.training.export(str(model_dir), target, prefix="a/", names=names, overwrite=True)
     assert load_file(target).keys() == {"steps"}
     with pytest.raises(UnknownVariableError, match="'a/nothing' to export; there is 'a/steps'"):
-        wl.training.export(str(model_dir), tmp_path / "x.safetensors", names=["a/nothing"])
+        rw.training.export(str(model_dir), tmp_path / "x.safetensors", names=["a/nothing"])
     with pytest.raises(UnknownVariableError, match="begins with 'b/'"):
-        wl.training.export(str(model_dir), tmp_path / "x.safetensors", prefix="b/")
+        rw.training.export(str(model_dir), tmp_path / "x.safetensors", prefix="b/")
 
 
 def test_what_is_there_is_replaced_only_if_that_is_said(model_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "model.safetensors"
     target.write_text("mine")
     with pytest.raises(FileExistsError, match="overwrite=True"):
-        wl.training.export(str(model_dir), target)
+        rw.training.export(str(model_dir), target)
     assert target.read_text() == "mine"
-    wl.training.export(str(model_dir), target, overwrite=True)
+    rw.training.export(str(model_dir), target, overwrite=True)
     assert "w" in load_file(target)
 
 
 def test_a_damaged_checkpoint_leaves_no_file(model_dir: Path, tmp_path: Path) -> None:
-    newest = wl.train.latest_checkpoint(str(model_dir))
+    newest = rw.train.latest_checkpoint(str(model_dir))
     assert newest is not None
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -90,12 +90,12 @@ def test_a_damaged_checkpoint_leaves_no_file(model_dir: Path, tmp_path: Path) ->
     data[-1] ^= 1
     file.write_bytes(data)
     with pytest.raises(CheckpointError, match="was altered"):
-        wl.training.export(str(broken), tmp_path / "model.safetensors")
+        rw.training.export(str(broken), tmp_path / "model.safetensors")
     file.write_bytes(data[:-100])
     with pytest.raises(CheckpointError, match="truncated"):
-        wl.training.export(str(broken), tmp_path / "model.safetensors")
+        rw.training.export(str(broken), tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="Give a checkpoint, or a model directory"):
-        wl.training.export(str(tmp_path), tmp_path / "model.safetensors")
+        rw.training.export(str(tmp_path), tmp_path / "model.safetensors")
     assert os.listdir(tmp_path) == ["broken"]
 
 
@@ -103,7 +103,7 @@ def test_a_table_larger_than_what_it_takes(tmp_path: Path) -> None:
     save(tmp_path / "model", rows=400_000, dim=16)  # 24 MiB
     tracemalloc.start()
     try:
-        wl.training.export(str(tmp_path / "model"), tmp_path / "model.safetensors")
+        rw.training.export(str(tmp_path / "model"), tmp_path / "model.safetensors")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -112,16 +112,16 @@ def test_a_table_larger_than_what_it_takes(tmp_path: Path) -> None:
 
 
 def test_live_variables_a_store_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from windlass.training import exporting
+    from ropewalk.training import exporting
 
     monkeypatch.setattr(exporting, "_BLOCK_BYTES", 100)  # rows of the table, some at a time
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     values = {"table": np.arange(99, dtype=np.float32).reshape(33, 3), "b": np.float64(2.5)}
-    store = wl.training.ArrayStore(values, None, strategy)
+    store = rw.training.ArrayStore(values, None, strategy)
     variables = list(store.variables.values())
     for number, source in enumerate((store, variables, values, variables[1])):
         target = tmp_path / f"{number}.safetensors"
-        wl.training.export(source, target)
+        rw.training.export(source, target)
         for name, found in load_file(target).items():
             assert found.dtype == np.asarray(values[name]).dtype
             assert (found == values[name]).all()
@@ -129,16 +129,16 @@ def test_live_variables_a_store_and_arrays(tmp_path: Path, monkeypatch: pytest.M
 
 def test_sums_of_metrics_are_no_part_of_a_model(tmp_path: Path) -> None:
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            w = wl.Variable(np.ones(3, np.float32), name="w")
-            loss = wl.metrics.Mean(name="loss")
+            w = rw.Variable(np.ones(3, np.float32), name="w")
+            loss = rw.metrics.Mean(name="loss")
         if strategy.is_chief:
-            wl.training.export([w, *loss.variables], tmp_path / "live.safetensors")
+            rw.training.export([w, *loss.variables], tmp_path / "live.safetensors")
 
-    with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path / "model")) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path / "model")) as cluster:
         cluster.run(train)
-    assert wl.training.export(tmp_path / "model", tmp_path / "saved.safetensors") == ["w"]
+    assert rw.training.export(tmp_path / "model", tmp_path / "saved.safetensors") == ["w"]
     assert load_file(tmp_path / "live.safetensors").keys() == {"w"}
 
 
@@ -148,7 +148,7 @@ def test_a_place_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"model\.safetensors cannot be written"):
-        wl.training.export(str(model_dir), tmp_path / target)
+        rw.training.export(str(model_dir), tmp_path / target)
 
 
 def test_formats_are_named_by_the_ending_or_by_name() -> None:
@@ -180,7 +180,7 @@ def test_a_name_that_is_no_path_makes_no_tree(name: str) -> None:
 
 
 def test_the_command_writes_a_file_and_says_what_is_in_it(model_dir: Path, tmp_path: Path) -> None:
-    command = [*processes.WINDLASS, "export", str(model_dir)]
+    command = [*processes.ROPEWALK, "export", str(model_dir)]
     code, output, errors = processes.run(command, timeout_s=60, cwd=tmp_path)
     assert (code, output) == (0, "model.safetensors: 3 variables (safetensors)\n"), errors
     code, _, errors = processes.run(command, timeout_s=60, cwd=tmp_path)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from windlass.training.in_sync import copy_counts, workers_in_sync
+from ropewalk.training.in_sync import copy_counts, workers_in_sync
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.late import Late
-from windlass.training.jax_bridge.optax_worker import WorkerOptimizer
-from windlass.training.jax_bridge.tree import ParameterTree, named_leaves
+from ropewalk.training.jax_bridge.optax_worker import WorkerOptimizer
+from ropewalk.training.jax_bridge.tree import ParameterTree, named_leaves
 
 jax, jnp, optax = Late("jax"), Late("jax.numpy"), Late("optax")
 
@@ -42,7 +42,7 @@ def test_a_mask_and_a_function_of_paths_reach_their_parameters() -> None:
         optax.multi_transform({"sgd": optax.scale(-1.0), "frozen": optax.set_to_zero()}, label),
     )
     tree = ParameterTree(PARAMS)
-    worker = WorkerOptimizer(optimizer, tree, wl.distribute.get_strategy(), name="")
+    worker = WorkerOptimizer(optimizer, tree, rw.distribute.get_strategy(), name="")
     worker.begin(tree.first)
     ones = {name: np.ones_like(value) for name, value in tree.first.items()}
     updates, _ = worker.update(ones, tree.first, {})

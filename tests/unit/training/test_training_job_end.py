@@ -2,9 +2,9 @@
 
 import pytest
 
-from windlass.core.checkpoint.job_record import JobRecord
-from windlass.core.states import Phase
-from windlass.training.job_end import goes_on
+from ropewalk.core.checkpoint.job_record import JobRecord
+from ropewalk.core.states import Phase
+from ropewalk.training.job_end import goes_on
 
 NONE = JobRecord()
 FIRST = JobRecord(job="first", phase=Phase.DONE, global_step=7)

@@ -5,25 +5,25 @@ import json
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.core.errors import TFConfigError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.distribute.program_cluster import in_cluster, program_cluster
-from windlass.distribute.runtime import ClusterRuntime
-from windlass.training.progress import report_metrics
+import ropewalk as rw
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.core.errors import TFConfigError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.distribute.program_cluster import in_cluster, program_cluster
+from ropewalk.distribute.runtime import ClusterRuntime
+from ropewalk.training.progress import report_metrics
 
 
 def runtime(task: TaskId) -> ClusterRuntime:
-    return ClusterRuntime(ResolvedTask(task, wl.ClusterSpec({}), TaskId("chief", 0)), Settings())
+    return ClusterRuntime(ResolvedTask(task, rw.ClusterSpec({}), TaskId("chief", 0)), Settings())
 
 
 def test_reported_numbers_are_in_the_tasks_report_and_the_last_ones_stay() -> None:
     mine = runtime(TaskId("worker", 1))
     with in_cluster(mine):
-        wl.training.report(total_steps=100, loss=np.float32(0.5), accuracy=np.array(1))
-        wl.training.report(loss=0.25)
+        rw.training.report(total_steps=100, loss=np.float32(0.5), accuracy=np.array(1))
+        rw.training.report(loss=0.25)
     report = mine.progress.report(None)
     assert report.metrics == {"loss": 0.25, "accuracy": 1.0}
     assert report.total_steps == 100
@@ -41,7 +41,7 @@ def test_a_loss_may_be_what_a_framework_computed_for_its_gradient() -> None:
 
     mine = runtime(TaskId("worker", 1))
     with in_cluster(mine):
-        wl.training.report(loss=Loss())
+        rw.training.report(loss=Loss())
     assert mine.progress.report(None).metrics == {"loss": 0.5}
 
 
@@ -58,7 +58,7 @@ def test_numbers_of_another_model_take_the_place_of_those_of_the_one_before() ->
     """But not of what the program has named; the last ones of a model stay."""
     mine = runtime(TaskId("worker", 1))
     with in_cluster(mine):
-        wl.training.report(rate=0.5)
+        rw.training.report(rate=0.5)
         report_metrics({"loss": 3, "mae": 2}, "teacher")
         report_metrics({"loss": 1, "val_loss": 2}, "teacher")
         assert mine.progress.metrics == {"rate": 0.5, "loss": 1.0, "mae": 2.0, "val_loss": 2.0}
@@ -70,36 +70,36 @@ def test_numbers_of_another_model_take_the_place_of_those_of_the_one_before() ->
 
 def test_reporting_in_a_process_of_its_own_does_nothing() -> None:
     assert program_cluster() is None
-    wl.training.report(total_steps=3, loss=1.0)
+    rw.training.report(total_steps=3, loss=1.0)
 
 
 @pytest.mark.parametrize("value", [np.ones(2), "high"], ids=["vector", "text"])
 def test_what_is_no_number_cannot_be_reported(value: object) -> None:
     with in_cluster(runtime(TaskId("worker", 0))), pytest.raises((TypeError, ValueError)):
-        wl.training.report(loss=value)
+        rw.training.report(loss=value)
 
 
 @pytest.mark.parametrize("role", ["chief", "worker", "evaluator"])
 def test_a_task_of_a_cluster_knows_its_role(role: str) -> None:
     with in_cluster(runtime(TaskId(role, 0))):
-        assert wl.training.task_type() == role
-        assert wl.training.is_evaluator() is (role == "evaluator")
+        assert rw.training.task_type() == role
+        assert rw.training.is_evaluator() is (role == "evaluator")
 
 
 def test_without_a_cluster_a_process_is_its_chief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert wl.training.task_type() == "chief"
-    assert not wl.training.is_evaluator()
+    assert rw.training.task_type() == "chief"
+    assert not rw.training.is_evaluator()
 
 
 def test_a_plain_process_reads_its_role_from_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = {"chief": ["h:1"], "ps": ["h:2"]}
     config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    assert wl.training.is_evaluator()
+    assert rw.training.is_evaluator()
     monkeypatch.setenv("TF_CONFIG", "{")
     with pytest.raises(TFConfigError):
-        wl.training.is_evaluator()
+        rw.training.is_evaluator()
 
 
 def test_a_report_without_a_session_has_the_global_step_of_the_program() -> None:

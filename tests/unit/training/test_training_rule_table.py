@@ -6,13 +6,13 @@ import pytest
 
 from helpers import rules
 from helpers.pages import ROOT
-from windlass.core.errors import ConfigurationError, MissingExtraError
-from windlass.core.rules.counterparts import OnServer, OnWorker
-from windlass.core.rules.known_rules import built_in_rules
-from windlass.core.rules.update_rules import UpdateRule
-from windlass.training.extras import require
-from windlass.training.own_optimizer import choose_place
-from windlass.training.rule_table import (
+from ropewalk.core.errors import ConfigurationError, MissingExtraError
+from ropewalk.core.rules.counterparts import OnServer, OnWorker
+from ropewalk.core.rules.known_rules import built_in_rules
+from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.training.extras import require
+from ropewalk.training.own_optimizer import choose_place
+from ropewalk.training.rule_table import (
     optax_entries,
     optimizer_of,
     place_keras,
@@ -156,7 +156,7 @@ def test_the_program_decides_whether_deltas_may_be_pushed() -> None:
 
 
 def test_a_missing_framework_is_an_error_that_names_the_extra() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'windlass\[torch\]'") as caught:
+    with pytest.raises(MissingExtraError, match=r"pip install 'ropewalk\[torch\]'") as caught:
         require("a_framework_nobody_has", "torch")
     assert isinstance(caught.value, ImportError)
 

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.core.errors import ConfigurationError
-from windlass.training.rules_by_name import RulesByName
+import ropewalk as rw
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.training.rules_by_name import RulesByName
 
 NAMES = ("a", "b", "c")
 GRADIENT = np.ones(2, np.float32)
 
 
-def make_variables() -> dict[str, wl.Variable]:
-    return {name: wl.Variable(np.zeros(2, np.float32), name=name) for name in NAMES}
+def make_variables() -> dict[str, rw.Variable]:
+    return {name: rw.Variable(np.zeros(2, np.float32), name=name) for name in NAMES}
 
 
 def test_each_optimizer_gets_its_pairs_in_the_order_of_the_store() -> None:
-    variables, one, other = make_variables(), wl.optimizers.SGD(0.1), wl.optimizers.Adam(0.1)
+    variables, one, other = make_variables(), rw.optimizers.SGD(0.1), rw.optimizers.Adam(0.1)
     rules = RulesByName(variables, {"a": one, "b": other, "c": one})
     found = rules.updates(dict.fromkeys(reversed(NAMES), GRADIENT), 0.5)
     assert [optimizer for optimizer, _ in found] == [one, other]
@@ -26,7 +26,7 @@ def test_each_optimizer_gets_its_pairs_in_the_order_of_the_store() -> None:
 
 
 def test_what_has_no_gradient_needs_no_optimizer_and_anything_else_does() -> None:
-    rules = RulesByName(make_variables(), {"a": wl.optimizers.SGD(0.1)})
+    rules = RulesByName(make_variables(), {"a": rw.optimizers.SGD(0.1)})
     [(_, pairs)] = rules.updates({"b": None, "a": GRADIENT}, None)
     assert [gradient is GRADIENT for gradient, _ in pairs] == [True]
     with pytest.raises(ConfigurationError, match="'b' has no optimizer in this store"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 
 
 def test_the_chief_alone_writes_whatever_the_tasks_do_at_once(tmp_path: Path) -> None:
@@ -16,18 +16,18 @@ def test_the_chief_alone_writes_whatever_the_tasks_do_at_once(tmp_path: Path) ->
     together = threading.Barrier(3)
 
     def train() -> None:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         together.wait(30)
-        by_cluster = wl.training.save(target, lambda path: np.savez(path, w=np.ones(1000)))
-        given = wl.training.save(
+        by_cluster = rw.training.save(target, lambda path: np.savez(path, w=np.ones(1000)))
+        given = rw.training.save(
             target, lambda path: np.savez(path, w=np.ones(1000)), strategy=strategy
         )
         with strategy.scope():
-            in_scope = wl.training.save(target, lambda path: np.savez(path, w=np.ones(1000)))
+            in_scope = rw.training.save(target, lambda path: np.savez(path, w=np.ones(1000)))
         assert by_cluster == given == in_scope == strategy.should_save
         wrote.append((strategy.is_chief, given, in_scope))
 
-    with wl.testing.LocalCluster(workers=2, ps=1) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=1) as cluster:
         cluster.run(train)
     assert sorted(wrote) == [(False,) * 3, (False,) * 3, (True,) * 3]
     assert np.load(target)["w"].sum() == 1000
@@ -36,16 +36,16 @@ def test_the_chief_alone_writes_whatever_the_tasks_do_at_once(tmp_path: Path) ->
 
 def test_what_is_there_stays_until_the_new_file_is_whole(tmp_path: Path) -> None:
     target = tmp_path / "w.npy"
-    assert wl.training.save(target, lambda path: np.save(path, np.zeros(3)))  # one process
+    assert rw.training.save(target, lambda path: np.save(path, np.zeros(3)))  # one process
 
     def fails(path: Path) -> None:
         path.write_bytes(b"half")
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError, match="no more"):
-        wl.training.save(target, fails)
+        rw.training.save(target, fails)
     assert np.load(target).tolist() == [0, 0, 0]
-    assert wl.training.save(str(target), lambda path: np.save(path, np.ones(3)))
+    assert rw.training.save(str(target), lambda path: np.save(path, np.ones(3)))
     assert np.load(target).tolist() == [1, 1, 1]
     assert os.listdir(tmp_path) == ["w.npy"]
 
@@ -57,7 +57,7 @@ def test_a_writer_that_has_not_written_yet_is_to_be_waited_for(tmp_path: Path) -
         (path.parent / "later").mkdir()  # as a checkpointer that writes in the background
 
     with pytest.raises(FileNotFoundError, match=r"model returned.*has to.*wait for a writer"):
-        wl.training.save(target, write_later)
+        rw.training.save(target, write_later)
 
 
 def test_a_folder_takes_the_place_of_one(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_a_folder_takes_the_place_of_one(tmp_path: Path) -> None:
         path.mkdir()
         (path / "a").write_text("1")
 
-    assert wl.training.save(target, write)
+    assert rw.training.save(target, write)
     (target / "old").write_text("of before")
-    assert wl.training.save(target, write)
+    assert rw.training.save(target, write)
     assert os.listdir(target) == ["a"]
     assert os.listdir(tmp_path) == ["model"]
 
@@ -81,10 +81,10 @@ def test_a_task_of_tf_config_knows_its_place_before_there_is_a_strategy(
     for role, writes in (("chief", True), ("worker", False)):
         task = f'{{"type": "{role}", "index": 0}}'
         monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {cluster}, "task": {task}}}')
-        assert wl.training.save(tmp_path / role, Path.touch) is writes
+        assert rw.training.save(tmp_path / role, Path.touch) is writes
     assert os.listdir(tmp_path) == ["chief"]
 
 
 def test_a_url_is_refused() -> None:
     with pytest.raises(ValueError, match=r"s3://bucket/w.npy is no path of this machine"):
-        wl.training.save("s3://bucket/w.npy", Path.touch)
+        rw.training.save("s3://bucket/w.npy", Path.touch)

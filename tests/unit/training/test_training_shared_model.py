@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.training.kept_state import KeptState
-from windlass.training.program_changes import ProgramChanges
-from windlass.training.shared_model import SharedModel
-from windlass.training.update_count import counted_by
+import ropewalk as rw
+from ropewalk.training.kept_state import KeptState
+from ropewalk.training.program_changes import ProgramChanges
+from ropewalk.training.shared_model import SharedModel
+from ropewalk.training.update_count import counted_by
 
 FIRST = {"moment": np.zeros(2, np.float32), "steps": np.int64(0)}
 LATER = {"moment": np.full(2, 3, np.float32), "steps": np.int64(5)}
@@ -41,7 +41,7 @@ def copies_of(*, chief: bool) -> Any:
 
 
 def test_an_optimizer_goes_on_with_a_state_that_is_restored_and_not_with_its_own() -> None:
-    strategy, optimizer = wl.distribute.ParameterServerStrategy(), Optimizer()
+    strategy, optimizer = rw.distribute.ParameterServerStrategy(), Optimizer()
     kept = optimizer.kept(strategy)
     model = a_model(strategy, kept)
     assert list(model.refresh()) == ["w"]
@@ -66,7 +66,7 @@ def test_an_optimizer_goes_on_with_a_state_that_is_restored_and_not_with_its_own
 
 
 def test_a_worker_whose_copy_does_not_count_begins_with_the_jobs_state_and_pushes_none() -> None:
-    strategy, chiefs = wl.distribute.ParameterServerStrategy(), Optimizer()
+    strategy, chiefs = rw.distribute.ParameterServerStrategy(), Optimizer()
     kept = chiefs.kept(strategy)
     store = a_model(strategy, kept).store
     kept.steps += 1
@@ -81,7 +81,7 @@ def test_a_worker_whose_copy_does_not_count_begins_with_the_jobs_state_and_pushe
 
 
 def test_a_state_of_another_form_is_not_pushed_and_its_steps_are() -> None:
-    kept = Optimizer().kept(wl.distribute.ParameterServerStrategy())
+    kept = Optimizer().kept(rw.distribute.ParameterServerStrategy())
     kept.steps += 1
     assert kept.pushed(lambda: None) == {}
     kept.steps += 1
@@ -90,7 +90,7 @@ def test_a_state_of_another_form_is_not_pushed_and_its_steps_are() -> None:
 
 
 def test_values_are_those_of_the_arrays_and_a_restored_count_is_followed() -> None:
-    strategy, rule = wl.distribute.ParameterServerStrategy(), wl.optimizers.SGD(0.0)
+    strategy, rule = rw.distribute.ParameterServerStrategy(), rw.optimizers.SGD(0.0)
     count = counted_by(strategy, "net/", rule, lambda updates: 1.0 + updates)
     assert count is not None
     model = SharedModel({"w": np.zeros(1)}, rule, strategy, kept=None, count=count, mean=True)
@@ -128,6 +128,6 @@ def test_changes_of_another_worker_before_two_steps_in_turn_are_an_error() -> No
         assert not made.give_before_step({})
     made.give_before_step({"w": np.ones(1)})
     assert not made.give({"w": np.ones(1)})
-    with pytest.raises(wl.errors.ConfigurationError, match=r"'w'.*as clamping does.*Do not"):
+    with pytest.raises(rw.errors.ConfigurationError, match=r"'w'.*as clamping does.*Do not"):
         made.give_before_step({"w": np.ones(1)})
     assert given == []

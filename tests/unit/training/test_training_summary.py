@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import ConfigurationError, MissingExtraError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.distribute.program_cluster import in_cluster
-from windlass.distribute.runtime import ClusterRuntime
-from windlass.launch.cli import windlass
-from windlass.telemetry.event_files import encoding
-from windlass.training import summary
-from windlass.worker.lead.job_summaries import open_job_summaries
+import ropewalk as rw
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import ConfigurationError, MissingExtraError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.distribute.program_cluster import in_cluster
+from ropewalk.distribute.runtime import ClusterRuntime
+from ropewalk.launch.cli import ropewalk
+from ropewalk.telemetry.event_files import encoding
+from ropewalk.training import summary
+from ropewalk.worker.lead.job_summaries import open_job_summaries
 
 SPEC = ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
 
@@ -54,71 +54,71 @@ def of(role: str) -> ClusterRuntime:
 def test_the_chief_and_the_evaluator_write(role: str, writes: bool) -> None:
     writer = Recorded()
     with in_cluster(of(role)), writer.as_default():
-        assert wl.summary.scalar("loss", 0.5) is writes
-        assert wl.summary.should_record_summaries() is writes
+        assert rw.summary.scalar("loss", 0.5) is writes
+        assert rw.summary.should_record_summaries() is writes
     assert writer.events == ([(7, {"loss": 0.5})] if writes else [])
 
 
 def test_another_worker_writes_where_its_writer_says_so() -> None:
     writer = Recorded(chief_only=False)
     with in_cluster(of("worker")), writer.as_default():
-        assert wl.summary.scalar("loss", 1)
+        assert rw.summary.scalar("loss", 1)
 
 
 def test_a_worker_that_does_not_write_does_not_look_at_what_it_is_given() -> None:
     with in_cluster(of("worker")), Recorded().as_default():
-        assert not wl.summary.histogram("weights", object())
-        assert not wl.summary.image("pictures", object())
+        assert not rw.summary.histogram("weights", object())
+        assert not rw.summary.image("pictures", object())
 
 
 def test_without_a_default_writer_nothing_is_recorded() -> None:
-    assert not wl.summary.scalar("loss", 1.0, step=1)
-    with wl.summary.create_noop_writer().as_default():
-        assert not wl.summary.scalar("loss", 1.0, step=1)
+    assert not rw.summary.scalar("loss", 1.0, step=1)
+    with rw.summary.create_noop_writer().as_default():
+        assert not rw.summary.scalar("loss", 1.0, step=1)
 
 
 def test_of_the_replicas_of_a_worker_the_first_one_records() -> None:
-    wl.config.set_logical_cpu_devices(2)
+    rw.config.set_logical_cpu_devices(2)
     try:
-        strategy = wl.distribute.MirroredStrategy()
+        strategy = rw.distribute.MirroredStrategy()
         with strategy.scope():
-            count = wl.Variable(0.0, name="n", aggregation=wl.VariableAggregation.MEAN)
+            count = rw.Variable(0.0, name="n", aggregation=rw.VariableAggregation.MEAN)
         writer = Recorded()
 
         def step() -> None:
             count.assign_add(1.0)
-            context = wl.distribute.get_replica_context()
+            context = rw.distribute.get_replica_context()
             assert context is not None
-            wl.summary.scalar("count", context.local_id)
+            rw.summary.scalar("count", context.local_id)
 
         with writer.as_default():
             for _ in range(2):
                 strategy.run(step)
         assert writer.events == [(0, {"count": 0.0}), (1, {"count": 0.0})]
     finally:
-        wl.config.set_logical_cpu_devices(1)
+        rw.config.set_logical_cpu_devices(1)
 
 
 def test_the_step_is_the_callers_the_defaults_or_the_strategys() -> None:
-    strategy = wl.distribute.MirroredStrategy()
+    strategy = rw.distribute.MirroredStrategy()
     with strategy.scope():
-        value = wl.Variable(0.0, name="v")
-        at = wl.Variable(3, name="at", trainable=False)
+        value = rw.Variable(0.0, name="v")
+        at = rw.Variable(3, name="at", trainable=False)
     strategy.run(lambda: value.assign(1.0))
     writer = Recorded()
     with writer.as_default():
-        wl.summary.scalar("a", 1, step=9)
+        rw.summary.scalar("a", 1, step=9)
         with strategy.scope():
-            wl.summary.scalar("b", 1)
+            rw.summary.scalar("b", 1)
     for given in (strategy, at, lambda: 4, 5):
         with writer.as_default(step=given):
-            wl.summary.scalar("c", 1)
+            rw.summary.scalar("c", 1)
     assert [step for step, _ in writer.events] == [9, 1, 1, 3, 4, 5]
 
 
 def test_a_step_that_nobody_knows_is_an_error() -> None:
     with Recorded().as_default(), pytest.raises(ValueError, match="give step=, or as_default"):
-        wl.summary.scalar("loss", 1.0)
+        rw.summary.scalar("loss", 1.0)
 
 
 def is_even(number: int) -> bool:
@@ -129,28 +129,28 @@ def test_record_if_leaves_summaries_out() -> None:
     writer = Recorded()
     with writer.as_default():
         for step in range(4):
-            with wl.summary.record_if(partial(is_even, step)):
-                assert wl.summary.should_record_summaries() is (step % 2 == 0)
-                wl.summary.scalar("loss", step, step=step)
-        with wl.summary.record_if(False):
-            wl.summary.scalar("loss", 9, step=9)
+            with rw.summary.record_if(partial(is_even, step)):
+                assert rw.summary.should_record_summaries() is (step % 2 == 0)
+                rw.summary.scalar("loss", step, step=step)
+        with rw.summary.record_if(False):
+            rw.summary.scalar("loss", 9, step=9)
     assert [step for step, _ in writer.events] == [0, 2]
 
 
 def test_what_is_no_single_number_is_no_scalar() -> None:
     with Recorded().as_default(), pytest.raises(ValueError, match=r"shape \(2,\)"):
-        wl.summary.scalar("loss", [1.0, 2.0], step=1)
+        rw.summary.scalar("loss", [1.0, 2.0], step=1)
 
 
 def test_what_is_no_batch_of_pictures_is_no_image() -> None:
     with Recorded().as_default(), pytest.raises(ValueError, match=r"\(28, 28\)"):
-        wl.summary.image("digit", [[0.0] * 28] * 28, step=1)
+        rw.summary.image("digit", [[0.0] * 28] * 28, step=1)
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'windlass\[tensorboard\]'"):
-        wl.summary.create_file_writer("logs")
+    with pytest.raises(MissingExtraError, match=r"pip install 'ropewalk\[tensorboard\]'"):
+        rw.summary.create_file_writer("logs")
 
 
 def test_a_job_without_a_model_directory_has_no_place_for_its_numbers(tmp_path: Path) -> None:
@@ -165,5 +165,5 @@ def test_a_local_job_that_cannot_write_its_numbers_does_not_begin(
     monkeypatch.setattr(encoding, "find_spec", lambda _: None)
     (tmp_path / "train.py").write_text("")
     command = ["local", "--tensorboard", str(tmp_path / "train.py")]
-    with pytest.raises(MissingExtraError, match=r"windlass\[tensorboard\]"):
-        windlass.main(args=command, prog_name="windlass", standalone_mode=False)
+    with pytest.raises(MissingExtraError, match=r"ropewalk\[tensorboard\]"):
+        ropewalk.main(args=command, prog_name="ropewalk", standalone_mode=False)

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-import windlass as wl
+import ropewalk as rw
 from helpers import processes
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     CheckpointError,
     ConfigurationError,
     MissingExtraError,
     ShapeMismatchError,
     UnknownVariableError,
 )
-from windlass.training.tables import files
+from ropewalk.training.tables import files
 
-emb = wl.embedding
+emb = rw.embedding
 DIM = 3
-GROWS = emb.TableConfig("grows", DIM, optimizer=wl.optimizers.Adam(0.1))
+GROWS = emb.TableConfig("grows", DIM, optimizer=rw.optimizers.Adam(0.1))
 FIXED = emb.TableConfig("fixed", DIM, vocabulary_size=20)
 BIG = np.array([2**63 - 1, -(2**63), 0, -1, 7, 8, 9, 10, 11, 12], np.int64)
 
@@ -77,17 +77,17 @@ def test_a_job_begins_with_the_rows_and_trains_on(tmp_path: Path, num_ps: int) -
     path = written(tmp_path)
 
     def program() -> Any:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
             features = [emb.FeatureConfig("g", GROWS), emb.FeatureConfig("f", FIXED)]
-            embeddings = emb.Embeddings(features, wl.optimizers.SGD(1.0))
+            embeddings = emb.Embeddings(features, rw.optimizers.SGD(1.0))
         step = strategy.global_step
         rows = embeddings.lookup({"g": np.r_[BIG, 99], "f": np.arange(20)})
         found = dict(rows)
         rows.apply_gradients({"g": np.ones((11, DIM), np.float32)})
         return step, found, embeddings.lookup({"g": BIG})["g"]
 
-    with wl.testing.LocalCluster(workers=0, ps=num_ps, model_dir=path.rsplit("/", 1)[0]) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=num_ps, model_dir=path.rsplit("/", 1)[0]) as cluster:
         [(step, found, after)] = cluster.run(program).values()
     assert step == 5
     np.testing.assert_array_equal(found["g"][:10], values(10))
@@ -101,7 +101,7 @@ def test_weights_of_frameworks_are_rows_by_number(tmp_path: Path) -> None:
     np.save(tmp_path / "weights.npy", weights)
     for source in (weights, tmp_path / "weights.npy"):
         path = emb.import_tables(str(tmp_path / "model"), {FIXED: source, GROWS: source})
-        np.testing.assert_array_equal(wl.train.load_variable(path, "fixed"), values(20))
+        np.testing.assert_array_equal(rw.train.load_variable(path, "fixed"), values(20))
         target = tmp_path / "out.npy"
         emb.export_table(path, "grows", target, overwrite=True)
         np.testing.assert_array_equal(np.load(target)["key"], np.arange(20))
@@ -132,7 +132,7 @@ def test_rows_that_do_not_fit_leave_no_checkpoint(
 
 
 def test_more_rows_than_a_table_may_have_are_refused(tmp_path: Path) -> None:
-    adam = wl.optimizers.Adam(0.1)
+    adam = rw.optimizers.Adam(0.1)
     small = emb.TableConfig("small", DIM, max_rows=5)
     with pytest.raises(ConfigurationError, match=r"6 rows for table 'small'.*max_rows=5"):
         emb.import_tables(str(tmp_path), {small: values(6)})
@@ -148,14 +148,14 @@ def test_imported_rows_are_not_unseen_since_before_they_were_there(tmp_path: Pat
     emb.import_tables(str(tmp_path), {table: values(3)}, global_step=5000)
 
     def program() -> Any:
-        strategy = wl.distribute.ParameterServerStrategy()
+        strategy = rw.distribute.ParameterServerStrategy()
         with strategy.scope():
-            embeddings = emb.Embeddings([emb.FeatureConfig("f", table)], wl.optimizers.SGD(1.0))
+            embeddings = emb.Embeddings([emb.FeatureConfig("f", table)], rw.optimizers.SGD(1.0))
         rows = embeddings.lookup({"f": [7]})
         strategy.run(lambda: rows.apply_gradients({"f": np.ones((1, DIM), np.float32)}))
         return embeddings.lookup({"f": np.arange(3)})["f"]
 
-    with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
+    with rw.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
         [found] = cluster.run(program).values()
     np.testing.assert_array_equal(found, values(3))
 
@@ -178,7 +178,7 @@ def test_parquet_without_pyarrow_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"a Parquet file needs pyarrow.*windlass\[parquet"):
+    with pytest.raises(MissingExtraError, match=r"a Parquet file needs pyarrow.*ropewalk\[parquet"):
         emb.export_table(written(tmp_path), "grows", tmp_path / "rows.parquet")
 
 
@@ -195,7 +195,7 @@ def test_a_damaged_checkpoint_exports_nothing(tmp_path: Path) -> None:
 
 def test_the_command_exports_a_table(tmp_path: Path) -> None:
     written(tmp_path)
-    command = [*processes.WINDLASS, "export", str(tmp_path / "model"), "--table"]
+    command = [*processes.ROPEWALK, "export", str(tmp_path / "model"), "--table"]
 
     def run(*arguments: str) -> tuple[int, str]:
         code, output, errors = processes.run([*command, *arguments], timeout_s=60, cwd=tmp_path)

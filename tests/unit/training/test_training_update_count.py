@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-import windlass as wl
+import ropewalk as rw
 from helpers.late import Late
 
 jax, optax = Late("jax"), Late("optax")
@@ -18,8 +18,8 @@ def by_ones() -> Any:
 
 
 def test_two_models_in_turn_each_follow_their_own_updates() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    states = [wl.training.jax.TrainState(ONES, by_ones(), strategy, name=name) for name in "ab"]
+    strategy = rw.distribute.ParameterServerStrategy()
+    states = [rw.training.jax.TrainState(ONES, by_ones(), strategy, name=name) for name in "ab"]
     for _ in range(3):
         for state in states:
             state.apply_gradients(ONES)
@@ -30,17 +30,17 @@ def test_two_models_in_turn_each_follow_their_own_updates() -> None:
 
 
 def test_a_model_made_later_begins_with_the_schedules_start() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     for name in ("first", "second"):
-        state = wl.training.jax.TrainState(ONES, by_ones(), strategy, name=name)
+        state = rw.training.jax.TrainState(ONES, by_ones(), strategy, name=name)
         for _ in range(2):
             state.apply_gradients(ONES)
         np.testing.assert_array_equal(state.params["w"], 1 - (1 + 2))
 
 
 def test_two_updates_in_one_run_are_two() -> None:
-    strategy = wl.distribute.ParameterServerStrategy()
-    state = wl.training.jax.TrainState(ONES, by_ones(), strategy)
+    strategy = rw.distribute.ParameterServerStrategy()
+    state = rw.training.jax.TrainState(ONES, by_ones(), strategy)
 
     def step() -> None:
         state.apply_gradients(ONES)
@@ -52,9 +52,9 @@ def test_two_updates_in_one_run_are_two() -> None:
 
 
 def test_what_is_restored_brings_its_count(tmp_path: Any) -> None:
-    state = wl.training.jax.TrainState(ONES, by_ones(), wl.distribute.ParameterServerStrategy())
+    state = rw.training.jax.TrainState(ONES, by_ones(), rw.distribute.ParameterServerStrategy())
     state.apply_gradients(ONES)
-    checkpoint = wl.train.Checkpoint(state=state)
+    checkpoint = rw.train.Checkpoint(state=state)
     path = checkpoint.save(str(tmp_path / "one"))
     state.apply_gradients(ONES)
     checkpoint.restore(path).assert_consumed()

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import windlass as wl
-from windlass.training.worker_part import worker_part
+import ropewalk as rw
+from ropewalk.training.worker_part import worker_part
 
 
 def of_worker(worker: int, workers: int) -> Any:
@@ -32,7 +32,7 @@ def test_parts_of_the_examples_themselves_are_rows() -> None:
 
 def test_alone_it_is_the_order_itself() -> None:
     order = np.arange(5)
-    assert worker_part(order, wl.distribute.ParameterServerStrategy()) is order
+    assert worker_part(order, rw.distribute.ParameterServerStrategy()) is order
     assert worker_part(order) is order
 
 

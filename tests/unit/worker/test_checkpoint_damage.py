@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from helpers.saving import StorePs, checkpointer
-from windlass.core.checkpoint import CheckpointReader, list_checkpoints
-from windlass.core.errors import CheckpointError, PeerLostError, StorageError
+from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
+from ropewalk.core.errors import CheckpointError, PeerLostError, StorageError
 
 OLD, NEW = "ckpt-0000000010", "ckpt-0000000020"
 FILES = ["manifest.json", "ps-0.safetensors", "ps-1.safetensors"]

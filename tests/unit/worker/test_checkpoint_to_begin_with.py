@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from windlass.core.errors import PeerLostError
-from windlass.core.task import TaskId
-from windlass.worker.job_task import JobTask
+from ropewalk.core.errors import PeerLostError
+from ropewalk.core.task import TaskId
+from ropewalk.worker.job_task import JobTask
 
 
 def test_a_chief_that_did_not_answer_is_asked_again() -> None:

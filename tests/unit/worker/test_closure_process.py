@@ -15,8 +15,8 @@ Run = Callable[[str], tuple[int, str, str]]
 
 BEGINNING = """
 import logging, os, signal, sys, time
-from windlass.core.errors import JoinTimeoutError
-from windlass.worker.closures.processes import ClosureProcesses
+from ropewalk.core.errors import JoinTimeoutError
+from ropewalk.worker.closures.processes import ClosureProcesses
 
 logging.basicConfig(format="%(message)s")
 

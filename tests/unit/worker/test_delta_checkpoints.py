@@ -8,16 +8,16 @@ import pytest
 
 from helpers.saving import WHO, StorePs
 from helpers.tables import DIM, F32, gradients, table
-from windlass.client.ps.control import PsControl
-from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.checkpoint import CheckpointReader, list_checkpoints
-from windlass.core.checkpoint.manifest import BaseRecord, Manifest, TableRecord
-from windlass.core.errors import CheckpointError, StorageError
-from windlass.core.settings import Settings
-from windlass.distribute.local_ps import LocalPs
-from windlass.worker.lead.checkpoint_sources import PsShards, WholeOrDelta
-from windlass.worker.lead.checkpointer import Checkpointer
-from windlass.worker.lead.delta_policy import DeltaPolicy
+from ropewalk.client.ps.control import PsControl
+from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
+from ropewalk.core.checkpoint.manifest import BaseRecord, Manifest, TableRecord
+from ropewalk.core.errors import CheckpointError, StorageError
+from ropewalk.core.settings import Settings
+from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.worker.lead.checkpoint_sources import PsShards, WholeOrDelta
+from ropewalk.worker.lead.checkpointer import Checkpointer
+from ropewalk.worker.lead.delta_policy import DeltaPolicy
 
 BASE = ("ckpt-0000000001", "xxh3:0")
 RECORD = TableRecord(max_rows=9, dim=1, dtype="float32", parts=2, rule={})

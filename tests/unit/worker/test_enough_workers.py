@@ -4,15 +4,15 @@ import logging
 
 import pytest
 
-from windlass.cluster.job.job import Job
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.clock import SystemClock
-from windlass.core.errors import ConfigurationError, JobStoppedError, JoinTimeoutError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.server.chief.servicer import LockedJob
-from windlass.worker.lead.enough_workers import wait_for_workers
+from ropewalk.cluster.job.job import Job
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.clock import SystemClock
+from ropewalk.core.errors import ConfigurationError, JobStoppedError, JoinTimeoutError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.server.chief.servicer import LockedJob
+from ropewalk.worker.lead.enough_workers import wait_for_workers
 
 CHIEF = TaskId("chief", 0)
 SPEC = ClusterSpec({"chief": ["c:1"], "worker": ["a:1", "b:1", "d:1"]})

@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from windlass.core.errors import AccessError, NotFoundError, PeerLostError
-from windlass.core.report import PsCounters
-from windlass.core.settings import Settings
-from windlass.core.states import Phase
-from windlass.core.task import TaskId
-from windlass.net.pod_account import PodAccount
-from windlass.server.chief.servicer import LockedJob, new_chief
-from windlass.worker.lead.failed_peers import FailedPeers
+from ropewalk.core.errors import AccessError, NotFoundError, PeerLostError
+from ropewalk.core.report import PsCounters
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Phase
+from ropewalk.core.task import TaskId
+from ropewalk.net.pod_account import PodAccount
+from ropewalk.server.chief.servicer import LockedJob, new_chief
+from ropewalk.worker.lead.failed_peers import FailedPeers
 
 CHIEF, PS0, PS1, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1), TaskId("worker", 0)
 PODS, JOBS = "/api/v1/namespaces/training/pods/", "/apis/batch/v1/namespaces/training/jobs/"
@@ -20,7 +20,7 @@ PODS, JOBS = "/api/v1/namespaces/training/pods/", "/apis/batch/v1/namespaces/tra
 def crashing(code: int, message: str = "", reason: str = "CrashLoopBackOff") -> dict[str, Any]:
     """A pod whose container has ended, and which the kubelet starts again after a wait."""
     container = {
-        "name": "windlass",
+        "name": "ropewalk",
         "state": {"waiting": {"reason": reason}},
         "lastState": {"terminated": {"exitCode": code, "message": message}},
     }

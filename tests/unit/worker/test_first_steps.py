@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
-from windlass.client.chief.membership import Membership
-from windlass.core.errors import JobStoppedError
-from windlass.worker import first_steps
-from windlass.worker.first_steps import FirstSteps
-from windlass.worker.lead.leader import JobLeader
+from ropewalk.client.chief.membership import Membership
+from ropewalk.core.errors import JobStoppedError
+from ropewalk.worker import first_steps
+from ropewalk.worker.first_steps import FirstSteps
+from ropewalk.worker.lead.leader import JobLeader
 
 
 class Played:

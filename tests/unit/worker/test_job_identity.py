@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.client.ps.control import JobOnPs, PsControl
-from windlass.core.errors import OtherJobError
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.worker.lead.job_identity import find_job
+from ropewalk.client.ps.control import JobOnPs, PsControl
+from ropewalk.core.errors import OtherJobError
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.worker.lead.job_identity import find_job
 
 CHIEF, W0 = TaskId("chief", 0), TaskId("worker", 0)
 

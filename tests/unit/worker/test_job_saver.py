@@ -6,14 +6,14 @@ from typing import cast
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.cluster.job.job import Job
-from windlass.core.errors import WindlassError
-from windlass.core.report import TaskReport
-from windlass.core.settings import Settings
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.chief.servicer import LockedJob
-from windlass.worker.lead.checkpointer import Checkpointer
-from windlass.worker.lead.job_saver import JobSaver
+from ropewalk.cluster.job.job import Job
+from ropewalk.core.errors import RopewalkError
+from ropewalk.core.report import TaskReport
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.chief.servicer import LockedJob
+from ropewalk.worker.lead.checkpointer import Checkpointer
+from ropewalk.worker.lead.job_saver import JobSaver
 
 CHIEF = TaskId("chief", 0)
 
@@ -111,7 +111,7 @@ def test_the_last_checkpoint_is_the_only_one_after_the_periods_have_ended() -> N
 
 def test_the_last_save_says_its_own_failure_and_not_one_before() -> None:
     training = Training(Broken())
-    training.saver.failure = WindlassError("the disk was full")
+    training.saver.failure = RopewalkError("the disk was full")
     assert not training.saver.save(1, 0, final=True)
     assert "the store's own" in str(training.saver.failure)
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.errors import JobStoppedError, WindlassError
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase
-from windlass.core.task import TaskId
-from windlass.distribute.job_snapshots import JobSnapshots
-from windlass.worker.data_plane.plane import DataPlane
-from windlass.worker.data_plane.ring import RingPlane
-from windlass.worker.job_task import JobTask
-from windlass.worker.process.program import Ending
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.errors import JobStoppedError, RopewalkError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Outcome, Phase
+from ropewalk.core.task import TaskId
+from ropewalk.distribute.job_snapshots import JobSnapshots
+from ropewalk.worker.data_plane.plane import DataPlane
+from ropewalk.worker.data_plane.ring import RingPlane
+from ropewalk.worker.job_task import JobTask
+from ropewalk.worker.process.program import Ending
 
 WORKER = TaskId("worker", 1)
 ALONE = ResolvedTask(WORKER, ClusterSpec({}), TaskId("chief", 0))
@@ -27,7 +27,7 @@ class Steps:
     has_begun = True
 
     def last_snapshot(self, *, together: bool) -> None:
-        raise WindlassError("another worker makes more steps")
+        raise RopewalkError("another worker makes more steps")
 
 
 def plane(*, in_sync: bool, has_begun: bool = True) -> DataPlane:
@@ -60,7 +60,7 @@ def test_a_program_that_is_asked_to_end_does_so_at_its_next_step_unless_it_is_in
 
 
 def test_an_interrupted_program_ends_whatever_its_workers_have_agreed_on() -> None:
-    task, errors = JobTask(ALONE, Settings(), plane(in_sync=True)), list[WindlassError]()
+    task, errors = JobTask(ALONE, Settings(), plane(in_sync=True)), list[RopewalkError]()
     task.start(errors.append)
     task.interrupt(STOP)
     assert errors == [STOP]

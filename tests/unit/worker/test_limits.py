@@ -4,9 +4,9 @@ import resource
 
 import pytest
 
-from windlass.core.errors import ConfigurationError
-from windlass.worker.process import limits
-from windlass.worker.process.limits import check_limits
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.worker.process import limits
+from ropewalk.worker.process.limits import check_limits
 
 INFINITY = resource.RLIM_INFINITY
 

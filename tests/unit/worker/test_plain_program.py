@@ -1,4 +1,4 @@
-"""Which Python, and which process, can run a task of a cluster without the windlass command."""
+"""Which Python, and which process, can run a task of a cluster without the ropewalk command."""
 
 import json
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.errors import ConfigurationError
-from windlass.worker.plain_program import check_python
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.worker.plain_program import check_python
 
 
 @pytest.mark.parametrize("version", [(3, 11, 0), (3, 11, 9), (3, 12, 3), (3, 13, 0)])
@@ -19,16 +19,16 @@ def test_a_python_that_starts_threads_at_exit_is_taken(version: tuple[int, ...])
 
 @pytest.mark.parametrize("version", [(3, 12, 0), (3, 12, 2)])
 def test_one_that_does_not_is_refused_with_what_to_do(version: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigurationError, match=r"Python 3\.12\.[02] .* `windlass run`"):
+    with pytest.raises(ConfigurationError, match=r"Python 3\.12\.[02] .* `ropewalk run`"):
         check_python(version)
 
 
 PROGRAM = """\
 import multiprocessing, sys
-import windlass as wl
+import ropewalk as rw
 
 if __name__ != "__main__":  # imported again
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
 if __name__ == "__main__":
     child = multiprocessing.get_context("spawn").Process(target=print)
     child.start()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.errors import ConfigurationError
-from windlass.core.exit_codes import ExitCode
-from windlass.core.states import Outcome
-from windlass.worker.process.program import find_program, run_program
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.states import Outcome
+from ropewalk.worker.process.program import find_program, run_program
 
 
 @pytest.fixture

@@ -12,18 +12,18 @@ import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
-from windlass.client.ps.control import PsControl
-from windlass.cluster.job.job import Job
-from windlass.cluster.replication import balancing
-from windlass.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
-from windlass.cluster.replication.replica import ReplicaRole
-from windlass.cluster.replication.reports import FollowerState, PsReport, ShareState
-from windlass.core.checkpoint.job_record import JobRecord, ShareRecord
-from windlass.core.errors import FencedError, PeerLostError, RefusedError, StorageError
-from windlass.core.states import Phase
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.chief.servicer import LockedJob
-from windlass.worker.lead.share_keeper import ShareKeeper
+from ropewalk.client.ps.control import PsControl
+from ropewalk.cluster.job.job import Job
+from ropewalk.cluster.replication import balancing
+from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ropewalk.cluster.replication.replica import ReplicaRole
+from ropewalk.cluster.replication.reports import FollowerState, PsReport, ShareState
+from ropewalk.core.checkpoint.job_record import JobRecord, ShareRecord
+from ropewalk.core.errors import FencedError, PeerLostError, RefusedError, StorageError
+from ropewalk.core.states import Phase
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.chief.servicer import LockedJob
+from ropewalk.worker.lead.share_keeper import ShareKeeper
 
 CHIEF = TaskId("chief", 0)
 PS = [TaskId("ps", 0), TaskId("ps", 1)]

@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-import windlass as wl
+import ropewalk as rw
 from helpers.waiting import scaled
-from windlass.client.ps.control import PsControl
-from windlass.cluster.access.principal import Principal
-from windlass.core.errors import ConfigurationError
-from windlass.core.settings import Settings
-from windlass.core.states import Phase
-from windlass.core.task import TaskId
-from windlass.server.ps.server import PsServer
+from ropewalk.client.ps.control import PsControl
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Phase
+from ropewalk.core.task import TaskId
+from ropewalk.server.ps.server import PsServer
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
 
 
-def server(**arguments: Any) -> wl.distribute.Server:
-    return wl.distribute.Server(**{"server_or_cluster_def": CLUSTER, "start": False, **arguments})
+def server(**arguments: Any) -> rw.distribute.Server:
+    return rw.distribute.Server(**{"server_or_cluster_def": CLUSTER, "start": False, **arguments})
 
 
 def test_it_says_what_it_is() -> None:
@@ -27,13 +27,13 @@ def test_it_says_what_it_is() -> None:
     described = made.server_def
     assert (described.job_name, described.task_index, described.protocol) == ("worker", 1, "grpc")
     assert described.cluster.as_dict() == CLUSTER
-    again = wl.distribute.Server(described, start=False)
+    again = rw.distribute.Server(described, start=False)
     assert again.target == made.target
 
 
 def test_what_there_is_one_of_need_not_be_named() -> None:
     assert server(job_name="ps").target == "grpc://b:1"
-    assert wl.train.Server is wl.distribute.Server
+    assert rw.train.Server is rw.distribute.Server
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_a_server_that_breaks_does_not_end_as_if_the_job_were_over(
         raise KeyError("a bug")
 
     monkeypatch.setattr(PsServer, "wait", broken)
-    made = wl.distribute.Server.create_local_server()
+    made = rw.distribute.Server.create_local_server()
     with pytest.raises(KeyError, match="a bug"):
         made.join()
 
 
 def test_a_local_server_is_a_ps_that_answers() -> None:
-    made = wl.distribute.Server.create_local_server()
+    made = rw.distribute.Server.create_local_server()
     assert made.target.startswith("grpc://127.0.0.1:")
     address = made.target.removeprefix("grpc://")
     control = PsControl(TaskId("ps", 0), address, Settings(), Principal("chief", index=0))

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.worker.process.start_watch import (
+from ropewalk.worker.process.start_watch import (
     STUCK_S,
     MainPosition,
     Standstill,
@@ -15,9 +15,9 @@ from windlass.worker.process.start_watch import (
 )
 
 HERE = MainPosition(
-    (("/x/windlass/net/probes.py", 44, "start"), ("/lib/socket.py", 7, "bind")), 1.0
+    (("/x/ropewalk/net/probes.py", 44, "start"), ("/lib/socket.py", 7, "bind")), 1.0
 )
-THERE = MainPosition((("/x/windlass/net/probes.py", 45, "start"),), 1.0)
+THERE = MainPosition((("/x/ropewalk/net/probes.py", 45, "start"),), 1.0)
 
 
 def looks(
@@ -56,7 +56,7 @@ def test_only_who_stands_still_in_silence_for_three_minutes_ends(
     assert still.look(STUCK_S, place, last_line)[1] is ends
 
 
-def test_the_place_is_told_as_a_line_of_windlass() -> None:
+def test_the_place_is_told_as_a_line_of_ropewalk() -> None:
     assert str(HERE) == "net/probes.py:44 (start)"
     assert "main_position" in {name for _, _, name in main_position().stack}
 
@@ -67,7 +67,7 @@ def test_a_stuck_task_says_where_it_is_and_ends(
     restored_logger.propagate = True
     ended = threading.Event()
     watch = StartWatch("/job:worker/task:0", lambda: HERE, ended.set, ManualClock())
-    with caplog.at_level(logging.WARNING, logger="windlass"):
+    with caplog.at_level(logging.WARNING, logger="ropewalk"):
         watch.begin()
         assert ended.wait(10)
     watch.over()

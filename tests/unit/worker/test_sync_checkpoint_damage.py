@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windlass.core.checkpoint import CheckpointReader, list_checkpoints
-from windlass.core.checkpoint.job_record import JobRecord
-from windlass.core.errors import CheckpointError
-from windlass.distribute.job_snapshots import JobSnapshots, SavedVariable, Snapshot
-from windlass.worker.lead.checkpoint_sources import ProgramVariables
-from windlass.worker.lead.checkpointer import Checkpointer
+from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
+from ropewalk.core.checkpoint.job_record import JobRecord
+from ropewalk.core.errors import CheckpointError
+from ropewalk.distribute.job_snapshots import JobSnapshots, SavedVariable, Snapshot
+from ropewalk.worker.lead.checkpoint_sources import ProgramVariables
+from ropewalk.worker.lead.checkpointer import Checkpointer
 
 OLD, NEW = "ckpt-0000000010", "ckpt-0000000020"
 VALUES = "variables.safetensors"

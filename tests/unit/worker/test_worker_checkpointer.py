@@ -9,18 +9,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from windlass.client.ps.control import PsControl
-from windlass.core.arrays.dtypes import Array, as_dtype
-from windlass.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
-from windlass.core.checkpoint.local_folder import LocalFolder
-from windlass.core.checkpoint.manifest import TensorRecord
-from windlass.core.checkpoint.saved_part import SavedPart, SavedShard
-from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
-from windlass.core.errors import PeerLostError, RefusedError, StorageError
-from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.task import TaskId
-from windlass.worker.lead.checkpoint_sources import PsShards
-from windlass.worker.lead.checkpointer import Checkpointer
+from ropewalk.client.ps.control import PsControl
+from ropewalk.core.arrays.dtypes import Array, as_dtype
+from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
+from ropewalk.core.checkpoint.local_folder import LocalFolder
+from ropewalk.core.checkpoint.manifest import TensorRecord
+from ropewalk.core.checkpoint.saved_part import SavedPart, SavedShard
+from ropewalk.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
+from ropewalk.core.errors import PeerLostError, RefusedError, StorageError
+from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ropewalk.core.task import TaskId
+from ropewalk.worker.lead.checkpoint_sources import PsShards
+from ropewalk.worker.lead.checkpointer import Checkpointer
 
 TABLE = VariableDefinition("table", (6, 2), as_dtype("float32"))
 STEP_COUNT = VariableDefinition("count", (), as_dtype("int64"), trainable=False)
@@ -279,4 +279,4 @@ def test_the_manifest_is_the_last_thing_written(tmp_path: Path) -> None:
 
     path = checkpointer(tmp_path, [Watching(0, cut(TABLE, 1))]).save(1)
     assert seen == [False]
-    assert json.loads((Path(path) / "manifest.json").read_text())["format"] == "windlass-checkpoint"
+    assert json.loads((Path(path) / "manifest.json").read_text())["format"] == "ropewalk-checkpoint"

@@ -8,19 +8,19 @@ from typing import cast
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.client.ps.control import PsAnswer, PsControl
-from windlass.cluster.job.job import Job
-from windlass.core.checkpoint.job_record import JobRecord
-from windlass.core.errors import PeerLostError, PermissionDeniedError
-from windlass.core.report import PsCounters, TaskEnd, TaskReport
-from windlass.core.settings import Settings
-from windlass.core.states import Outcome, Phase
-from windlass.core.task import Incarnation, TaskId
-from windlass.server.chief.servicer import LockedJob
-from windlass.worker.lead.checkpointer import Checkpointer
-from windlass.worker.lead.chief_loop import ChiefLoop
-from windlass.worker.lead.job_saver import JobSaver
-from windlass.worker.lead.share_keeper import ShareKeeper
+from ropewalk.client.ps.control import PsAnswer, PsControl
+from ropewalk.cluster.job.job import Job
+from ropewalk.core.checkpoint.job_record import JobRecord
+from ropewalk.core.errors import PeerLostError, PermissionDeniedError
+from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Outcome, Phase
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.chief.servicer import LockedJob
+from ropewalk.worker.lead.checkpointer import Checkpointer
+from ropewalk.worker.lead.chief_loop import ChiefLoop
+from ropewalk.worker.lead.job_saver import JobSaver
+from ropewalk.worker.lead.share_keeper import ShareKeeper
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)

@@ -7,16 +7,16 @@ from typing import Any, cast
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.client.ps.control import CutOrder, PsControl
-from windlass.cluster.job.job import Job
-from windlass.core.errors import CutVoidError, PeerLostError
-from windlass.core.report import TaskEnd, TaskReport
-from windlass.core.settings import Settings
-from windlass.core.states import Outcome
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire.cut_marks import CutMark, Marks
-from windlass.server.chief.servicer import LockedJob
-from windlass.worker.lead.cutter import Cutter
+from ropewalk.client.ps.control import CutOrder, PsControl
+from ropewalk.cluster.job.job import Job
+from ropewalk.core.errors import CutVoidError, PeerLostError
+from ropewalk.core.report import TaskEnd, TaskReport
+from ropewalk.core.settings import Settings
+from ropewalk.core.states import Outcome
+from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.cut_marks import CutMark, Marks
+from ropewalk.server.chief.servicer import LockedJob
+from ropewalk.worker.lead.cutter import Cutter
 
 CHIEF = TaskId("chief", 0)
 READER = Incarnation(TaskId("reader", 5), 1)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolvers.resolved import ResolvedTask
-from windlass.cluster.spec import ClusterSpec
-from windlass.core.exit_codes import ExitCode
-from windlass.core.settings import Settings
-from windlass.core.task import TaskId
-from windlass.server.ps import server
-from windlass.worker.daemon import run_ps
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.server.ps import server
+from ropewalk.worker.daemon import run_ps
 
 PS = TaskId("ps", 0)
 LEFT_OUT = ("scipy", "yaml", "cffi", "coverage")
@@ -46,7 +46,7 @@ def test_a_ps_loads_what_numba_alone_looks_for_only_with_rules_of_the_program(
         monkeypatch.setitem(sys.modules, name, sys)  # so that it is put back as it was
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(server, "PsServer", Served)
-    monkeypatch.setattr("windlass.worker.daemon.handle_signals", lambda _: None)
+    monkeypatch.setattr("ropewalk.worker.daemon.handle_signals", lambda _: None)
     task = ResolvedTask(PS, ClusterSpec({"ps": ["127.0.0.1:0"]}), PS, address="127.0.0.1:0")
     try:
         assert run_ps(task, Settings(rule_modules=rule_modules)) == ExitCode.DONE

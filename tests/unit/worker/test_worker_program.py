@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.errors import (
+from ropewalk.core.errors import (
     CheckpointError,
     ConfigurationError,
     FencedError,
@@ -14,12 +14,12 @@ from windlass.core.errors import (
     LimitExceededError,
     NonFiniteGradientError,
     PeerLostError,
-    WindlassError,
+    RopewalkError,
 )
-from windlass.core.exit_codes import ExitCode
-from windlass.core.process.replaced_errors import noting_errors, own_errors
-from windlass.core.states import Outcome
-from windlass.worker.process.program import Ending, Program, ending_of, find_program, run_program
+from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.process.replaced_errors import noting_errors, own_errors
+from ropewalk.core.states import Outcome
+from ropewalk.worker.process.program import Ending, Program, ending_of, find_program, run_program
 
 Run = Callable[..., Ending]
 
@@ -132,8 +132,8 @@ def test_an_error_of_ours_ends_with_its_code_and_without_our_insides(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ending = run(
-        "import windlass as wl\n"
-        "from windlass.worker.process.program import find_program\n"
+        "import ropewalk as rw\n"
+        "from ropewalk.worker.process.program import find_program\n"
         "def load():\n    find_program('gone.py')\n"
         "load()\n"
     )
@@ -167,7 +167,7 @@ STOP = JobStoppedError("the job was stopped")
             id="refused",
         ),
         pytest.param(
-            WindlassError("odd"), Ending(Outcome.FAILED, 1, "WindlassError: odd"), id="other"
+            RopewalkError("odd"), Ending(Outcome.FAILED, 1, "RopewalkError: odd"), id="other"
         ),
     ],
 )
@@ -188,7 +188,7 @@ def test_leaving_is_no_failure_and_has_no_traceback(
 
 
 @pytest.mark.parametrize("first", [STOP, NonFiniteGradientError("NaN")], ids=["stop", "diverged"])
-def test_an_error_in_a_frameworks_callback_means_what_it_is(first: WindlassError) -> None:
+def test_an_error_in_a_frameworks_callback_means_what_it_is(first: RopewalkError) -> None:
     """The framework raises one of its own, with the text of the first."""
     with pytest.raises(type(first)), noting_errors():
         raise first
@@ -292,12 +292,12 @@ def test_frames_of_ours_between_those_of_the_program_are_counted(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ending = run(
-        "import windlass as wl\n"
+        "import ropewalk as rw\n"
         "def step():\n    raise ValueError('no good')\n"
-        "wl.distribute.OneDeviceStrategy('cpu:0').run(step)\n"
+        "rw.distribute.OneDeviceStrategy('cpu:0').run(step)\n"
     )
     assert ending == Ending(Outcome.FAILED, 1, "ValueError: no good")
     lines = capsys.readouterr().err.splitlines()
-    assert sum("inside windlass" in line for line in lines) == 1
+    assert sum("inside ropewalk" in line for line in lines) == 1
     assert not any("distribute/" in line for line in lines)
     assert len(lines) <= 8

@@ -12,11 +12,11 @@
 #   chief 0, evaluator 1, ps 2-3, worker 4-5
 set -euo pipefail
 cd /home/me/job
-export WINDLASS_REPLICAS=chief=1,evaluator=1,ps=2,worker=2
-export WINDLASS_PORT=8888
-export WINDLASS_MODEL_DIR=/home/me/job/runs/digits
-export WINDLASS_WAIT_FOR_WORKERS=2
-export WINDLASS_INSECURE=true
-export WINDLASS_SAVE_EVERY_STEPS=500
+export ROPEWALK_REPLICAS=chief=1,evaluator=1,ps=2,worker=2
+export ROPEWALK_PORT=8888
+export ROPEWALK_MODEL_DIR=/home/me/job/runs/digits
+export ROPEWALK_WAIT_FOR_WORKERS=2
+export ROPEWALK_INSECURE=true
+export ROPEWALK_SAVE_EVERY_STEPS=500
 
-exec srun --label --kill-on-bad-exit=0 windlass run train.py
+exec srun --label --kill-on-bad-exit=0 ropewalk run train.py

@@ -19,20 +19,20 @@
 set -euo pipefail
 cd /home/me/job
 module load python
-export WINDLASS_REPLICAS=chief=1,ps=3,worker=4
-export WINDLASS_PORT=9000
-export WINDLASS_MODEL_DIR=s3://bucket/tricky
-export WINDLASS_WAIT_FOR_WORKERS=3
-export WINDLASS_SAVE_EVERY_S=30.0
-export A='$(WINDLASS_ROLE) $B'
+export ROPEWALK_REPLICAS=chief=1,ps=3,worker=4
+export ROPEWALK_PORT=9000
+export ROPEWALK_MODEL_DIR=s3://bucket/tricky
+export ROPEWALK_WAIT_FOR_WORKERS=3
+export ROPEWALK_SAVE_EVERY_S=30.0
+export A='$(ROPEWALK_ROLE) $B'
 export FLAG=no
 
 read -r -d '' TASK <<'END' || true
-if [ "$SLURM_PROCID" -lt 1 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/chief/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/chief/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/chief/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/chief/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/chief/token.pub windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+if [ "$SLURM_PROCID" -lt 1 ]; then exec env ROPEWALK_TLS_CERT=/home/me/job/credentials/chief/tls.crt ROPEWALK_TLS_KEY=/home/me/job/credentials/chief/tls.key ROPEWALK_TLS_CA=/home/me/job/credentials/chief/ca.crt ROPEWALK_TOKEN_FILE=/home/me/job/credentials/chief/token ROPEWALK_TOKEN_KEYS=/home/me/job/credentials/chief/token.pub ropewalk run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
 END' 1e3
-elif [ "$SLURM_PROCID" -lt 4 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/ps/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/ps/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/ps/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/ps/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/ps/token.pub windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+elif [ "$SLURM_PROCID" -lt 4 ]; then exec env ROPEWALK_TLS_CERT=/home/me/job/credentials/ps/tls.crt ROPEWALK_TLS_KEY=/home/me/job/credentials/ps/tls.key ROPEWALK_TLS_CA=/home/me/job/credentials/ps/ca.crt ROPEWALK_TOKEN_FILE=/home/me/job/credentials/ps/token ROPEWALK_TOKEN_KEYS=/home/me/job/credentials/ps/token.pub ropewalk run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
 END' 1e3
-elif [ "$SLURM_PROCID" -lt 8 ]; then exec env ONLY=worker WINDLASS_TLS_CERT=/home/me/job/credentials/worker/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/worker/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/worker/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/worker/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/worker/token.pub windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+elif [ "$SLURM_PROCID" -lt 8 ]; then exec env ONLY=worker ROPEWALK_TLS_CERT=/home/me/job/credentials/worker/tls.crt ROPEWALK_TLS_KEY=/home/me/job/credentials/worker/tls.key ROPEWALK_TLS_CA=/home/me/job/credentials/worker/ca.crt ROPEWALK_TOKEN_FILE=/home/me/job/credentials/worker/token ROPEWALK_TOKEN_KEYS=/home/me/job/credentials/worker/token.pub ropewalk run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
 END' 1e3 --worker
 fi
 END

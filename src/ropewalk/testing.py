@@ -2,11 +2,11 @@
 
 ::
 
-    with wl.testing.LocalCluster(workers=2, ps=2) as cluster:
+    with rw.testing.LocalCluster(workers=2, ps=2) as cluster:
         losses = cluster.run(train)  # every task in a thread, real sockets on loopback
 
-    result = wl.testing.run_script("train.py", workers=2, ps=2,
-                                   faults=wl.testing.FaultPlan().kill("worker", 1, at_step=20))
+    result = rw.testing.run_script("train.py", workers=2, ps=2,
+                                   faults=rw.testing.FaultPlan().kill("worker", 1, at_step=20))
     assert result.exit_code == 0
 """
 
@@ -23,7 +23,7 @@ from .client.chief.calls import JobStatus
 from .cluster.resolvers.resolved import ResolvedTask
 from .cluster.roles import CHIEF, PS, WORKER, chief_of
 from .cluster.spec import ClusterSpec
-from .core.errors import JobDoneError, ProgramError, WindlassError
+from .core.errors import JobDoneError, ProgramError, RopewalkError
 from .core.exit_codes import ExitCode
 from .core.public_face import public_getattr
 from .core.settings import Settings, load_settings
@@ -70,7 +70,7 @@ class LocalCluster(Shown):
         workers: Worker tasks.
         ps: Parameter servers.
         chief: Whether there is a chief; else worker 0 leads.
-        settings: Of every task; see ``windlass.core.settings``. Timeouts are short unless given.
+        settings: Of every task; see ``ropewalk.core.settings``. Timeouts are short unless given.
 
     Raises:
         ValueError: There is no ps, or no task that runs a program.
@@ -83,7 +83,7 @@ class LocalCluster(Shown):
             raise ValueError(
                 f"LocalCluster(workers={workers}, ps={ps}, chief={chief}): it needs at least one "
                 "ps, and a chief or a worker. Workers without a ps train in sync: run_script with "
-                "ps=0, or MirroredStrategy with wl.config.set_logical_cpu_devices(n)"
+                "ps=0, or MirroredStrategy with rw.config.set_logical_cpu_devices(n)"
             )
         self._settings: Settings = load_settings(_TEST_SETTINGS | settings)
         self._servers = [PsServer(TaskId(PS, i), self._settings) for i in range(ps)]
@@ -167,7 +167,7 @@ class LocalCluster(Shown):
         except Exception as error:  # noqa: BLE001 - handed to the caller
             self._failed.append(task)
             result = TaskResult(error=error)
-            retryable = isinstance(error, WindlassError) and error.exit_code >= 128
+            retryable = isinstance(error, RopewalkError) and error.exit_code >= 128
             outcome = Outcome.LEFT if retryable else Outcome.FAILED
             ending = Ending(outcome, ExitCode.PROGRAM_FAILED, f"{type(error).__name__}: {error}")
         code = member.finish(ending)
@@ -286,7 +286,7 @@ def run_script(
     faults: FaultPlan | None = None,
     **settings: Any,
 ) -> ProcessResult:
-    """Run a script on a cluster of real processes, as ``windlass local`` does. No process is left.
+    """Run a script on a cluster of real processes, as ``ropewalk local`` does. No process is left.
 
     Args:
         script: The program.
@@ -341,4 +341,4 @@ def run_script(
 
 
 if not TYPE_CHECKING:
-    __getattr__ = public_getattr("windlass.testing", globals())
+    __getattr__ = public_getattr("ropewalk.testing", globals())

@@ -1,15 +1,15 @@
-"""Windlass: parameter-server training with the programming model of tf.distribute.
+"""Ropewalk: parameter-server training with the programming model of tf.distribute.
 
 ::
 
-    import windlass as wl
+    import ropewalk as rw
 
-    strategy = wl.distribute.ParameterServerStrategy()
+    strategy = rw.distribute.ParameterServerStrategy()
     with strategy.scope():
-        w = wl.Variable(np.zeros((64, 10), np.float32), name="w")
-    optimizer = wl.optimizers.Adam(1e-3)
+        w = rw.Variable(np.zeros((64, 10), np.float32), name="w")
+    optimizer = rw.optimizers.Adam(1e-3)
 
-Everything below is loaded when it is first used, so that ``import windlass`` costs next to nothing.
+Everything below is loaded when it is first used, so that ``import ropewalk`` costs next to nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ __all__ = [
 
 # The place of each name, loaded when it is first used.
 _name = public_face.public_getattr(
-    "windlass",
+    "ropewalk",
     globals(),
     later={
         "Checkpoint": "distribute.checkpoint:Checkpoint",
@@ -156,7 +156,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from .core.versions import own_versions
 
-        return own_versions().windlass
+        return own_versions().ropewalk
     return _name(name)
 
 
