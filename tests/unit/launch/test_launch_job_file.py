@@ -187,7 +187,7 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_job(text, "ropewalk.yaml")
     lines = caught.value.message.splitlines()
-    assert [line[:18] for line in lines if line.startswith("wind")] == [
+    assert [line[:18] for line in lines if line.startswith("rope")] == [
         "ropewalk.yaml:7:5:", "ropewalk.yaml:9:19",
     ]  # fmt: skip
     # Below each its line, and a mark below the column.
