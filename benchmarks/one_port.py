@@ -22,6 +22,7 @@ from ropewalk.net.channel import open_channel
 from ropewalk.net.http2.peer import Accepted
 from ropewalk.net.http2.server import Http2Server
 from ropewalk.net.listener import Listener
+from ropewalk.net.shares import CallPool
 from ropewalk.net.tcp import listen_tcp, tcp_stream
 
 SERVICE = "benchmark.Echo"
@@ -42,8 +43,7 @@ def serve(ports: Connection) -> None:
     """Both servers; they end with the process."""
     calls = Http2Server(
         {PATH: lambda _: Accepted(lambda request: request)},
-        futures.ThreadPoolExecutor(4),
-        most_calls=4,
+        CallPool(futures.ThreadPoolExecutor(4), 4, 0),
         limit=8,
         most_bytes=_MOST_BYTES,
         idle_s=60.0,

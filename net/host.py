@@ -25,6 +25,7 @@ from .listener import GREETING_TIMEOUT_S, Listener
 from .newcomers import Newcomers
 from .probe_port import ProbePort
 from .shared_memory import unavailable
+from .shares import CallPool
 from .tcp import listen_tcp, split_address, tcp_stream
 from .tls.accept import TlsServer
 from .tls.files import credential_files
@@ -37,6 +38,7 @@ _LOOKERS = 8  # greetings that only ask for the task, where there are no session
 _GRPC_CONNECTIONS = 64  # beside two for each worker
 _MAX_SILENT = 32  # tunnels that have not greeted
 _WAITING_CALLS = 512  # beyond the threads
+_LEASE_THREADS = 4  # a lease is renewed at once
 _IDLE_S = 60.0  # without any call; a client that comes back connects anew
 
 
@@ -83,7 +85,7 @@ class TaskHost:
 
     Args:
         task: The server, for messages.
-        threads: Most gRPC calls at once, beside tunnels.
+        threads: Most gRPC calls at once, beside tunnels and calls that renew leases.
         settings: For bounds, the address to bind and the health port.
         calls: The methods of each service.
         guard: Admits callers.
@@ -113,22 +115,24 @@ class TaskHost:
         self._guard = guard
         self._health = Health(is_replicated)
         name = f"{task.short}-rpc"
-        self._pool = (
-            DaemonThreads(name)
-            if daemon
-            else futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
-        )
+        # Callers of a daemon wait for news, those that renew a lease as well.
+        leases = threads if daemon else _LEASE_THREADS
+        self._pools = [
+            DaemonThreads(prefix) if daemon else futures.ThreadPoolExecutor(count, prefix)
+            for prefix, count in ((name, threads), (f"{name}-leases", leases))
+        ]
         raise_limit()
         self._newcomers = Newcomers(_MAX_SILENT, GREETING_TIMEOUT_S)
         self.endpoint = Endpoint(
             task, settings, sessions or {}, guard, self._newcomers, max_sessions or _LOOKERS
         )
         self._probes: ProbePort | None = None
+        # Calls beyond a pool's threads wait; beyond this they are refused, and tried again.
+        waiting = 0 if daemon else _WAITING_CALLS
         self._calls = Http2Server(
             self._methods(calls, has_sessions=bool(sessions)),
-            self._pool,
-            # Calls beyond a pool's threads wait; beyond this they are refused, and tried again.
-            most_calls=threads + (0 if daemon else _WAITING_CALLS),
+            CallPool(self._pools[0], threads, waiting),
+            CallPool(self._pools[1], leases, waiting),
             limit=most_grpc_connections(_GRPC_CONNECTIONS + 2 * settings.max_sessions),
             most_bytes=settings.max_message_bytes,
             idle_s=_IDLE_S,
@@ -162,7 +166,7 @@ class TaskHost:
             chunk_bytes = self._settings.chunk_bytes
             serve_tunnel(call, visitor.principal, chunk_bytes, self.endpoint.serve, left)
 
-        return Accepted(serve=serve)
+        return Accepted(serve=serve, caller=visitor.principal)
 
     def start(self, address: str) -> None:
         """Listen at ``address`` (host:port; port 0 picks one) and report SERVING.
@@ -229,7 +233,8 @@ class TaskHost:
             self._probes.stop()
         self.endpoint.stop()
         self._newcomers.stop()
-        self._pool.shutdown(wait=False)
+        for pool in self._pools:
+            pool.shutdown(wait=False)
 
     def _serve_probes(self, where: str) -> None:
         probes = ProbePort(self._health)

@@ -24,10 +24,10 @@ from ..core.process.threads import new_thread, nobody_waits
 from .arrival import MAGIC, Arrival
 from .caller import Caller, MakeStream, Sorted
 from .descriptors import has_spare, most_silent_connections
+from .shares import WorkBudget
 from .stream import Buffer, SocketStream
 from .tls.accept import TlsServer
 from .tls.stream import TlsStream
-from .work_budget import WorkBudget
 
 __all__ = ["GREETING_TIMEOUT_S", "MAGIC", "Listener"]
 

@@ -5,9 +5,11 @@ from concurrent import futures
 from .health import Health
 from .http2.server import Http2Server
 from .listener import Listener
+from .shares import CallPool
 from .tcp import listen_tcp, split_address, tcp_stream
 
-_CALLS = 64
+_THREADS = 2
+_WAITING_CALLS = 64
 _BACKLOG = 64
 _REQUEST_BYTES = 4096
 _IDLE_S = 60.0
@@ -21,11 +23,10 @@ class ProbePort:
     """
 
     def __init__(self, health: Health) -> None:
-        self._pool = futures.ThreadPoolExecutor(2, thread_name_prefix="health")
+        self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="health")
         self._calls = Http2Server(
             health.methods(),
-            self._pool,
-            most_calls=_CALLS,
+            CallPool(self._pool, _THREADS, _WAITING_CALLS),
             limit=0,  # no caller is admitted: probes come from strangers
             most_bytes=_REQUEST_BYTES,
             idle_s=_IDLE_S,

@@ -104,7 +104,7 @@ class TunnelStream:
         whole = memoryview(b"".join(buffers))[self._ahead :][: self._chunk_bytes]
         if not whole:
             return 0 if self._link.is_blocked else self._no_longer_ahead()
-        room = self._link.room_of(self._stream) - _PREFIX.size
+        room = self._link.state.room_of(self._stream) - _PREFIX.size
         whole = whole[: max(0, room)]
         if not whole:
             return 0

@@ -11,6 +11,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from ..cluster.access.rights import rule_of
 from ..core.errors import RefusedError, UnauthenticatedError
 from ..core.task import Incarnation
 from ..core.wire import codec
@@ -68,7 +69,12 @@ def _method(
                 visitor.check_claim(claimed)
             return answer(request, visitor).SerializeToString()
 
-        return Accepted(handle, metadata=metadata)
+        return Accepted(
+            handle,
+            metadata=metadata,
+            caller=visitor.principal,
+            renews=rule_of(call.path).renews,
+        )
 
     return accept
 

@@ -25,11 +25,13 @@ class Rule:
         roles: Who may; empty: anybody, without saying who they are.
         leads: It is for the task that leads the job: the chief, or worker 0 of a cluster without.
         audited: It changes or ends a job, and each use is a line in the log.
+        renews: It renews a lease, so no other call may hold it up.
     """
 
     roles: frozenset[str]
     leads: bool = False
     audited: bool = False
+    renews: bool = False
 
 
 _PS = "ropewalk.proto.v1.ParameterServer"
@@ -40,14 +42,14 @@ _NOBODY = Rule(frozenset({"nobody"}))
 _LEAD = Rule(_TRAIN, leads=True)
 _AUDITED_LEAD = Rule(_TRAIN, leads=True, audited=True)
 _WRITE = Rule(_TRAIN)
-_NODE = Rule(frozenset({CHIEF, WORKER, PS}))
+_NODES = frozenset({CHIEF, WORKER, PS})
 _DRIVE = Rule(frozenset({DRIVER, CHIEF}))
 _AUDITED_DRIVE = Rule(frozenset({DRIVER, CHIEF}), audited=True)
 
 # Every call of every service, and every operation of a session; a test holds that.
 RULES: dict[str, Rule] = {
     f"/{_PS}/Define": Rule(_READ),
-    f"/{_PS}/Attach": _LEAD,
+    f"/{_PS}/Attach": Rule(_TRAIN, leads=True, renews=True),
     f"/{_PS}/GetJob": Rule(_ALL),
     f"/{_PS}/SaveShards": _AUDITED_LEAD,
     f"/{_PS}/VerifyShards": _LEAD,
@@ -62,7 +64,7 @@ RULES: dict[str, Rule] = {
     f"/{_PS}/ReadCut": _WRITE,
     f"/{_PS}/EndCut": _LEAD,
     f"/{_CHIEF}/Register": Rule(_JOIN, audited=True),
-    f"/{_CHIEF}/Heartbeat": Rule(_JOIN),
+    f"/{_CHIEF}/Heartbeat": Rule(_JOIN, renews=True),
     f"/{_CHIEF}/Finish": Rule(_JOIN, audited=True),
     f"/{_CHIEF}/Arrive": Rule(_TRAIN),
     f"/{_CHIEF}/StopJob": _AUDITED_DRIVE,
@@ -74,9 +76,9 @@ RULES: dict[str, Rule] = {
     f"/{_CHIEF}/JoinCut": _WRITE,
     f"/{_CHIEF}/TakeCut": Rule(_TRAIN | {READER}),
     f"/{_CHIEF}/ReleaseCut": Rule(_TRAIN | {READER}),
-    "/ropewalk.proto.v1.Collective/Probe": Rule(_TRAIN),
-    f"/{_GATEWAY}/Poll": _NODE,
-    f"/{_GATEWAY}/GetPackage": _NODE,
+    "/ropewalk.proto.v1.Collective/Probe": Rule(_TRAIN, renews=True),
+    f"/{_GATEWAY}/Poll": Rule(_NODES, renews=True),
+    f"/{_GATEWAY}/GetPackage": Rule(_NODES),
     f"/{_GATEWAY}/PutPackage": _DRIVE,
     f"/{_GATEWAY}/Submit": _AUDITED_DRIVE,
     f"/{_GATEWAY}/ListJobs": Rule(_ALL),

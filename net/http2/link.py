@@ -10,7 +10,7 @@ from ..stream import Buffer, PolledStream
 from . import frames
 from .fields import Fields, fields_frames
 from .frames import DEFAULT_WINDOW, END_STREAM, MAX_WINDOW, Code, Kind
-from .outlet import Outlet
+from .outlet import Answers, Outlet
 from .protocol import CONNECTION_WINDOW, Handler, Http2Protocol, Limits
 from .reading import CLOSED, Reading, Silences, nothing
 from .stream import Http2Stream
@@ -29,6 +29,7 @@ class Http2Link:
         reading: Takes turns at reading.
         is_closed: Whether the stream below was closed.
         silences: Callbacks of threads that wait.
+        answers: Answers that the peer has not taken yet.
     """
 
     def __init__(
@@ -38,11 +39,12 @@ class Http2Link:
         self.is_closed = False
         self._limits = limits
         self._is_client = handler is None
-        self._outlet = Outlet(stream)
         self.silences = Silences()
         stream.on_silence = self.silences
         self._broken = ""
-        self.state = Http2Protocol(limits, handler, self._outlet.note)
+        self.state = Http2Protocol(limits, handler, self._note)
+        self.answers = Answers(self.state)
+        self._outlet = Outlet(stream, self.answers)
         self.reading = Reading(self)
 
     # -- beginning and ending ----------------------------------------------------------------
@@ -151,7 +153,7 @@ class Http2Link:
         block = self._fields_frames(stream, fields, end=end)
         self._put([block], deadline)
         if end:
-            self._finished(stream)
+            self.state.finished(stream)
 
     def send_last_fields_soon(self, stream: Http2Stream, fields: Fields) -> None:
         """Send trailers without waiting: for the thread that reads.
@@ -160,39 +162,36 @@ class Http2Link:
             OSError: The connection is over.
         """
         self.put_soon(self._fields_frames(stream, fields, end=True))
-        self._finished(stream)
+        self.state.finished(stream)
 
-    def send_answer(
+    def send_answer_soon(
         self,
         stream: Http2Stream,
         fields: Fields,
-        data: Sequence[Buffer],
+        message: Sequence[bytes],
         trailers: Fields,
-        deadline: float,
+        until: float,
     ) -> None:
-        """Send a complete answer: fields, bytes and trailers; in one piece if the windows allow.
+        """Send a complete answer as the peer takes it, without waiting.
+
+        Args:
+            stream: Its call; reset after the answer if the peer still sends.
+            fields: Sent first.
+            message: Bytes of the message.
+            trailers: Sent last.
+            until: When it is given up, on the clock of ``time.monotonic``.
 
         Raises:
-            TimeoutError: The peer takes nothing.
             OSError: The stream or the connection is over.
         """
-        size = sum(map(len, data))
-        with self.state.changed:
-            self._raise_if_over(stream)
-            fits = self.room_of(stream) >= size
-            if fits:
-                stream.window -= size
-                self.state.window -= size
-        first = self._fields_frames(stream, fields, end=False)
-        last = self._fields_frames(stream, trailers, end=True)
-        if fits:
-            head = frames.head(size, Kind.DATA, 0, stream.number)
-            self._put([first, head, *data, last] if size else [first, last], deadline)
-        else:
-            self._put([first], deadline)
-            self.send_data(stream, data, deadline)
-            self._put([last], deadline)
-        self._finished(stream)
+        self._raise_if_over(stream)
+        self.answers.add(stream, fields, message, trailers, until)
+        self.put_soon()
+
+    def give_up_late_answers(self) -> None:
+        """Reset the calls whose answers the peer did not take in time."""
+        for stream in self.answers.give_up_late():
+            self.reset(stream, Code.CANCEL, "the answer was not taken in time")
 
     def send_data(
         self,
@@ -240,10 +239,6 @@ class Http2Link:
                 self.state.window += size
         return taken
 
-    def room_of(self, stream: Http2Stream) -> int:
-        """How many bytes of a stream could be sent in one frame now."""
-        return max(0, min(stream.window, self.state.window, self.state.peer_frame))
-
     @property
     def is_blocked(self) -> bool:
         """Whether bytes wait until the socket takes them."""
@@ -257,7 +252,7 @@ class Http2Link:
         """
         if not stream.has_finished and not stream.broken:
             self._put([frames.frame(Kind.DATA, END_STREAM, stream.number)], deadline)
-            self._finished(stream)
+            self.state.finished(stream)
 
     def reset(self, stream: Http2Stream, code: Code, why: str) -> None:
         """End a stream at once, in both directions. From any thread; idempotent."""
@@ -282,6 +277,9 @@ class Http2Link:
             self.fail(str(error))
             raise
 
+    def _note(self, data: bytes) -> None:
+        self._outlet.note(data)
+
     def _put(
         self,
         buffers: Sequence[Buffer],
@@ -297,12 +295,6 @@ class Http2Link:
 
     def _fields_frames(self, stream: Http2Stream, fields: Fields, *, end: bool) -> bytes:
         return fields_frames(stream.number, fields, self.state.peer_frame, end=end)
-
-    def _finished(self, stream: Http2Stream) -> None:
-        with self.state.changed:
-            stream.has_finished = True
-            if stream.is_over:
-                self.streams.pop(stream.number, None)
 
     def _await_window(
         self, stream: Http2Stream, wanted: int, deadline: float, on_silence: Callable[[], object]
@@ -321,7 +313,7 @@ class Http2Link:
     def _take_window(self, stream: Http2Stream, wanted: int) -> int:
         with self.state.changed:
             self._raise_if_over(stream)
-            room = max(0, min(wanted, stream.window, self.state.window, self.state.peer_frame))
+            room = min(wanted, self.state.room_of(stream))
             stream.window -= room
             self.state.window -= room
         return room

@@ -3,15 +3,146 @@
 Answers to the peer's own frames (acknowledgements, windows) come from the thread that reads, which
 must never wait for a peer that does not read: they are queued here, and sent as soon as the socket
 takes them, at the latest with the next frame.
+
+When the answer of a call is taken is up to the client: it opens the windows, and it reads or does
+not. If a thread waited for that, a few clients that read nothing would have all threads of a
+server. So answers are kept here, too, and whichever thread moves the connection next sends what can
+be sent.
 """
 
 import threading
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from ..stream import READ_BYTES, Buffer, ByteStream
-from .frames import Code, Http2Error
+from . import frames
+from .fields import Fields, fields_frames
+from .frames import Code, Http2Error, Kind
+from .protocol import Http2Protocol
+from .stream import Http2Stream
 
 _MOST_WAITING_BYTES = 64 * 1024  # a peer that does not read is disconnected
+
+
+@dataclass(slots=True, eq=False)
+class _Untaken:
+    """An answer, and how much of it has gone.
+
+    Attributes:
+        stream: Its call.
+        fields: Sent first.
+        rest: Bytes that were not sent yet.
+        trailers: Sent last.
+        until: When it is given up, on the clock of ``time.monotonic``.
+        has_begun: Whether its fields were sent.
+    """
+
+    stream: Http2Stream
+    fields: Fields
+    rest: memoryview
+    trailers: Fields
+    until: float
+    has_begun: bool = False
+
+
+class Answers:
+    """Complete answers of one connection, the oldest first. Thread-safe.
+
+    Args:
+        state: The connection's state, whose lock guards this, too.
+
+    Attributes:
+        num_bytes: How many bytes of messages wait.
+    """
+
+    def __init__(self, state: Http2Protocol) -> None:
+        self.num_bytes = 0
+        self._state = state
+        self._waiting: deque[_Untaken] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(
+        self,
+        stream: Http2Stream,
+        fields: Fields,
+        message: Sequence[bytes],
+        trailers: Fields,
+        until: float,
+    ) -> None:
+        """Queue an answer."""
+        data = memoryview(b"".join(message))
+        with self._state.changed:
+            self._waiting.append(_Untaken(stream, fields, data, trailers, until))
+            self.num_bytes += len(data)
+
+    def can_send(self) -> bool:
+        """Whether the windows allow some bytes now."""
+        if not self._waiting:
+            return False
+        with self._state.changed:
+            self._forget_broken()
+            return any(map(self._is_allowed, self._waiting))
+
+    def next_frames(self) -> bytes:
+        """The next frames of the oldest answer that the windows allow; empty: there is none."""
+        with self._state.changed:
+            self._forget_broken()
+            answer = next(filter(self._is_allowed, self._waiting), None)
+            if answer is None:
+                return b""
+            # The others have their turn before its next frames.
+            self._waiting.remove(answer)
+            sent, has_ended = self._advance(answer)
+            if not has_ended:
+                self._waiting.append(answer)
+            return sent
+
+    def give_up_late(self) -> list[Http2Stream]:
+        """Forget answers that were not taken in time; returns their streams."""
+        now = time.monotonic()
+        with self._state.changed:
+            late = [answer for answer in self._waiting if now > answer.until]
+            self._keep(answer for answer in self._waiting if now <= answer.until)
+        return [answer.stream for answer in late]
+
+    def _is_allowed(self, answer: _Untaken) -> bool:
+        return not answer.has_begun or not answer.rest or self._state.room_of(answer.stream) > 0
+
+    def _advance(self, answer: _Untaken) -> tuple[bytes, bool]:
+        """Frames of an answer, and whether they are its last."""
+        stream = answer.stream
+        sent: list[Buffer] = []
+        most = self._state.peer_frame
+        if not answer.has_begun:
+            answer.has_begun = True
+            sent.append(fields_frames(stream.number, answer.fields, most, end=False))
+        room = min(len(answer.rest), self._state.room_of(stream))
+        if room:
+            sent += [frames.head(room, Kind.DATA, 0, stream.number), answer.rest[:room]]
+            answer.rest = answer.rest[room:]
+            stream.window -= room
+            self._state.window -= room
+            self.num_bytes -= room
+        if answer.rest:
+            return b"".join(sent), False
+        sent.append(fields_frames(stream.number, answer.trailers, most, end=True))
+        if not stream.has_ended:  # a client that still sends is to stop
+            stream.broken = "answered"
+            sent.append(frames.reset(stream.number, Code.NO_ERROR))
+        self._state.finished(stream)
+        return b"".join(sent), True
+
+    def _forget_broken(self) -> None:
+        if any(answer.stream.broken for answer in self._waiting):
+            self._keep(answer for answer in self._waiting if not answer.stream.broken)
+
+    def _keep(self, answers: Iterable[_Untaken]) -> None:
+        self._waiting = deque(answers)
+        self.num_bytes = sum(len(answer.rest) for answer in self._waiting)
 
 
 class Outlet:
@@ -19,10 +150,12 @@ class Outlet:
 
     Args:
         stream: Carries it.
+        answers: Sent whenever nothing else waits.
     """
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: ByteStream, answers: Answers) -> None:
         self._stream = stream
+        self._answers = answers
         self._writing = threading.Lock()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -60,16 +193,16 @@ class Outlet:
                 )
 
     def flush_now(self) -> None:
-        """Send bytes that wait, as many as the socket takes.
+        """Send bytes that wait, and the backlog, as many as the socket takes.
 
         Raises:
             OSError: The connection is broken.
         """
-        while self.is_blocked and self._writing.acquire(blocking=False):
-            # The thread that has the lock sends what waits; frames that are queued just before it
-            # releases the lock are seen in the next round.
+        while self._has_more() and self._writing.acquire(blocking=False):
+            # The thread that has the lock sends what waits; frames that are queued, or allowed,
+            # just before it releases the lock are seen in the next round.
             try:
-                self._unsent = self._unsent or self._take_waiting()
+                self._unsent = self._unsent or self._take_waiting() or self._answers.next_frames()
                 if self._unsent and not self._try(self._unsent):
                     return
             finally:
@@ -88,8 +221,11 @@ class Outlet:
             small = sum(map(len, buffers)) <= READ_BYTES
             for buffer in [b"".join(buffers)] if small else buffers:
                 self._stream.send(buffer, deadline)
-        if self._waiting:
+        if self._waiting or self._answers.can_send():
             self.flush_now()
+
+    def _has_more(self) -> bool:
+        return self.is_blocked or self._answers.can_send()
 
     def put_now(self, buffers: Sequence[Buffer]) -> bool:
         """Send buffers if the socket can take some; the rest of them waits.

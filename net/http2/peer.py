@@ -5,6 +5,7 @@ time are spent on it.
 """
 
 import contextlib
+import enum
 import logging
 import selectors
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ...cluster.access.principal import TASK_ROLES, Principal
 from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread
 from ...core.wire import error_table
@@ -36,7 +38,17 @@ _STRANGER_REFUSALS = 2  # per connection
 _FRAMES, _FRAMES_PER_S = 20_000, 5_000
 _CALLS_PER_CONNECTION = 64
 _MESSAGE_S = 10.0  # for a complete request to come
+_UNTAKEN_BYTES = 256 * 1024  # of answers on a connection, before its calls are refused
 _NO_MORE_CALLS = Status(8, "Concurrent RPC limit exceeded")  # gRPC's words
+_TAKES_NOTHING = Status(8, "this client has to take the answers to its other calls first")
+
+
+class Standing(enum.Enum):
+    """What a caller may use: strangers very little, guests (readers, drivers) a share."""
+
+    STRANGER = enum.auto()
+    GUEST = enum.auto()
+    TASK = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +61,16 @@ class Accepted:
             from then on, until it calls its argument.
         metadata: The answer's.
         lets_in: Whether its caller is a stranger no longer.
+        caller: Who calls; None: that is not known.
+        renews: Whether it renews a lease, and must be answered whatever others call.
     """
 
     answer: Callable[[bytes], bytes] | None = None
     serve: Callable[[Callable[[], None]], None] | None = None
     metadata: Fields = field(default_factory=list)
     lets_in: bool = True
+    caller: Principal | None = None
+    renews: bool = False
 
 
 Method = Callable[[ServedCall], Accepted]
@@ -69,12 +85,20 @@ class ConnectionServer(Protocol):
     methods: Mapping[str, Method]
     most_bytes: int
 
-    def let_in(self, peer: "Peer") -> bool:
+    def let_in(self, peer: "Peer", caller: Principal | None) -> bool:
         """A call of a stranger was admitted; False: there are too many connections."""
         ...
 
-    def run(self, work: Callable[[], None]) -> bool:
+    def run(self, caller: Principal | None, work: Callable[[], None], *, renews: bool) -> bool:
         """Call ``work`` in a thread; False: too many calls are under way."""
+        ...
+
+    def worked(self, peer: "Peer", work_s: float) -> None:
+        """Count the time that it took to answer a call."""
+        ...
+
+    def send_soon(self, peer: "Peer") -> None:
+        """Send what the socket of a connection did not take at once."""
         ...
 
     def take_back(self, peer: "Peer") -> None:
@@ -97,10 +121,12 @@ class Peer:
         origin: Where it comes from.
         since: When it came, on the clock of ``time.monotonic``.
         idle_since: When its last call ended.
-        is_known: Whether one of its calls was admitted.
+        standing: What it may use.
+        caller: Who made the first call that was admitted; None: that is not known.
         has_called: Whether it has called anything.
         is_held: Whether it has sent too much, is not read any more, and will be closed.
         watched_by: The selector that it is registered with.
+        watched_for: The events that it is registered for.
     """
 
     def __init__(
@@ -116,10 +142,12 @@ class Peer:
         self.number = stream.readiness_fileno()
         self.origin = Origin(stream.peer_address, stream.principal)
         self.since = self.idle_since = time.monotonic()
-        self.is_known = False
+        self.standing = Standing.STRANGER
+        self.caller: Principal | None = None
         self.has_called = False
         self.is_held = False
         self.watched_by: selectors.BaseSelector | None = None
+        self.watched_for = 0
         self._server = server
         self._first: bytes | None = first
         self._refusal = refusal
@@ -142,9 +170,16 @@ class Peer:
         except OSError as error:
             self.link.fail(str(error))
 
-    def trust(self) -> None:
+    @property
+    def is_known(self) -> bool:
+        """Whether one of its calls was admitted."""
+        return self.standing is not Standing.STRANGER
+
+    def trust(self, caller: Principal | None) -> None:
         """Treat it as known: one of its calls was admitted."""
-        self.is_known = True
+        self.caller = caller
+        is_task = caller is None or caller.role in TASK_ROLES
+        self.standing = Standing.TASK if is_task else Standing.GUEST
         self.link.state.is_trusted = True
         self.link.state.frames_left = _FRAMES
 
@@ -205,12 +240,16 @@ class Peer:
             self._count_refusal()
             call.fail_soon(Status(*error_table.status_of(error)))
             return
-        if accepted.lets_in and not self.is_known and not self._server.let_in(self):
+        if (
+            accepted.lets_in
+            and not self.is_known
+            and not self._server.let_in(self, accepted.caller)
+        ):
             call.fail_soon(_NO_MORE_CALLS)
         elif accepted.serve is not None:
             self._serve(call, accepted.serve)
         elif accepted.answer is not None:
-            stream.context = _Request(call, accepted.answer, accepted.metadata)
+            stream.context = _Request(call, accepted, accepted.answer)
             self.progressed(stream)
 
     def progressed(self, stream: Http2Stream) -> None:
@@ -227,9 +266,14 @@ class Peer:
         if request is None:
             return
         call.was_dispatched = True
-        if not self._begin_work():
+        accepted = waiting.accepted
+        if self.link.answers.num_bytes > _UNTAKEN_BYTES:
+            call.fail_soon(_TAKES_NOTHING)
+        elif not self._begin_work():
             call.fail_soon(_NO_MORE_CALLS)
-        elif not self._server.run(lambda: self._answer(waiting, request)):
+        elif not self._server.run(
+            accepted.caller, lambda: self._answer(waiting, request), renews=accepted.renews
+        ):
             self._end_work()
             call.fail_soon(_NO_MORE_CALLS)
 
@@ -252,21 +296,28 @@ class Peer:
             self.idle_since = time.monotonic()
 
     def _answer(self, waiting: "_Request", request: bytes) -> None:
-        call = waiting.call
+        call, metadata = waiting.call, waiting.accepted.metadata
+        began = time.thread_time()
         try:
             if not call.is_waiting():
+                return
+            if self.link.answers.num_bytes > _UNTAKEN_BYTES:
+                call.fail(_TAKES_NOTHING, metadata)
                 return
             try:
                 message = waiting.answer(request)
             except (RopewalkError, OSError) as error:
-                call.fail(Status(*error_table.status_of(error)), waiting.metadata)
+                call.fail(Status(*error_table.status_of(error)), metadata)
             except Exception as error:
                 log.exception("%s failed", call.path)
-                call.fail(Status(*error_table.status_of(error)), waiting.metadata)
+                call.fail(Status(*error_table.status_of(error)), metadata)
             else:
-                call.answer(message, waiting.metadata)
+                call.answer(message, metadata)
         finally:
             self._end_work()
+            self._server.worked(self, time.thread_time() - began)
+            if self.link.is_blocked:
+                self._server.send_soon(self)
 
     def _serve(
         self,
@@ -318,5 +369,5 @@ class _Request:
     """A call whose request is still coming."""
 
     call: ServedCall
+    accepted: Accepted
     answer: Callable[[bytes], bytes]
-    metadata: Fields

@@ -149,6 +149,17 @@ class Http2Protocol:
         self._block = None
         self.reader.forget()
 
+    def room_of(self, stream: Http2Stream) -> int:
+        """How many bytes of a stream could be sent in one frame now."""
+        return max(0, min(stream.window, self.window, self.peer_frame))
+
+    def finished(self, stream: Http2Stream) -> None:
+        """Note that this side sends nothing more of a stream."""
+        with self.changed:
+            stream.has_finished = True
+            if stream.is_over:
+                self.streams.pop(stream.number, None)
+
     def tell(self, stream: Http2Stream) -> None:
         """Tell a stream's handler about news of it."""
         if self._handler is not None:

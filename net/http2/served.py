@@ -4,7 +4,6 @@ import contextlib
 import time
 
 from ...core.errors import LimitExceededError, ProtocolMismatchError, RefusedError
-from ..stream import Buffer
 from .call import CONTENT_TYPE, PREFIX, Status, response_fields, timeout_s
 from .fields import Fields
 from .frames import Code
@@ -12,7 +11,7 @@ from .link import Http2Link
 from .origin import Origin
 from .stream import Http2Stream
 
-_ANSWER_S = 60.0  # for a client to read its answer
+_ANSWER_S = 60.0  # for a client to take its answer, or the beginning of a stream
 _NO_MESSAGE_YET = -1
 
 
@@ -98,7 +97,7 @@ class ServedCall:
     # -- answering ---------------------------------------------------------------------------
 
     def answer(self, message: bytes, metadata: Fields) -> None:
-        """Answer with a message. Blocks while the client reads nothing.
+        """Answer with a message, which is sent as the client takes it; never blocks.
 
         Raises:
             OSError: The client is gone.
@@ -106,7 +105,7 @@ class ServedCall:
         self._say([PREFIX.pack(0, len(message)), message], metadata, Status())
 
     def fail(self, status: Status, metadata: Fields) -> None:
-        """Answer with an error. Blocks while the client reads nothing.
+        """Answer with an error, as with a message.
 
         Raises:
             OSError: The client is gone.
@@ -154,11 +153,10 @@ class ServedCall:
         """End the call at once."""
         self.link.reset(self.stream, Code.CANCEL, "cancelled")
 
-    def _say(self, data: list[Buffer], metadata: Fields, status: Status) -> None:
-        self.link.send_answer(
-            self.stream, response_fields(metadata), data, status.as_fields(), self._until()
+    def _say(self, message: list[bytes], metadata: Fields, status: Status) -> None:
+        self.link.send_answer_soon(
+            self.stream, response_fields(metadata), message, status.as_fields(), self._until()
         )
-        self._end()
 
     def _end(self) -> None:
         """Stop a client that still sends, after the answer."""

@@ -3,7 +3,9 @@
 A caller is a stranger until one of its calls is admitted. Strangers get no thread, few bytes and
 frames, and a share of the reading thread's time; a connection that asks for more, or reads nothing,
 is kept for a moment and closed. (If it were closed at once, the stranger would come back at once.)
-The connections of known callers are read first, so a lease is renewed whatever strangers send.
+Guests, who are readers and drivers, get a share of the processor, too, and half of the connections
+and threads at most. The connections of tasks are read first, and calls that renew leases have
+threads of their own, so a lease is renewed whatever others send, and whether they read or not.
 """
 
 import contextlib
@@ -14,16 +16,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 
+from ...cluster.access.principal import Principal
 from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
+from ..shares import CallPool, Places, Ration
 from ..stream import READ_BYTES, SocketStream
 from ..tls.stream import TlsStream
-from ..work_budget import WorkBudget
 from .frames import Http2Error
 from .idle import idle_links
-from .peer import Method, Peer
+from .peer import Method, Peer, Standing
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +34,12 @@ _LEAST_STAY_S = 0.1  # for a stranger, before another one takes its place
 _FIRST_CALL_S = 10.0
 _STRANGER_READ_BYTES = 4096
 _STRANGERS_SHARE, _STRANGERS_BURST_S = 0.1, 0.3
+_GUESTS_SHARE, _GUESTS_BURST_S = 0.25, 1.0
 _READS = 16  # from one connection in a row
+_UNTAKEN_BYTES = 32 * 1024 * 1024  # of answers on all connections
 _SWEEP_S = 0.5
 _SWEEP_STRANGERS_S = 0.05
+_TAKEN_PERIOD_S = 0.01
 _LEAVING_S = 5.0  # for a client to learn that it should disconnect
 
 
@@ -43,8 +48,8 @@ class Http2Server:
 
     Args:
         methods: By path.
-        executor: Runs them.
-        most_calls: Most calls at once, including those that wait for a thread.
+        pool: Answers calls.
+        leases: Answers calls that renew a lease; None: ``pool`` does.
         limit: Most connections of known callers.
         most_bytes: Longest request.
         idle_s: A connection without a call ends after so long; the client connects anew.
@@ -53,34 +58,35 @@ class Http2Server:
     def __init__(
         self,
         methods: Mapping[str, Method],
-        executor: Executor,
+        pool: CallPool,
+        leases: CallPool | None = None,
         *,
-        most_calls: int,
         limit: int,
         most_bytes: int,
         idle_s: float,
     ) -> None:
         self.methods = methods
         self.most_bytes = most_bytes
-        self._executor = executor
-        self._most_calls = most_calls
-        self._limit = limit
+        self._pool = pool
+        self._leases = leases or pool
+        self._known = Places(limit)
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._calls = 0
         self._peers: set[Peer] = set()
         self._strangers: dict[Peer, None] = {}  # the oldest first
         self._arriving: deque[Peer] = deque()
+        self._blocked: deque[Peer] = deque()  # have more to send than the socket took
         self._again: set[Peer] = set()  # may have more that was read already
         self._selector = selectors.DefaultSelector()
-        self._strange = selectors.DefaultSelector()
+        self._rations: dict[Standing, Ration[Peer]] = {
+            Standing.STRANGER: Ration(_STRANGERS_SHARE, _STRANGERS_BURST_S),
+            Standing.GUEST: Ration(_GUESTS_SHARE, _GUESTS_BURST_S),
+        }
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._budget = WorkBudget(_STRANGERS_SHARE, _STRANGERS_BURST_S)
         self._swept = 0.0
         self._stopped = threading.Event()
         self._is_ending = False
-        self._idle = threading.Condition(self._lock)
         self._thread = new_thread("http2", self._run, failed=nobody_waits)
 
     def start(self) -> None:
@@ -123,8 +129,10 @@ class Http2Server:
         for peer in peers:
             with contextlib.suppress(OSError):
                 peer.link.go_away()
-        with self._idle:
-            self._idle.wait_for(lambda: not self._calls, grace_s)
+        deadline = time.monotonic() + grace_s
+        for pool in (self._pool, self._leases):
+            pool.close(deadline - time.monotonic())
+        self._await_answers_taken(peers, deadline)
         with self._lock:
             self._stopped.set()
         self._wake_up()
@@ -137,46 +145,41 @@ class Http2Server:
         for peer in peers:
             peer.link.close()
         self._selector.close()
-        self._strange.close()
+        for ration in self._rations.values():
+            ration.selector.close()
+
+    def _await_answers_taken(self, peers: list[Peer], deadline: float) -> None:
+        pause = threading.Event()
+        while any(peer.link.answers for peer in peers) and time.monotonic() < deadline:
+            pause.wait(_TAKEN_PERIOD_S)
 
     # -- called by peers, in any thread --------------------------------------------------------
 
-    def let_in(self, peer: Peer) -> bool:
+    def let_in(self, peer: Peer, caller: Principal | None) -> bool:
         """A call of a stranger was admitted; False: there are too many connections."""
         with self._lock:
-            if len(self._peers) - len(self._strangers) >= self._limit:
+            if not self._known.take(caller):
                 return False
             self._strangers.pop(peer, None)
-        peer.trust()
+            peer.trust(caller)
         return True
 
-    def run(self, work: Callable[[], None]) -> bool:
+    def run(self, caller: Principal | None, work: Callable[[], None], *, renews: bool) -> bool:
         """Call ``work`` in a thread; False: too many calls are under way."""
+        return (self._leases if renews else self._pool).run(caller, work)
+
+    def worked(self, peer: Peer, work_s: float) -> None:
+        """Count the time that it took to answer a call."""
+        ration = self._rations.get(peer.standing)
+        if ration is not None:
+            ration.budget.spend(work_s)
+
+    def send_soon(self, peer: Peer) -> None:
+        """Send what the socket of a connection did not take at once."""
         with self._lock:
-            if self._calls >= self._most_calls or self._stopped.is_set():
-                return False
-            self._calls += 1
-        try:
-            self._executor.submit(self._work, work)
-        except RuntimeError:  # no more threads, or the pool has ended
-            self._worked()
-            return False
-        return True
-
-    def _work(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except OSError as error:
-            log.debug("an answer is not heard: %s", error)
-        except Exception:
-            log.exception("a call could not be answered")
-        finally:
-            self._worked()
-
-    def _worked(self) -> None:
-        with self._idle:
-            self._calls -= 1
-            self._idle.notify_all()
+            if not self._stopped.is_set():
+                self._blocked.append(peer)
+                self._wake_up()
 
     def take_back(self, peer: Peer) -> None:
         """Read a connection again that a tunnel has read by itself."""
@@ -210,38 +213,31 @@ class Http2Server:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        pause_s = self._budget.wait_s(now) if self._strangers else 0.0
-        self._listen_to_strangers(pause_s <= 0)
+        pauses = {ration: ration.pause_s(now) for ration in self._rations.values()}
+        for ration, pause_s in pauses.items():
+            ration.listen(self._selector, pause_s <= 0)
         period_s = _SWEEP_STRANGERS_S if self._strangers else _SWEEP_S
-        timeout_s = 0.0 if self._again else min(period_s, pause_s or period_s)
+        more = self._again or any(each.again for each, pause_s in pauses.items() if pause_s <= 0)
+        timeout_s = 0.0 if more else min(period_s, *(each or period_s for each in pauses.values()))
         ready = {key.data for key, _ in self._selector.select(timeout_s)}
         if None in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
             self._let_arrive()
         again, self._again = self._again, set()
-        for peer in (ready | again) - {None, self}:
+        for peer in (ready | again) - {None, *pauses}:
             self._read(peer)
-        if self in ready:
-            began = time.thread_time()
-            for key, _ in self._strange.select(0):
-                self._read(key.data)
-                time.sleep(0)  # threads that serve steps wait for the interpreter otherwise
-            self._budget.spend(time.thread_time() - began)
+        for ration, pause_s in pauses.items():
+            if ration in ready or (ration.again and pause_s <= 0):
+                ration.read(self._read)
         now = time.monotonic()
         if now - self._swept >= period_s:
             self._sweep(now, now - self._swept if self._swept else 0.0)
             self._swept = now
 
-    def _listen_to_strangers(self, listen: bool) -> None:
-        number = self._strange.fileno()
-        registered = number in self._selector.get_map()
-        if listen and not registered:
-            self._selector.register(number, selectors.EVENT_READ, self)
-        elif not listen and registered:
-            self._selector.unregister(number)
-
     def _let_arrive(self) -> None:
+        while self._blocked:
+            self._again_of(peer := self._blocked.popleft()).add(peer)
         began = time.thread_time()
         while self._arriving:
             peer = self._arriving.popleft()
@@ -254,8 +250,8 @@ class Http2Server:
             peer.link.reading.is_driven = True
             peer.link.wake()
             self._watch(peer)
-            self._again.add(peer)
-        self._budget.spend(time.thread_time() - began)
+            self._again_of(peer).add(peer)
+        self._rations[Standing.STRANGER].budget.spend(time.thread_time() - began)
 
     def _make_room(self) -> None:
         with self._lock:
@@ -264,11 +260,24 @@ class Http2Server:
             oldest = next(iter(self._strangers))
         self.drop(oldest)
 
+    def _again_of(self, peer: Peer) -> set[Peer]:
+        ration = self._rations.get(peer.standing)
+        return self._again if ration is None else ration.again
+
     def _watch(self, peer: Peer) -> None:
-        selector = self._selector if peer.is_known else self._strange
-        with contextlib.suppress(OSError, ValueError, KeyError):  # gone, or registered already
-            selector.register(peer.number, selectors.EVENT_READ, peer)
-            peer.watched_by = selector
+        """Tell when there is something to read, or room for what the socket did not take."""
+        ration = self._rations.get(peer.standing)
+        selector = self._selector if ration is None else ration.selector
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.link.is_blocked else 0)
+        if (selector, events) == (peer.watched_by, peer.watched_for):
+            return
+        with contextlib.suppress(OSError, ValueError, KeyError):  # gone
+            if selector is peer.watched_by:
+                selector.modify(peer.number, events, peer)
+            else:
+                self._unwatch(peer)
+                selector.register(peer.number, events, peer)
+            peer.watched_by, peer.watched_for = selector, events
 
     def _unwatch(self, peer: Peer) -> None:
         selector, peer.watched_by = peer.watched_by, None
@@ -279,7 +288,6 @@ class Http2Server:
     def _read(self, peer: Peer) -> None:
         if peer not in self._peers or peer.is_held:
             return
-        was_known = peer.is_known
         try:
             for _ in range(_READS):
                 if not peer.link.reading.receive_now(
@@ -291,7 +299,7 @@ class Http2Server:
                 if not peer.link.reading.is_driven:
                     break
             else:
-                self._again.add(peer)
+                self._again_of(peer).add(peer)
         except Http2Error as error:
             log.debug("a connection from %s ends: %s", peer.origin.address, error)
             self._hold(peer)
@@ -302,10 +310,9 @@ class Http2Server:
             self.drop(peer)
         if not peer.link.reading.is_driven:  # a tunnel reads it now
             self._unwatch(peer)
-            self._again.discard(peer)
+            self._forget_again(peer)
             idle_links.watch(peer.link)
-        elif peer.is_known != was_known and peer.watched_by is not None:
-            self._unwatch(peer)
+        elif peer.watched_by is not None:
             self._watch(peer)
 
     def _hold(self, peer: Peer) -> None:
@@ -319,10 +326,16 @@ class Http2Server:
         """Close a connection."""
         self._unwatch(peer)
         with self._lock:
+            if peer in self._peers and peer.is_known:
+                self._known.give_back(peer.caller)
             self._peers.discard(peer)
             self._strangers.pop(peer, None)
-        self._again.discard(peer)
+        self._forget_again(peer)
         peer.link.close()
+
+    def _forget_again(self, peer: Peer) -> None:
+        for again in (self._again, *(ration.again for ration in self._rations.values())):
+            again.discard(peer)
 
     def _sweep(self, now: float, elapsed_s: float) -> None:
         """Apply the time limits of every connection."""
@@ -334,7 +347,18 @@ class Http2Server:
             elif peer.link.reading.is_driven:
                 peer.refill(elapsed_s)
                 peer.end_late_requests(now)
+                peer.link.give_up_late_answers()
                 self._end_idle(peer, now)
+        self._bound_answers(peers)
+
+    def _bound_answers(self, peers: list[Peer]) -> None:
+        """Close the connections that take the least, if answers fill too much memory."""
+        untaken = sum(peer.link.answers.num_bytes for peer in peers)
+        for peer in sorted(peers, key=lambda each: -each.link.answers.num_bytes):
+            if untaken <= _UNTAKEN_BYTES:
+                return
+            untaken -= peer.link.answers.num_bytes
+            self.drop(peer)
 
     def _end_idle(self, peer: Peer, now: float) -> None:
         if peer.is_busy():

@@ -17,6 +17,7 @@ from ropewalk.net.host import DaemonThreads
 from ropewalk.net.http2.peer import Accepted
 from ropewalk.net.http2.served import ServedCall
 from ropewalk.net.http2.server import Http2Server
+from ropewalk.net.shares import CallPool
 from ropewalk.net.stream import ByteStream, SocketStream
 from ropewalk.net.tcp import tcp_stream
 from ropewalk.net.tls.files import credential_files
@@ -59,7 +60,7 @@ def _tunnels() -> Iterator[Callable[[SocketStream, SocketStream], StreamPair]]:
 
     methods = {METHOD: accept}
     server = Http2Server(
-        methods, DaemonThreads("test"), most_calls=1, limit=1000, most_bytes=1, idle_s=60.0
+        methods, CallPool(DaemonThreads("test"), 1, 0), limit=1000, most_bytes=1, idle_s=60.0
     )
     server.start()
 

@@ -100,7 +100,7 @@ def test_a_call_goes_there_and_back() -> None:
     pair.move()
     assert taken(pair.link, stream) == b"question"
     assert stream.has_ended
-    pair.link.send_answer(stream, ANSWER, [b"ans", b"wer"], [("grpc-status", "0")], NEVER)
+    pair.link.send_answer_soon(stream, ANSWER, [b"ans", b"wer"], [("grpc-status", "0")], NEVER)
     pair.move()
     assert [event.data for event in pair.of_kind(DataReceived)] == [b"answer"]
     assert pair.of_kind(ResponseReceived)
@@ -179,7 +179,7 @@ def test_a_smaller_window_counts_for_streams_that_are_open() -> None:
     pair.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
     pair.move()
     assert stream.window == 10
-    assert pair.link.room_of(stream) == 10
+    assert pair.link.state.room_of(stream) == 10
 
 
 def test_pings_and_settings_are_acknowledged() -> None:

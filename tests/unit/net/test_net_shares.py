@@ -1,0 +1,114 @@
+"""No caller has all places, or all threads."""
+
+import threading
+from collections.abc import Callable
+from concurrent import futures
+
+import pytest
+
+from helpers.waiting import scaled, wait_until
+from ropewalk.cluster.access.principal import Principal
+from ropewalk.net.shares import CallPool, Places
+
+READER, DRIVER = Principal("reader", "mnist"), Principal("driver", "mnist")
+WORKERS = [Principal("worker", "mnist", index) for index in range(4)]
+ANY_WORKER = Principal("worker", "mnist")
+
+
+def taken(places: Places, caller: Principal | None, tries: int = 100) -> int:
+    return sum(places.take(caller) for _ in range(tries))
+
+
+@pytest.mark.parametrize("caller", [READER, DRIVER, WORKERS[0]], ids=str)
+def test_one_caller_has_half_at_most(caller: Principal) -> None:
+    places = Places(10)
+    assert taken(places, caller) == 5
+    assert taken(places, WORKERS[1]) == 5
+    assert not places.take(WORKERS[2])
+    places.give_back(caller)
+    assert not places.take(WORKERS[1]), "it has its half"
+    assert places.take(WORKERS[2])
+    assert places.count == 10
+
+
+@pytest.mark.parametrize("caller", [None, ANY_WORKER], ids=str)
+def test_callers_that_cannot_be_told_apart_may_have_all(caller: Principal | None) -> None:
+    assert taken(Places(10), caller) == 10
+
+
+def test_the_only_place_is_for_whoever_comes() -> None:
+    assert Places(1).take(READER)
+
+
+class Work:
+    """Calls that run until they are let go."""
+
+    def __init__(self, threads: int, waiting: int) -> None:
+        self.executor = futures.ThreadPoolExecutor(threads)
+        self.pool = CallPool(self.executor, threads, waiting)
+        self.running: list[Principal | None] = []
+        self._go_on: dict[int, threading.Event] = {}
+
+    def call(self, caller: Principal | None) -> bool:
+        number, go_on = len(self._go_on), threading.Event()
+        self._go_on[number] = go_on
+
+        def work() -> None:
+            self.running.append(caller)
+            go_on.wait(scaled(10))
+
+        return self.pool.run(caller, work)
+
+    def end(self, number: int) -> None:
+        self._go_on[number].set()
+
+    def stop(self) -> None:
+        for each in self._go_on.values():
+            each.set()
+        self.pool.close(scaled(10))
+        self.executor.shutdown()
+
+
+@pytest.fixture
+def work(request: pytest.FixtureRequest) -> Callable[[int, int], Work]:
+    def make(threads: int, waiting: int) -> Work:
+        made = Work(threads, waiting)
+        request.addfinalizer(made.stop)
+        return made
+
+    return make
+
+
+def test_a_caller_s_many_calls_wait_and_others_overtake_them(
+    work: Callable[[int, int], Work],
+) -> None:
+    calls = work(4, 8)
+    assert all(calls.call(READER) for _ in range(6))
+    wait_until(lambda: calls.running == [READER] * 2, 10, "half of the threads")
+    assert calls.call(WORKERS[0])
+    wait_until(lambda: calls.running == [READER] * 2 + [WORKERS[0]], 10, "the worker's call")
+    calls.end(0)
+    wait_until(lambda: calls.running[3:] == [READER], 10, "the next of the reader's")
+
+
+def test_calls_beyond_the_places_to_wait_are_refused(work: Callable[[int, int], Work]) -> None:
+    calls = work(2, 4)
+    assert [calls.call(READER) for _ in range(4)] == [True, True, True, False]
+    assert [calls.call(WORKERS[0]) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_call_that_fails_gives_its_thread_back(work: Callable[[int, int], Work]) -> None:
+    calls = work(1, 1)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    assert calls.pool.run(READER, fail)
+    assert calls.call(WORKERS[0])
+    wait_until(lambda: calls.running == [WORKERS[0]], 10, "the next call")
+
+
+def test_no_call_begins_after_the_end(work: Callable[[int, int], Work]) -> None:
+    calls = work(1, 1)
+    calls.pool.close(0)
+    assert not calls.call(READER)
