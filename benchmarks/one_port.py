@@ -43,7 +43,7 @@ def serve(ports: Connection) -> None:
     """Both servers; they end with the process."""
     calls = Http2Server(
         {PATH: lambda _: Accepted(lambda request: request)},
-        CallPool(futures.ThreadPoolExecutor(4), 4, 0),
+        CallPool("calls", 4, 0),
         limit=8,
         most_bytes=_MOST_BYTES,
         idle_s=60.0,

@@ -61,7 +61,6 @@ class CollectiveServer(HostedServer):
         self._host = TaskHost(
             task,
             threads=_THREADS,
-            daemon=True,  # a link of a neighbour that lives on must not keep this process
             settings=settings,
             calls={_CALLS: {"Probe": self._answer_probe}, **(more or {})},
             guard=Guard(task, settings, job=lambda: self._job_id),

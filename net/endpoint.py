@@ -37,6 +37,7 @@ from .auth.guard import Guard, Visitor
 from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
 from .newcomers import Newcomers
+from .shares import Places
 from .stream import NEVER, ByteStream
 from .tickets import Tickets
 from .unix import listen_unix
@@ -71,7 +72,7 @@ class Greeting:
         self._welcome = welcome
 
     def welcome(self, **fields: int) -> None:
-        """Answer it.
+        """Answer it. From then on the connection has no deadline.
 
         Args:
             fields: The service's own fields of the ``Welcome``.
@@ -81,7 +82,10 @@ class Greeting:
         """
         self._welcome.MergeFrom(session_pb2.Welcome(**fields))  # type: ignore[arg-type]
         message = session_pb2.ServerMessage(welcome=self._welcome)
+        # A peer that does not take it would have its place for ever.
+        self.connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
         self.connection.send([message.SerializeToString()])
+        self.connection.deadline = NEVER
 
 
 Service = Callable[[Greeting], bool]
@@ -122,8 +126,7 @@ class Endpoint:
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
-        self._max_sessions = max_sessions
-        self._served = 0
+        self._served = Places(max_sessions)
         self._stopped = False
         self._refusals = RareLog(log)
         self._instance = secrets.randbits(63)
@@ -227,7 +230,6 @@ class Endpoint:
             visitor.check_claim(who)
         connection.peer = str(who.task)
         connection.max_message_bytes = self._settings.max_message_bytes
-        connection.deadline = NEVER
         if hello.max_message_bytes:
             check_number(
                 hello.max_message_bytes,
@@ -247,8 +249,11 @@ class Endpoint:
         )
         if visitor.principal is not None and self.unix_sockets:
             welcome.unix_ticket = self._tickets.issue(visitor.principal)
-        with self._served_by(connection.peer):
-            return service(Greeting(connection, hello, visitor, welcome))
+        greeting = Greeting(connection, hello, visitor, welcome)
+        if service is _say_who:  # over at once, and needs no place
+            return service(greeting)
+        with self._served_by(connection.peer, visitor.principal):
+            return service(greeting)
 
     def _shown(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
         """Who sent a greeting, by its certificate, or by the ticket of an earlier greeting."""
@@ -257,27 +262,27 @@ class Endpoint:
         return self._tickets.redeem(hello.unix_ticket) if hello.unix_ticket else None
 
     @contextlib.contextmanager
-    def _served_by(self, peer: str) -> Iterator[None]:
+    def _served_by(self, peer: str, caller: Principal | None) -> Iterator[None]:
         """Count a greeted connection while it is served.
 
         Raises:
-            TooManyWorkersError: There are too many.
+            TooManyWorkersError: There are too many, or half of them are this caller's.
         """
         with self._lock:
-            if self._served >= self._max_sessions:
+            if not self._served.take(caller):
                 raise TooManyWorkersError(
-                    f"{self._task} serves {self._served} connections already, so {peer} is "
-                    "refused; raise ROPEWALK_MAX_SESSIONS there, or run fewer workers",
+                    f"{self._task} serves {self._served.count} connections already, of "
+                    f"{self._served.limit} and half as many for one caller, so {peer} is refused; "
+                    "raise ROPEWALK_MAX_SESSIONS there, or run fewer workers",
                     task=self._task,
                     limit="max_sessions",
-                    value=self._max_sessions,
+                    value=self._served.limit,
                 )
-            self._served += 1
         try:
             yield
         finally:
             with self._lock:
-                self._served -= 1
+                self._served.give_back(caller)
 
     def stop(self) -> None:
         """End every session. Idempotent."""

@@ -2,13 +2,10 @@
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from concurrent import futures
-from typing import Any
 
 from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core.errors import AddressInUseError
-from ..core.process.threads import new_thread
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..telemetry.catalogue import Sample
@@ -56,30 +53,6 @@ def bind_address(address: str, settings: Settings) -> str:
     return f"{listen}:{port}"
 
 
-class DaemonThreads(futures.Executor):
-    """A thread for each call; the end of the process waits for none. The caller bounds them.
-
-    Args:
-        name: The threads'.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "futures.Future[Any]":
-        """Call ``fn`` in a thread of its own."""
-        future: futures.Future[Any] = futures.Future()
-
-        def run() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - the result raises it
-                future.set_exception(error)
-
-        new_thread(self._name, run, failed=future.set_exception).start()
-        return future
-
-
 class TaskHost:
     """Everything that a task serves at its one address: sessions and links, gRPC, and health.
 
@@ -91,7 +64,7 @@ class TaskHost:
         guard: Admits callers.
         sessions: Services of greeted connections; see :class:`~ropewalk.net.endpoint.Endpoint`.
         max_sessions: Most greeted connections at once, tunnels included.
-        daemon: The process may end while calls are under way.
+        waits_for_news: Callers wait for seconds, so none waits for a thread as well.
         routed: Forwards connections; see :class:`~ropewalk.net.listener.Listener`.
         is_replicated: See :class:`~ropewalk.net.health.Health`.
     """
@@ -106,7 +79,7 @@ class TaskHost:
         guard: Guard,
         sessions: Mapping[str, Service] | None = None,
         max_sessions: int = 0,
-        daemon: bool = False,
+        waits_for_news: bool = False,
         routed: Callable[[socket.socket, bytes], None] | None = None,
         is_replicated: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -115,25 +88,23 @@ class TaskHost:
         self._guard = guard
         self._health = Health(is_replicated)
         name = f"{task.short}-rpc"
-        # Callers of a daemon wait for news, those that renew a lease as well.
-        leases = threads if daemon else _LEASE_THREADS
-        self._pools = [
-            DaemonThreads(prefix) if daemon else futures.ThreadPoolExecutor(count, prefix)
-            for prefix, count in ((name, threads), (f"{name}-leases", leases))
-        ]
         raise_limit()
         self._newcomers = Newcomers(_MAX_SILENT, GREETING_TIMEOUT_S)
         self.endpoint = Endpoint(
             task, settings, sessions or {}, guard, self._newcomers, max_sessions or _LOOKERS
         )
         self._probes: ProbePort | None = None
-        # Calls beyond a pool's threads wait; beyond this they are refused, and tried again.
-        waiting = 0 if daemon else _WAITING_CALLS
+        # Calls beyond a pool's threads wait; beyond this they are refused, and tried again. Callers
+        # that wait for news have threads at once, those that renew a lease as well.
+        waiting = 0 if waits_for_news else _WAITING_CALLS
+        leases = threads if waits_for_news else _LEASE_THREADS
+        most_sessions = max_sessions or _LOOKERS
         self._calls = Http2Server(
             self._methods(calls, has_sessions=bool(sessions)),
-            CallPool(self._pools[0], threads, waiting),
-            CallPool(self._pools[1], leases, waiting),
+            CallPool(name, threads, waiting),
+            CallPool(f"{name}-leases", leases, waiting),
             limit=most_grpc_connections(_GRPC_CONNECTIONS + 2 * settings.max_sessions),
+            tunnels=most_sessions + _MAX_SILENT,
             most_bytes=settings.max_message_bytes,
             idle_s=_IDLE_S,
         )
@@ -141,7 +112,7 @@ class TaskHost:
         self._listener = Listener(
             self.endpoint.serve,
             self._calls,
-            (max_sessions or _LOOKERS) + _MAX_SILENT,
+            most_sessions + _MAX_SILENT,
             GREETING_TIMEOUT_S,
             routed,
             refusal=refusal_frame,
@@ -233,8 +204,6 @@ class TaskHost:
             self._probes.stop()
         self.endpoint.stop()
         self._newcomers.stop()
-        for pool in self._pools:
-            pool.shutdown(wait=False)
 
     def _serve_probes(self, where: str) -> None:
         probes = ProbePort(self._health)

@@ -1,7 +1,5 @@
 """A port for health probes alone, in plaintext, which strangers cannot exhaust."""
 
-from concurrent import futures
-
 from .health import Health
 from .http2.server import Http2Server
 from .listener import Listener
@@ -23,10 +21,9 @@ class ProbePort:
     """
 
     def __init__(self, health: Health) -> None:
-        self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="health")
         self._calls = Http2Server(
             health.methods(),
-            CallPool(self._pool, _THREADS, _WAITING_CALLS),
+            CallPool("health", _THREADS, _WAITING_CALLS),
             limit=0,  # no caller is admitted: probes come from strangers
             most_bytes=_REQUEST_BYTES,
             idle_s=_IDLE_S,
@@ -47,4 +44,3 @@ class ProbePort:
         """Stop answering."""
         self._listener.stop()
         self._calls.stop(0)
-        self._pool.shutdown(wait=False)

@@ -10,101 +10,126 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
 from ..cluster.access.principal import TASK_ROLES, Principal
+from ..core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
 
 _Connection = TypeVar("_Connection")
 _Work = Callable[[], None]
+_Call = tuple[Principal | None, _Work]
+
+_LONGEST_PAUSE_S = 2.0
+_IDLE_THREAD_S = 10.0
 
 
-def shares_credentials(caller: Principal | None) -> bool:
-    """Whether many tasks may be the same caller: they show credentials of their role, or none."""
-    return caller is None or (caller.role in TASK_ROLES and caller.index is None)
+def one_caller(caller: Principal | None) -> Principal | None:
+    """Who counts as the same caller: readers as one, and so drivers; None: that cannot be told.
+
+    Tasks may show credentials that are valid for all tasks of their role, or none at all.
+    """
+    if caller is None or (caller.role in TASK_ROLES and caller.index is None):
+        return None
+    return caller if caller.role in TASK_ROLES else Principal(caller.role)
 
 
 class Places:
     """Counts the places that each caller has; one caller has at most half of them. Pure.
 
-    Readers are one caller, and so are drivers. Tasks that cannot be told apart are bounded together
-    with all others only.
+    Callers that cannot be told apart are bounded by the whole alone.
 
     Args:
         limit: Places in all.
+
+    Attributes:
+        count: Places that are taken.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._most_of_one = max(1, limit // 2)
-        self._taken: Counter[Principal | None] = Counter()
+        self.limit = limit
         self.count = 0
+        self._most_of_one = max(1, limit // 2)
+        self._taken: Counter[Principal] = Counter()
 
-    def take(self, caller: Principal | None) -> bool:
-        """Take a place for a caller; False: there is none, or the caller has too many."""
-        is_one = not shares_credentials(caller)
-        if self.count >= self._limit or (is_one and self._taken[caller] >= self._most_of_one):
+    def take(self, caller: Principal | None, count: int = 1) -> bool:
+        """Take places for a caller; False: there are too few, or the caller would have too many."""
+        one = one_caller(caller)
+        if self.count + count > self.limit:
             return False
-        self._taken[caller] += 1
-        self.count += 1
+        if one is not None:
+            if self._taken[one] + count > self._most_of_one:
+                return False
+            self._taken[one] += count
+        self.count += count
         return True
 
-    def give_back(self, caller: Principal | None) -> None:
-        """Give back a place that was taken."""
-        self.count -= 1
-        self._taken[caller] -= 1
-        if not self._taken[caller]:
-            del self._taken[caller]
+    def give_back(self, caller: Principal | None, count: int = 1) -> None:
+        """Give back places that were taken."""
+        one = one_caller(caller)
+        self.count -= count
+        if one is not None:
+            self._taken[one] -= count
+            if not self._taken[one]:
+                del self._taken[one]
 
 
 class CallPool:
-    """Threads that answer calls. Thread-safe.
+    """Threads that answer calls; they end when there is nothing to do. Thread-safe.
 
     Args:
-        executor: Has at least ``threads`` threads.
+        name: The threads'.
         threads: Most calls at once.
         most_waiting: Most calls that wait for a thread; one more is refused.
     """
 
-    def __init__(self, executor: Executor, threads: int, most_waiting: int) -> None:
-        self._executor = executor
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+    def __init__(self, name: str, threads: int, most_waiting: int) -> None:
+        self._name = name
+        self._changed = threading.Condition()
         self._running = Places(threads)
         self._queued = Places(most_waiting)
-        self._queue: deque[tuple[Principal | None, _Work]] = deque()
+        self._queue: deque[_Call] = deque()  # their callers have too many threads
+        self._ready: deque[_Call] = deque()  # counted as running
+        self._idle_threads = 0
         self._is_closed = False
 
     def run(self, caller: Principal | None, work: _Work) -> bool:
         """Call ``work`` in a thread, now or when there is one; False: too many calls wait."""
-        with self._lock:
+        call = caller, work
+        with self._changed:
             if self._is_closed:
                 return False
             if not self._running.take(caller):
                 if not self._queued.take(caller):
                     return False
-                self._queue.append((caller, work))
+                self._queue.append(call)
+                return True
+            self._ready.append(call)
+            if self._idle_threads >= len(self._ready):
+                self._changed.notify_all()
                 return True
         try:
-            self._executor.submit(self._run, caller, work)
-        except RuntimeError:  # no more threads, or the executor has ended
-            self._turn_over(caller)
-            return False
+            new_thread(self._name, self._serve, failed=nobody_waits).start()
+        except RuntimeError:  # no more threads: one that there is may have taken the call
+            with self._changed:
+                if call in self._ready:
+                    self._ready.remove(call)
+                    self._running.give_back(caller)
+                    return False
         return True
 
     def close(self, grace_s: float) -> None:
         """Take no more calls, wait ``grace_s`` for those that there are, and forget the others."""
-        with self._idle:
+        with self._changed:
             self._is_closed = True
-            self._idle.wait_for(lambda: not self._running.count, grace_s)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._running.count, grace_s)
             self._queue.clear()
 
-    def _run(self, caller: Principal | None, work: _Work) -> None:
-        following: tuple[Principal | None, _Work] | None = (caller, work)
-        while following is not None:
-            caller, work = following
+    def _serve(self) -> None:
+        while (call := self._next()) is not None:
+            caller, work = call
             try:
                 work()
             except OSError as error:
@@ -112,23 +137,34 @@ class CallPool:
             except Exception:
                 log.exception("a call could not be answered")
             finally:
-                following = self._turn_over(caller)
+                self._end(caller)
 
-    def _turn_over(self, caller: Principal | None) -> tuple[Principal | None, _Work] | None:
+    def _next(self) -> _Call | None:
+        with self._changed:
+            self._idle_threads += 1
+            self._changed.wait_for(lambda: self._ready or self._is_closed, _IDLE_THREAD_S)
+            self._idle_threads -= 1
+            return self._ready.popleft() if self._ready else None
+
+    def _end(self, caller: Principal | None) -> None:
         """Give a caller's thread to the call that has waited for longest and may have one."""
-        with self._idle:
+        with self._changed:
             self._running.give_back(caller)
-            self._idle.notify_all()
-            for place, (waiting, work) in enumerate(self._queue):
-                if self._running.take(waiting):
+            for place, call in enumerate(self._queue):
+                if self._running.take(call[0]):
                     del self._queue[place]
-                    self._queued.give_back(waiting)
-                    return waiting, work
-        return None
+                    self._queued.give_back(call[0])
+                    self._ready.append(call)
+                    break
+            if self._is_closed:
+                self._changed.notify_all()
 
 
 class WorkBudget:
     """Working time that grows with the clock and is spent by working.
+
+    A piece of work is counted after it was done, so the time that is left may be below zero: for
+    two seconds' worth at most, since nobody is to wait longer for what somebody else asked.
 
     Args:
         share: Share of one processor, between 0 and 1.
@@ -143,7 +179,7 @@ class WorkBudget:
 
     def spend(self, work_s: float) -> None:
         """Subtract time that was spent working. Unit: seconds."""
-        self._left_s -= work_s
+        self._left_s = max(self._left_s - work_s, -_LONGEST_PAUSE_S * self._share)
 
     def wait_s(self, now: float) -> float:
         """How long to pause; 0: go on. Unit: seconds.
@@ -166,18 +202,26 @@ class Ration(Generic[_Connection]):
 
     Attributes:
         selector: Has the connections.
-        budget: The time.
         again: Connections that may have more, which was taken from their sockets already.
     """
 
     def __init__(self, share: float, burst_s: float) -> None:
         self.selector = selectors.DefaultSelector()
-        self.budget = WorkBudget(share, burst_s)
+        self._budget = WorkBudget(share, burst_s)
+        self._lock = threading.Lock()
         self.again: set[_Connection] = set()
 
     def pause_s(self, now: float) -> float:
         """How long none of them is to be read; 0: go on. Unit: seconds."""
-        return self.budget.wait_s(now) if self.selector.get_map() or self.again else 0.0
+        if not self.selector.get_map() and not self.again:
+            return 0.0
+        with self._lock:
+            return self._budget.wait_s(now)
+
+    def spend(self, work_s: float) -> None:
+        """Count time that was spent on them. From any thread."""
+        with self._lock:
+            self._budget.spend(work_s)
 
     def listen(self, selector: selectors.BaseSelector, listen: bool) -> None:
         """Have ``selector`` tell, or not tell, that bytes of some connection have come."""
@@ -195,4 +239,4 @@ class Ration(Generic[_Connection]):
         for peer in again | {key.data for key, _ in self.selector.select(0)}:
             read(peer)
             time.sleep(0)  # threads that serve steps wait for the interpreter otherwise
-        self.budget.spend(time.thread_time() - began)
+        self.spend(time.thread_time() - began)

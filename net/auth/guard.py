@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...cluster.access.leadership import Leadership
 from ...cluster.access.principal import Principal
@@ -26,7 +27,8 @@ from .mode import SecurityMode, security_mode
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("ropewalk.audit")
 
-_STRANGERS_S = 1.0  # between log lines about unknown callers: they could fill the disk
+_REFUSALS_S = 1.0  # between log lines about the same thing
+_REFUSED_CALLERS = 1024
 
 
 class Guard:
@@ -60,7 +62,7 @@ class Guard:
         self._key = b""
         self._proofs: proof.ProofChecker | None = None
         self._tokens: token.TokenChecker | None = None
-        self._strangers = RareLog(audit_log, _STRANGERS_S)
+        self._strangers = RareLog(audit_log, _REFUSALS_S)
         self.mode = SecurityMode.INSECURE
         self.refusals = 0
 
@@ -194,7 +196,8 @@ class Guard:
     ) -> None:
         """Log a privileged act, or a refused one.
 
-        For unknown callers there is one line in a second, with the number of the others.
+        Of refusals there is one line in a second for each caller and act, and one for all unknown
+        callers, with the number of the others: they could fill the disk.
         """
         named = "audit: %s %s by %s from %s"
         said = (self._task.short, _name(operation), who or "a stranger", address or "here")
@@ -202,7 +205,8 @@ class Guard:
         if refused is not None and who is None:
             self._strangers.warning(f"{named}: refused: %s", *said, refused.message)
         elif refused is not None:
-            audit_log.warning(f"{named}: refused: %s", *said, refused.message)
+            rare = _refusals_of(self._task, who, operation)
+            rare.warning(f"{named}: refused: %s", *said, refused.message)
         elif self.mode.encrypts:
             audit_log.info(f"{named}: allowed", *said)
         else:
@@ -265,6 +269,11 @@ def _addresses(address: str, host: str, port: int) -> frozenset[str]:
         f"[{each}]:{port}" if ":" in each and not each.startswith("[") else f"{each}:{port}"
         for each in hosts
     )
+
+
+@lru_cache(maxsize=_REFUSED_CALLERS)
+def _refusals_of(task: TaskId, who: Principal, operation: str) -> RareLog:  # noqa: ARG001 - the key
+    return RareLog(audit_log, _REFUSALS_S)
 
 
 def _name(operation: str) -> str:

@@ -23,6 +23,8 @@ from .frames import Code, Http2Error, Kind
 from .protocol import Http2Protocol
 from .stream import Http2Stream
 
+_LARGEST_PIECE = 64 * 1024  # of an answer: it leaves this list, and waits for the socket alone
+_FIELDS_BYTES = 1024  # an answer takes at least, with its objects
 _MOST_WAITING_BYTES = 64 * 1024  # a peer that does not read is disconnected
 
 
@@ -54,11 +56,13 @@ class Answers:
         state: The connection's state, whose lock guards this, too.
 
     Attributes:
-        num_bytes: How many bytes of messages wait.
+        num_bytes: How much memory those that wait take, about. Unit: bytes.
+        taken_at: When the peer took some of them last, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, state: Http2Protocol) -> None:
         self.num_bytes = 0
+        self.taken_at = time.monotonic()
         self._state = state
         self._waiting: deque[_Untaken] = deque()
 
@@ -76,8 +80,11 @@ class Answers:
         """Queue an answer."""
         data = memoryview(b"".join(message))
         with self._state.changed:
+            self._forget_broken()
+            if not self._waiting:
+                self.taken_at = time.monotonic()
             self._waiting.append(_Untaken(stream, fields, data, trailers, until))
-            self.num_bytes += len(data)
+            self.num_bytes += len(data) + _FIELDS_BYTES
 
     def can_send(self) -> bool:
         """Whether the windows allow some bytes now."""
@@ -96,8 +103,11 @@ class Answers:
                 return b""
             # The others have their turn before its next frames.
             self._waiting.remove(answer)
+            self.taken_at = time.monotonic()
             sent, has_ended = self._advance(answer)
-            if not has_ended:
+            if has_ended:
+                self.num_bytes -= _FIELDS_BYTES
+            else:
                 self._waiting.append(answer)
             return sent
 
@@ -120,7 +130,7 @@ class Answers:
         if not answer.has_begun:
             answer.has_begun = True
             sent.append(fields_frames(stream.number, answer.fields, most, end=False))
-        room = min(len(answer.rest), self._state.room_of(stream))
+        room = min(len(answer.rest), self._state.room_of(stream), _LARGEST_PIECE)
         if room:
             sent += [frames.head(room, Kind.DATA, 0, stream.number), answer.rest[:room]]
             answer.rest = answer.rest[room:]
@@ -142,7 +152,7 @@ class Answers:
 
     def _keep(self, answers: Iterable[_Untaken]) -> None:
         self._waiting = deque(answers)
-        self.num_bytes = sum(len(answer.rest) for answer in self._waiting)
+        self.num_bytes = sum(len(answer.rest) + _FIELDS_BYTES for answer in self._waiting)
 
 
 class Outlet:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...cluster.access.principal import TASK_ROLES, Principal
+from ...cluster.access.principal import DRIVER, READER, Principal
 from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread
 from ...core.wire import error_table
@@ -39,16 +39,20 @@ _FRAMES, _FRAMES_PER_S = 20_000, 5_000
 _CALLS_PER_CONNECTION = 64
 _MESSAGE_S = 10.0  # for a complete request to come
 _UNTAKEN_BYTES = 256 * 1024  # of answers on a connection, before its calls are refused
+_READER_REQUEST_BYTES = 2 * 1024 * 1024  # a reader names variables, and sends no definitions
 _NO_MORE_CALLS = Status(8, "Concurrent RPC limit exceeded")  # gRPC's words
-_TAKES_NOTHING = Status(8, "this client has to take the answers to its other calls first")
 
 
 class Standing(enum.Enum):
-    """What a caller may use: strangers very little, guests (readers, drivers) a share."""
+    """What a caller may use: strangers very little, readers and drivers a share."""
 
     STRANGER = enum.auto()
-    GUEST = enum.auto()
+    READER = enum.auto()
+    DRIVER = enum.auto()
     TASK = enum.auto()
+
+
+_GUESTS = {READER: Standing.READER, DRIVER: Standing.DRIVER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,22 @@ class ConnectionServer(Protocol):
 
     def worked(self, peer: "Peer", work_s: float) -> None:
         """Count the time that it took to answer a call."""
+        ...
+
+    def hold(self, caller: Principal | None, num_bytes: int) -> bool:
+        """Count bytes of a request; False: there are too many."""
+        ...
+
+    def release(self, caller: Principal | None, num_bytes: int) -> None:
+        """Count bytes of a request no longer."""
+        ...
+
+    def begin_tunnel(self, caller: Principal | None) -> bool:
+        """Count a tunnel, which costs a thread; False: there are too many."""
+        ...
+
+    def end_tunnel(self, caller: Principal | None) -> None:
+        """Count a tunnel no longer."""
         ...
 
     def send_soon(self, peer: "Peer") -> None:
@@ -178,8 +198,7 @@ class Peer:
     def trust(self, caller: Principal | None) -> None:
         """Treat it as known: one of its calls was admitted."""
         self.caller = caller
-        is_task = caller is None or caller.role in TASK_ROLES
-        self.standing = Standing.TASK if is_task else Standing.GUEST
+        self.standing = _GUESTS.get(caller.role if caller else "", Standing.TASK)
         self.link.state.is_trusted = True
         self.link.state.frames_left = _FRAMES
 
@@ -247,35 +266,57 @@ class Peer:
         ):
             call.fail_soon(_NO_MORE_CALLS)
         elif accepted.serve is not None:
-            self._serve(call, accepted.serve)
+            self._serve(call, accepted.caller, accepted.serve)
         elif accepted.answer is not None:
+            if accepted.caller is not None and accepted.caller.role == READER:
+                call.most_bytes = min(call.most_bytes, _READER_REQUEST_BYTES)
             stream.context = _Request(call, accepted, accepted.answer)
             self.progressed(stream)
 
     def progressed(self, stream: Http2Stream) -> None:
         """More of a call has come."""
         waiting: Any = stream.context
-        if not isinstance(waiting, _Request) or waiting.call.was_dispatched or stream.broken:
+        if not isinstance(waiting, _Request) or waiting.call.was_dispatched:
             return
-        call = waiting.call
+        call, accepted = waiting.call, waiting.accepted
+        if stream.broken:
+            self._release(waiting)
+            return
         try:
             request = call.request()
         except RopewalkError as error:
-            call.fail_soon(Status(*error_table.status_of(error)))
+            self._refuse(waiting, Status(*error_table.status_of(error)))
+            return
+        if not self._hold(waiting):
+            self._refuse(waiting, _NO_MORE_CALLS)
             return
         if request is None:
             return
         call.was_dispatched = True
-        accepted = waiting.accepted
-        if self.link.answers.num_bytes > _UNTAKEN_BYTES:
-            call.fail_soon(_TAKES_NOTHING)
-        elif not self._begin_work():
-            call.fail_soon(_NO_MORE_CALLS)
+        takes_nothing = self.link.answers.num_bytes > _UNTAKEN_BYTES and not accepted.renews
+        if takes_nothing or not self._begin_work():
+            self._refuse(waiting, _NO_MORE_CALLS)
         elif not self._server.run(
             accepted.caller, lambda: self._answer(waiting, request), renews=accepted.renews
         ):
             self._end_work()
-            call.fail_soon(_NO_MORE_CALLS)
+            self._refuse(waiting, _NO_MORE_CALLS)
+
+    def _refuse(self, waiting: "_Request", status: Status) -> None:
+        self._release(waiting)
+        waiting.call.fail_soon(status)
+
+    def _hold(self, waiting: "_Request") -> bool:
+        """Count what has come of a request; False: there is too much of all requests."""
+        more = waiting.call.request_bytes - waiting.held
+        if not self._server.hold(waiting.accepted.caller, more):
+            return False
+        waiting.held += more
+        return True
+
+    def _release(self, waiting: "_Request") -> None:
+        held, waiting.held = waiting.held, 0
+        self._server.release(waiting.accepted.caller, held)
 
     def _count_refusal(self) -> None:
         self._refusals += 1
@@ -301,8 +342,8 @@ class Peer:
         try:
             if not call.is_waiting():
                 return
-            if self.link.answers.num_bytes > _UNTAKEN_BYTES:
-                call.fail(_TAKES_NOTHING, metadata)
+            if self.link.answers.num_bytes > _UNTAKEN_BYTES and not waiting.accepted.renews:
+                call.fail(_NO_MORE_CALLS, metadata)
                 return
             try:
                 message = waiting.answer(request)
@@ -314,6 +355,7 @@ class Peer:
             else:
                 call.answer(message, metadata)
         finally:
+            self._release(waiting)
             self._end_work()
             self._server.worked(self, time.thread_time() - began)
             if self.link.is_blocked:
@@ -322,9 +364,13 @@ class Peer:
     def _serve(
         self,
         call: ServedCall,
+        caller: Principal | None,
         serve: Callable[[Callable[[], None]], None],
     ) -> None:
         """Let a tunnel read the connection from now on."""
+        if not self._server.begin_tunnel(caller):
+            call.fail_soon(_NO_MORE_CALLS)
+            return
         call.was_dispatched = True
         with self._lock:
             self._tunnels += 1
@@ -343,6 +389,8 @@ class Peer:
             except OSError as error:
                 log.debug("a tunnel broke off: %s", error)
                 left()
+            finally:
+                self._server.end_tunnel(caller)
 
         def failed(_: BaseException) -> None:
             call.cancel()
@@ -351,6 +399,7 @@ class Peer:
         try:
             new_thread("tunnel", run, failed=failed).start()
         except RuntimeError as error:  # no more threads
+            self._server.end_tunnel(caller)
             call.fail_soon(Status(8, str(error)))
             left()
 
@@ -364,10 +413,11 @@ class Peer:
             self._server.take_back(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request:
-    """A call whose request is still coming."""
+    """A call whose request is still coming, and how many bytes of it are counted."""
 
     call: ServedCall
     accepted: Accepted
     answer: Callable[[bytes], bytes]
+    held: int = 0

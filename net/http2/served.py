@@ -28,6 +28,7 @@ class ServedCall:
         path: The method, as ``/package.Service/Method``.
         metadata: The client's, by name.
         began: When it began, on the clock of ``time.monotonic``.
+        most_bytes: Longest request.
         was_dispatched: Whether a thread works on the answer, or the call was refused: that thread
             takes the rest of what the client sends.
     """
@@ -44,9 +45,14 @@ class ServedCall:
         self.was_dispatched = False
         limit_s = timeout_s(self.metadata.get("grpc-timeout", ""))
         self._deadline = None if limit_s is None else self.began + limit_s
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._request = bytearray()
         self._size = _NO_MESSAGE_YET
+
+    @property
+    def request_bytes(self) -> int:
+        """How much of the request has come."""
+        return len(self._request)
 
     @property
     def is_grpc(self) -> bool:
@@ -87,10 +93,10 @@ class ServedCall:
             raise ProtocolMismatchError(
                 f"{self.path}: the request is compressed, which is not read"
             )
-        if self._size > self._most_bytes:
+        if self._size > self.most_bytes:
             raise LimitExceededError(
                 f"{self.path}: the request has {self._size} bytes, more than "
-                f"max_message_bytes={self._most_bytes}",
+                f"max_message_bytes={self.most_bytes}",
                 limit="max_message_bytes",
             )
 

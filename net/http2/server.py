@@ -3,9 +3,9 @@
 A caller is a stranger until one of its calls is admitted. Strangers get no thread, few bytes and
 frames, and a share of the reading thread's time; a connection that asks for more, or reads nothing,
 is kept for a moment and closed. (If it were closed at once, the stranger would come back at once.)
-Guests, who are readers and drivers, get a share of the processor, too, and half of the connections
-and threads at most. The connections of tasks are read first, and calls that renew leases have
-threads of their own, so a lease is renewed whatever others send, and whether they read or not.
+Readers, and drivers, get a share of the processor, too, and half of the connections, threads,
+tunnels and memory at most. The connections of tasks are read first, and calls that renew leases
+have threads of their own, so a lease is renewed whatever others send, and whether they read or not.
 """
 
 import contextlib
@@ -34,9 +34,10 @@ _LEAST_STAY_S = 0.1  # for a stranger, before another one takes its place
 _FIRST_CALL_S = 10.0
 _STRANGER_READ_BYTES = 4096
 _STRANGERS_SHARE, _STRANGERS_BURST_S = 0.1, 0.3
-_GUESTS_SHARE, _GUESTS_BURST_S = 0.25, 1.0
+_GUESTS_SHARE, _GUESTS_BURST_S = 0.2, 1.0
 _READS = 16  # from one connection in a row
-_UNTAKEN_BYTES = 32 * 1024 * 1024  # of answers on all connections
+_MESSAGES = 8  # of the longest: what requests, and answers that wait, may take in all
+_UNTAKEN_S = 1.0  # nothing of its answers was taken for so long
 _SWEEP_S = 0.5
 _SWEEP_STRANGERS_S = 0.05
 _TAKEN_PERIOD_S = 0.01
@@ -51,6 +52,7 @@ class Http2Server:
         pool: Answers calls.
         leases: Answers calls that renew a lease; None: ``pool`` does.
         limit: Most connections of known callers.
+        tunnels: Most tunnels.
         most_bytes: Longest request.
         idle_s: A connection without a call ends after so long; the client connects anew.
     """
@@ -62,6 +64,7 @@ class Http2Server:
         leases: CallPool | None = None,
         *,
         limit: int,
+        tunnels: int = 0,
         most_bytes: int,
         idle_s: float,
     ) -> None:
@@ -70,6 +73,9 @@ class Http2Server:
         self._pool = pool
         self._leases = leases or pool
         self._known = Places(limit)
+        self._tunnels = Places(tunnels)
+        self._request_bytes = Places(_MESSAGES * most_bytes)
+        self._untaken_bytes = _MESSAGES * most_bytes
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._peers: set[Peer] = set()
@@ -80,7 +86,8 @@ class Http2Server:
         self._selector = selectors.DefaultSelector()
         self._rations: dict[Standing, Ration[Peer]] = {
             Standing.STRANGER: Ration(_STRANGERS_SHARE, _STRANGERS_BURST_S),
-            Standing.GUEST: Ration(_GUESTS_SHARE, _GUESTS_BURST_S),
+            Standing.READER: Ration(_GUESTS_SHARE, _GUESTS_BURST_S),
+            Standing.DRIVER: Ration(_GUESTS_SHARE, _GUESTS_BURST_S),
         }
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -150,7 +157,10 @@ class Http2Server:
 
     def _await_answers_taken(self, peers: list[Peer], deadline: float) -> None:
         pause = threading.Event()
-        while any(peer.link.answers for peer in peers) and time.monotonic() < deadline:
+        links = [peer.link for peer in peers]
+        while (
+            any(link.answers or link.is_blocked for link in links) and time.monotonic() < deadline
+        ):
             pause.wait(_TAKEN_PERIOD_S)
 
     # -- called by peers, in any thread --------------------------------------------------------
@@ -172,7 +182,27 @@ class Http2Server:
         """Count the time that it took to answer a call."""
         ration = self._rations.get(peer.standing)
         if ration is not None:
-            ration.budget.spend(work_s)
+            ration.spend(work_s)
+
+    def hold(self, caller: Principal | None, num_bytes: int) -> bool:
+        """Count bytes of a request; False: there are too many."""
+        with self._lock:
+            return self._request_bytes.take(caller, num_bytes)
+
+    def release(self, caller: Principal | None, num_bytes: int) -> None:
+        """Count bytes of a request no longer."""
+        with self._lock:
+            self._request_bytes.give_back(caller, num_bytes)
+
+    def begin_tunnel(self, caller: Principal | None) -> bool:
+        """Count a tunnel, which costs a thread; False: there are too many."""
+        with self._lock:
+            return self._tunnels.take(caller)
+
+    def end_tunnel(self, caller: Principal | None) -> None:
+        """Count a tunnel no longer."""
+        with self._lock:
+            self._tunnels.give_back(caller)
 
     def send_soon(self, peer: Peer) -> None:
         """Send what the socket of a connection did not take at once."""
@@ -251,7 +281,7 @@ class Http2Server:
             peer.link.wake()
             self._watch(peer)
             self._again_of(peer).add(peer)
-        self._rations[Standing.STRANGER].budget.spend(time.thread_time() - began)
+        self._rations[Standing.STRANGER].spend(time.thread_time() - began)
 
     def _make_room(self) -> None:
         with self._lock:
@@ -344,18 +374,22 @@ class Http2Server:
         for peer in peers:
             if peer.link.broken or (peer.is_held and now - peer.since >= _LEAST_STAY_S):
                 self.drop(peer)
-            elif peer.link.reading.is_driven:
-                peer.refill(elapsed_s)
+                continue
+            peer.refill(elapsed_s)
+            peer.link.give_up_late_answers()
+            if peer.link.reading.is_driven:
                 peer.end_late_requests(now)
-                peer.link.give_up_late_answers()
                 self._end_idle(peer, now)
-        self._bound_answers(peers)
+                if peer.link.is_blocked and peer.watched_by is not None:
+                    self._watch(peer)
+        self._bound_answers(peers, now)
 
-    def _bound_answers(self, peers: list[Peer]) -> None:
-        """Close the connections that take the least, if answers fill too much memory."""
+    def _bound_answers(self, peers: list[Peer], now: float) -> None:
+        """Close the connections that take nothing, if answers fill too much memory."""
         untaken = sum(peer.link.answers.num_bytes for peer in peers)
-        for peer in sorted(peers, key=lambda each: -each.link.answers.num_bytes):
-            if untaken <= _UNTAKEN_BYTES:
+        stuck = [each for each in peers if now - each.link.answers.taken_at > _UNTAKEN_S]
+        for peer in sorted(stuck, key=lambda each: -each.link.answers.num_bytes):
+            if untaken <= self._untaken_bytes:
                 return
             untaken -= peer.link.answers.num_bytes
             self.drop(peer)

@@ -37,12 +37,16 @@ class GatewayServer(HostedServer):
         self._forwarder = Forwarder()
         self.instance = secrets.token_hex(8)
         self._servicer = GatewayServicer(
-            table, self._folder.present, self.instance, self._forwarder.ticket
+            table,
+            self._folder.present,
+            self.instance,
+            self._forwarder.ticket,
+            max(1, settings.max_sessions // 4),  # of the threads that answer
         )
         self._host = TaskHost(
             task,
             threads=settings.max_sessions,
-            daemon=True,  # callers wait for news for seconds
+            waits_for_news=True,
             settings=settings,
             calls={SERVICE: servicer(SERVICE, self._servicer)},
             guard=Guard(

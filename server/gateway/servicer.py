@@ -49,6 +49,8 @@ class GatewayServicer:
             has been removed.
         instance: Instance id of this process.
         ticket: Makes a ticket for a connection to an address.
+        most_following: Drivers that may wait for lines at once, each in a thread; others are
+            answered at once.
     """
 
     def __init__(
@@ -57,11 +59,14 @@ class GatewayServicer:
         folder: Callable[[], Path],
         instance: str,
         ticket: Callable[[str], bytes],
+        most_following: int = 64,
     ) -> None:
         self._table = table
         self._folder = folder
         self._instance = instance
         self._ticket = ticket
+        self._most_following = most_following
+        self._following = 0
         self._packages = PackageStore(folder() / "packages")
         self._logs: dict[str, JobLog] = {}
         self._events: dict[str, int] = {}  # taken, by instance of the node
@@ -231,14 +236,20 @@ class GatewayServicer:
             job = self._table.find(request.job)
             log_of = self._log_of(job.id)
             state = job.state, job.reason
-            while not self._stopped and visitor.is_waiting():
-                if request.drives:
-                    job.driver_heard = time.monotonic()
-                left = until - time.monotonic()
-                news = log_of.end > request.offset or (job.state, job.reason) != state
-                if news or job.has_ended or left <= 0:
-                    break
-                self._changed.wait(min(left, 1.0))
+            if self._following >= self._most_following:
+                until = 0.0
+            self._following += 1
+            try:
+                while not self._stopped and visitor.is_waiting():
+                    if request.drives:
+                        job.driver_heard = time.monotonic()
+                    left = until - time.monotonic()
+                    news = log_of.end > request.offset or (job.state, job.reason) != state
+                    if news or job.has_ended or left <= 0:
+                        break
+                    self._changed.wait(min(left, 1.0))
+            finally:
+                self._following -= 1
             piece = log_of.read(request.offset)
             return gateway_pb2.FollowResponse(
                 lines=[

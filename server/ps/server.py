@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 # needed sooner. A leader greets a ps of its machine twice, and the second one must not wait again.
 _LOADED_S = 5.0
 _LONGEST_LOOK_S = 5.0  # for the chief: on a busy machine
+_MOST_FOLLOWED = 256  # connections of leaders of shares
 _HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
 
@@ -88,7 +89,8 @@ class PsServer(HostedServer):
             settings.max_step_bytes,
             partial(library.wait, time.monotonic() + _LOADED_S),
         )
-        most = per_worker * settings.max_sessions
+        # Those of readers and of other ps have no place of a worker's.
+        most = per_worker * (settings.max_sessions + sessions.most_readers) + _MOST_FOLLOWED
         self._host = TaskHost(
             task,
             threads=2 * settings.max_sessions + 16,

@@ -25,6 +25,8 @@ def connections_per_worker(shares: int) -> int:
 class SessionLimiter:
     """Counts workers that have a session against their limit. Thread-safe.
 
+    One worker has half of all sessions at most, so that it cannot keep the others out.
+
     A worker has two for a moment when it upgrades to a better connection, or comes back before we
     know that its last session is dead; it is not in its own way.
 
@@ -73,8 +75,10 @@ class SessionLimiter:
         with self._lock:
             workers, connections = len(self._sessions), self._sessions.total()
             is_new = worker not in self._sessions
-            full = connections >= self.per_worker * self._limit
-            if full or (is_new and workers >= self._limit):
+            most = self.per_worker * self._limit
+            full = connections >= most
+            is_greedy = self._sessions[worker] >= max(self.per_worker, most // 2)
+            if full or is_greedy or (is_new and workers >= self._limit):
                 raise TooManyWorkersError(
                     f"{self._task} has {connections} sessions of {workers} {self._kind} already "
                     f"({self._allowed} {self._kind}, {self.per_worker} for each on average), so "

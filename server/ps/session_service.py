@@ -1,6 +1,6 @@
 """Sessions of other processes: messages in, calls of a :class:`Session`, answers out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...cluster.access.principal import READER, Principal
@@ -10,6 +10,7 @@ from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire import codec
 from ...core.wire.memory import MOST_SEGMENTS
+from ...core.wire.steps import LayoutEntry
 from ...net.auth.guard import Visitor
 from ...net.connection import Connection, Lender
 from ...net.dial import parse
@@ -38,6 +39,9 @@ class SessionService:
         settings: Settings of this ps, for the bounds.
         limiter: Counts the workers.
         check_job: Refuses a worker of another job.
+
+    Attributes:
+        most_readers: Readers that may have a session, beside the workers.
     """
 
     def __init__(
@@ -51,10 +55,10 @@ class SessionService:
         self._shares = shares
         self._settings = settings
         self._limiter = limiter
-        most_readers = max(1, settings.max_sessions // READER_SHARE)
-        allowed = f"max_sessions={settings.max_sessions} allows {most_readers}"
+        self.most_readers = max(1, settings.max_sessions // READER_SHARE)
+        allowed = f"max_sessions={settings.max_sessions} allows {self.most_readers}"
         self._readers = SessionLimiter(
-            limiter.task, most_readers, limiter.per_worker, "readers", allowed
+            limiter.task, self.most_readers, limiter.per_worker, "readers", allowed
         )
         self._pool = MemoryPool()
 
@@ -131,10 +135,13 @@ class _Messages:
         if kind == "step":
             self._step(message.step, lend)
         elif kind == "layout":
-            layout = message.layout
-            self._session.add_layout(
-                layout.layout_id, lambda: codec.layout_from_wire(layout), layout.ByteSize()
-            )
+            # As bytes: the message takes a dozen times as much memory until it is compiled.
+            data = message.layout.SerializeToString()
+
+            def entries() -> Sequence[LayoutEntry]:
+                return codec.layout_from_wire(session_pb2.Layout.FromString(data))
+
+            self._session.add_layout(message.layout.layout_id, entries, len(data))
         elif kind == "segment":
             self._take_segment(message.segment)
         elif kind == "find_memory":

@@ -351,7 +351,7 @@ def test_a_process_ends_although_it_serves_and_is_connected(kind: str) -> None:
 import sys
 sys.path[:0] = {sys.path!r}
 from helpers import hosts as t
-host = t.make_host(t.SETTINGS[{kind!r}], daemon=True)
+host = t.make_host(t.SETTINGS[{kind!r}])
 host.start("127.0.0.1:0")
 address, settings = f"127.0.0.1:{{host.port}}", t.SETTINGS[{kind!r}]
 dialer = t.Dialer(address, "ps", t.hello(), t.Incarnation(t.PS, 1), settings)

@@ -1,8 +1,11 @@
 """Admitted callers that take no answers, of every role: whom they may not hold up."""
 
 import contextlib
+import resource
 import socket
 import ssl
+import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from helpers.callers import CA, Caller, Way
+from helpers.callers import CA, LET_IN, REFUSED, Caller, Way
 from helpers.certificates import authority
-from helpers.waiting import scaled
+from helpers.waiting import scaled, wait_until
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.versions import own_versions
@@ -22,6 +25,7 @@ from ropewalk.net.auth.metadata import AUTHORIZATION
 from ropewalk.net.http2 import frames
 from ropewalk.net.http2.fields import encode_fields
 from ropewalk.net.http2.frames import PREFACE, Kind, Setting
+from ropewalk.net.tunnel import METHOD as TUNNEL
 from ropewalk.proto.v1 import chief_pb2, ps_pb2
 from ropewalk.server.chief.server import ChiefServer
 from ropewalk.server.ps.server import PsServer
@@ -39,7 +43,9 @@ ROLES = {
 }
 CONNECTIONS, CALLS = 12, 64  # more calls than either has threads and places to wait
 STATUS, HEARTBEAT = "/ropewalk.proto.v1.Chief/GetStatus", "/ropewalk.proto.v1.Chief/Heartbeat"
-GET_JOB, ATTACH = (f"/ropewalk.proto.v1.ParameterServer/{name}" for name in ("GetJob", "Attach"))
+GET_JOB, ATTACH, DEFINE = (
+    f"/ropewalk.proto.v1.ParameterServer/{name}" for name in ("GetJob", "Attach", "Define")
+)
 PROMPT_S = 2.0  # a lease is renewed many times within its 10 s
 
 
@@ -169,3 +175,81 @@ def test_calls_whose_answers_are_not_taken_hold_up_no_lease(
     # Others who ask the same things are answered, too.
     asks = cluster.caller(CHIEF, cluster.chief)
     assert seconds_of(asks, STATUS, b"") < scaled(PROMPT_S)
+
+
+def open_tunnels(cluster: Cluster, who: Principal, port: int, service: str, count: int) -> bytes:
+    """Tunnels with a greeting each, whose answers are not read, as bytes."""
+    hello = cluster.caller(who, cluster.ps).hello(service)
+    fields = cluster.fields(who, TUNNEL, port)
+    message = struct.pack(">BI", 0, len(hello)) + hello
+    return (
+        PREFACE
+        + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+        + b"".join(
+            frames.frame(Kind.HEADERS, frames.END_HEADERS, number, fields)
+            + frames.frame(Kind.DATA, 0, number, message)
+            for number in range(1, 2 * count, 2)
+        )
+    )
+
+
+@pytest.mark.parametrize("mode", ["mtls"])
+@pytest.mark.parametrize("service", ["who", "ps"])
+def test_tunnels_whose_welcome_is_not_taken_keep_no_worker_out(
+    cluster: Cluster, service: str
+) -> None:
+    reader = ROLES["reader"]
+    cluster.ps.lease.renew(Incarnation(TaskId("chief", 0), 1, JOB), "127.0.0.1:1", 1000.0)
+    before = threading.active_count()
+    opened = open_tunnels(cluster, reader, cluster.ps.port, service, CALLS)
+    for _ in range(8):
+        connection = cluster.connect(reader, cluster.ps.port)
+        with contextlib.suppress(OSError):
+            connection.sendall(opened)
+    worker = cluster.caller(WORKER, cluster.ps)
+    for _ in range(3):
+        assert worker.greet_tcp("ps").verdict == LET_IN
+        assert worker.greet_in_tunnel("ps").verdict == LET_IN
+    assert threading.active_count() - before < 6 * CALLS, "half of the places are others'"
+    wait_until(lambda: threading.active_count() - before < 100, 30, "the tunnels to be given up")
+    assert worker.greet_tcp("ps").verdict == LET_IN
+
+
+@pytest.mark.parametrize("mode", ["token"])
+def test_requests_that_never_end_fill_no_memory(cluster: Cluster) -> None:
+    reader, port = ROLES["reader"], cluster.ps.port
+    fields = cluster.fields(reader, DEFINE, port)
+    size = cluster.way.settings("ps").max_message_bytes
+    begun = struct.pack(">BI", 0, size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    opening = PREFACE + frames.settings({})
+    calls = [
+        frames.frame(Kind.HEADERS, frames.END_HEADERS, number, fields)
+        + frames.frame(Kind.DATA, 0, number, begun)
+        for number in range(1, 64, 2)
+    ]
+    for _ in range(4):
+        connection = cluster.connect(reader, port)
+        connection.settimeout(scaled(5))
+        with contextlib.suppress(OSError):
+            connection.sendall(opening + b"".join(calls))
+            for _ in range(30):
+                for number in range(1, 64, 2):
+                    connection.sendall(frames.frame(Kind.DATA, 0, number, bytes(16_000)))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 60 * 1024  # KiB, of 60 MB that were sent
+    leads = cluster.caller(CHIEF, cluster.ps)
+    assert seconds_of(leads, ATTACH, attach()) < scaled(PROMPT_S)
+
+
+@pytest.mark.parametrize("mode", ["token"])
+def test_a_caller_that_is_refused_again_and_again_writes_a_line_a_second(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = cluster.caller(ROLES["reader"], cluster.ps)
+    began = time.monotonic()
+    with caplog.at_level("WARNING", "ropewalk.audit"):
+        for _ in range(30):
+            assert reader.call(ATTACH, attach()) == REFUSED
+    refusals = [line for line in caplog.messages if "Attach by reader" in line]
+    assert 1 <= len(refusals) <= 1 + (time.monotonic() - began)

@@ -13,7 +13,6 @@ from typing import TypeVar
 from helpers.certificates import tls_settings
 from helpers.waiting import scaled
 from ropewalk.core.settings import Settings
-from ropewalk.net.host import DaemonThreads
 from ropewalk.net.http2.peer import Accepted
 from ropewalk.net.http2.served import ServedCall
 from ropewalk.net.http2.server import Http2Server
@@ -60,7 +59,7 @@ def _tunnels() -> Iterator[Callable[[SocketStream, SocketStream], StreamPair]]:
 
     methods = {METHOD: accept}
     server = Http2Server(
-        methods, CallPool(DaemonThreads("test"), 1, 0), limit=1000, most_bytes=1, idle_s=60.0
+        methods, CallPool("test", 1, 0), limit=1000, tunnels=1000, most_bytes=1, idle_s=60.0
     )
     server.start()
 
@@ -103,7 +102,16 @@ def _tcp_pair(listener: socket.socket) -> tuple[SocketStream, SocketStream]:
 
 def start(work: Callable[[], T]) -> "Future[T]":
     """Call something in a thread; the end of the tests does not wait for it."""
-    return DaemonThreads("test").submit(work)
+    running: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            running.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - the result raises it
+            running.set_exception(error)
+
+    threading.Thread(target=run, name="test", daemon=True).start()
+    return running
 
 
 def result(running: "Future[T]", timeout_s: float = 10.0) -> T:

@@ -30,7 +30,7 @@ from ..process.program import Ending, ending_of
 log = logging.getLogger(__name__)
 
 _THREADS = 4
-_MAX_SESSIONS = 4
+_MAX_SESSIONS = 8
 _POLL_S = 0.2
 _TURN_S = 2.0  # for a closure of a connection that broke to end
 
@@ -57,7 +57,6 @@ class ClosureServer:
         self._host = TaskHost(
             task.task,
             threads=_THREADS,
-            daemon=True,  # a closure that never ends must not keep this process
             # Probes are answered since before the worker joined its job.
             settings=settings.model_copy(update={"health_port": 0}),
             calls={},

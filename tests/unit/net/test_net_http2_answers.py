@@ -68,6 +68,25 @@ class Client:
         self.link.send_answer_soon(stream, ANSWER, [body], STATUS, until)
         self.move()
 
+    def fill_the_socket(self) -> None:
+        """Have the socket take no more."""
+        self._socket.takes = 0
+
+    def empty_the_socket(self) -> None:
+        """Have the socket take everything."""
+        self._socket.takes = 2**62
+        self.link.flush_now()
+        self.move()
+
+    def fail_and_reset(self) -> None:
+        """Call, have the call fail, and give it up, all without reading."""
+        number = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(number, REQUEST, end_stream=True)
+        self.link.reading.feed(self.h2.data_to_send())
+        self.link.send_answer_soon(self._calls.streams[-1], ANSWER, [], STATUS, NEVER)
+        self.h2.reset_stream(number)
+        self.link.reading.feed(self.h2.data_to_send())
+
     def body_of(self, stream: Http2Stream) -> bytes:
         """What has come of an answer."""
         came = (each for each in self.events if isinstance(each, DataReceived))
@@ -83,7 +102,7 @@ def test_an_answer_waits_for_its_window_and_holds_up_no_other() -> None:
     first, second = client.call(), client.call()
     client.answer(first, b"first")
     client.answer(second, b"second")
-    assert client.link.answers.num_bytes == len(b"first" + b"second")
+    assert client.link.answers.num_bytes > len(b"first" + b"second")
     assert not client.ended()
     client.h2.increment_flow_control_window(100, second.number)
     client.move()
@@ -115,6 +134,27 @@ def test_an_answer_whose_call_was_reset_is_forgotten() -> None:
     client.h2.reset_stream(stream.number)
     client.move()
     assert not client.link.answers
+    assert client.link.answers.num_bytes == 0
+
+
+def test_answers_are_forgotten_with_their_calls_while_the_socket_is_full() -> None:
+    client = Client(window=70_000)
+    client.answer(client.call(), b"")
+    client.fill_the_socket()
+    for _ in range(100):
+        client.fail_and_reset()
+    assert client.link.answers.num_bytes < 10_000
+
+
+def test_a_large_answer_leaves_the_count_as_the_socket_takes_it() -> None:
+    client = Client(window=2**31 - 1)
+    client.h2.increment_flow_control_window(2**30)
+    stream = client.call()
+    client.fill_the_socket()
+    client.link.send_answer_soon(stream, ANSWER, [bytes(10_000_000)], STATUS, NEVER)
+    assert client.link.answers.num_bytes > 9_000_000
+    client.empty_the_socket()
+    assert client.body_of(stream) == bytes(10_000_000)
     assert client.link.answers.num_bytes == 0
 
 

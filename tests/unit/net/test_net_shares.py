@@ -2,15 +2,19 @@
 
 import threading
 from collections.abc import Callable
-from concurrent import futures
 
 import pytest
 
 from helpers.waiting import scaled, wait_until
 from ropewalk.cluster.access.principal import Principal
-from ropewalk.net.shares import CallPool, Places
+from ropewalk.net import shares
+from ropewalk.net.shares import CallPool, Places, WorkBudget
 
-READER, DRIVER = Principal("reader", "mnist"), Principal("driver", "mnist")
+READER, ANY_READER, DRIVER = (
+    Principal("reader", "mnist"),
+    Principal("reader"),
+    Principal("driver", "mnist"),
+)
 WORKERS = [Principal("worker", "mnist", index) for index in range(4)]
 ANY_WORKER = Principal("worker", "mnist")
 
@@ -36,6 +40,23 @@ def test_callers_that_cannot_be_told_apart_may_have_all(caller: Principal | None
     assert taken(Places(10), caller) == 10
 
 
+def test_readers_are_one_caller_whatever_their_credentials_say_of_jobs() -> None:
+    places = Places(10)
+    assert taken(places, READER) == 5
+    assert not places.take(ANY_READER)
+    places.give_back(READER)
+    assert places.take(ANY_READER)
+
+
+def test_several_places_are_taken_together_or_not_at_all() -> None:
+    places = Places(10)
+    assert places.take(READER, 4)
+    assert not places.take(READER, 2)
+    assert places.count == 4
+    places.give_back(READER, 4)
+    assert places.take(READER, 5)
+
+
 def test_the_only_place_is_for_whoever_comes() -> None:
     assert Places(1).take(READER)
 
@@ -44,8 +65,7 @@ class Work:
     """Calls that run until they are let go."""
 
     def __init__(self, threads: int, waiting: int) -> None:
-        self.executor = futures.ThreadPoolExecutor(threads)
-        self.pool = CallPool(self.executor, threads, waiting)
+        self.pool = CallPool("test", threads, waiting)
         self.running: list[Principal | None] = []
         self._go_on: dict[int, threading.Event] = {}
 
@@ -66,7 +86,6 @@ class Work:
         for each in self._go_on.values():
             each.set()
         self.pool.close(scaled(10))
-        self.executor.shutdown()
 
 
 @pytest.fixture
@@ -112,3 +131,28 @@ def test_no_call_begins_after_the_end(work: Callable[[int, int], Work]) -> None:
     calls = work(1, 1)
     calls.pool.close(0)
     assert not calls.call(READER)
+
+
+def test_a_call_without_a_thread_is_refused_and_not_made_later(
+    work: Callable[[int, int], Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = work(2, 4)
+
+    def refuse(*_: object, **__: object) -> threading.Thread:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shares, "new_thread", refuse)
+        assert not calls.call(READER)
+    assert calls.call(WORKERS[0])
+    wait_until(lambda: calls.running == [WORKERS[0]], 10, "the worker's call")
+    assert calls.call(WORKERS[1])
+    wait_until(lambda: calls.running == WORKERS[:2], 10, "both calls")
+
+
+def test_what_one_has_asked_for_holds_up_the_next_for_two_seconds_at_most() -> None:
+    budget = WorkBudget(0.2, 1.0)
+    assert budget.wait_s(100.0) == 0
+    budget.spend(1000.0)
+    assert budget.wait_s(100.0) == pytest.approx(2.0)
+    assert budget.wait_s(102.1) == 0

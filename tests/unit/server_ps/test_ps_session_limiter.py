@@ -56,3 +56,13 @@ def test_who_was_refused_holds_no_place_and_who_failed_leaves_it() -> None:
         raise ConnectionError
     with limiter.session(worker(0)):
         assert limiter.count == 1
+
+
+def test_one_worker_never_has_all_sessions() -> None:
+    limiter = make(4)
+    with ExitStack() as sessions:
+        for _ in range(8):
+            sessions.enter_context(limiter.session(worker(1)))
+        with pytest.raises(LimitExceededError, match="8 sessions of 1 workers"):
+            sessions.enter_context(limiter.session(worker(1)))
+        sessions.enter_context(limiter.session(worker(0)))
