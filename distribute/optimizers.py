@@ -146,6 +146,8 @@ class _AdamFamily(Optimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
+        *,
+        by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -154,6 +156,7 @@ class _AdamFamily(Optimizer):
             beta_1=beta_1,
             beta_2=beta_2,
             epsilon=epsilon,
+            by_iterations=by_iterations,
             **clipping,
         )
 
@@ -170,6 +173,7 @@ class Adam(Optimizer):
         *,
         corrected_epsilon: bool = False,
         float32_correction: bool = False,
+        by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -180,6 +184,7 @@ class Adam(Optimizer):
             epsilon=epsilon,
             corrected_epsilon=corrected_epsilon,
             float32_correction=float32_correction,
+            by_iterations=by_iterations,
             **clipping,
         )
 
@@ -209,6 +214,7 @@ class AdamW(Optimizer):
         *,
         corrected_epsilon: bool = False,
         float32_correction: bool = False,
+        by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -220,6 +226,7 @@ class AdamW(Optimizer):
             epsilon=epsilon,
             corrected_epsilon=corrected_epsilon,
             float32_correction=float32_correction,
+            by_iterations=by_iterations,
             **clipping,
         )
 
@@ -299,6 +306,7 @@ class Lamb(Optimizer):
         epsilon: float = 1e-7,
         *,
         weight_decay: float = 0.0,
+        by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -308,6 +316,7 @@ class Lamb(Optimizer):
             beta_2=beta_2,
             epsilon=epsilon,
             weight_decay=weight_decay,
+            by_iterations=by_iterations,
             **clipping,
         )
 

@@ -210,7 +210,7 @@ class Block(PushTarget):
             piece = gradient if gradient.rows is not None else Gradient(values)
             scalars = hyperparameters(
                 rule,
-                updates=int(self.updates[part.first]),
+                updates=rule.count(int(self.updates[part.first]), info.global_step),
                 global_step=info.global_step,
                 gradient_scale=info.gradient_scale,
             ).astype(self.compute_dtype)
@@ -239,7 +239,7 @@ class Block(PushTarget):
                 part,
                 ... if rows is None else rows,
                 rate=rule.rate(info.global_step),
-                updates=int(self.updates[number]),
+                updates=rule.count(int(self.updates[number]), info.global_step),
                 scale=info.gradient_scale,
             )
 

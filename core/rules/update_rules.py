@@ -10,7 +10,8 @@ A rule is bound to a variable for good, and so are its slots. The hyperparameter
 may be others (:meth:`UpdateRule.changed`).
 
 Below, ``g`` is the gradient (after clipping), ``w`` the variable, ``t`` the number of times the
-rule was applied to this variable, this time included, ``lr`` the rate at the ps's global step.
+rule was applied to this variable, this time included (or what :meth:`UpdateRule.count` says),
+``lr`` the rate at the ps's global step.
 """
 
 from abc import abstractmethod
@@ -77,7 +78,7 @@ class UpdateRule(BaseModel):
             g: The gradient, after scaling and clipping.
             rate: The learning rate; a Python number, as hyperparameters are, which do not widen
                 float32.
-            t: Number of updates of the variable, this one included.
+            t: Result of :meth:`count`.
 
         Returns:
             The new values.
@@ -90,6 +91,20 @@ class UpdateRule(BaseModel):
     def scalars(self, rate: float, t: int) -> Sequence[float]:  # noqa: ARG002
         """What the kernel reads from ``h[2]`` on, in its order."""
         return (rate,)
+
+    @property
+    def goes_by_step(self) -> bool:
+        """Whether ``t`` is the step of the optimizer, and not the updates of the variable."""
+        return False
+
+    def count(self, updates: int, step: int) -> int:
+        """The ``t`` of an update.
+
+        Args:
+            updates: Number of updates of the variable, this one included.
+            step: Global step before it.
+        """
+        return step + 1 if self.goes_by_step else updates
 
     def rate(self, step: int) -> float:
         """The learning rate at global step ``step``."""

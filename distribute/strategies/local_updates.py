@@ -29,9 +29,16 @@ def apply_locally(optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None
     scale = 1.0 if rule.global_clipnorm is None else clip_scale(whole, rule.global_clipnorm)
     for holder, gradient in updates:
         holder.check_update(gradient, bound)  # applied as a whole, or not at all
+    step = _updates_of(optimizer, pairs) if rule.goes_by_step else None
     for holder, gradient in updates:
-        holder.apply(gradient, bound, gradient_scale=scale, changed=rule)
+        holder.apply(gradient, bound, gradient_scale=scale, changed=rule, step=step)
     optimizer.note(variable for _, variable in pairs)
+
+
+def _updates_of(optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> int:
+    """How often an optimizer has updated any of its variables, and of these."""
+    variables = [*optimizer.variables, *(variable for _, variable in pairs)]
+    return max(_copies(variable)[0].updates for variable in variables)
 
 
 def _clipped(gradient: Any, limit: float) -> Any:

@@ -43,9 +43,11 @@ class GpuMemory:
         """Slot arrays by name."""
         return self._slots
 
-    def apply(self, gradient: Any, rows: Array | None, scale: float, rule: UpdateRule) -> None:
-        """Run the bound rule, with these hyperparameters, on the whole or rows that occur once."""
-        self.updates += 1
+    def apply(
+        self, gradient: Any, rows: Array | None, scale: float, rule: UpdateRule, step: int
+    ) -> None:
+        """Run the bound rule; see ``VariableMemory``."""
+        self.updates = step + 1
         with on_device(self._device):
             xp = load_cupy()
             index = ... if rows is None else xp.asarray(rows)

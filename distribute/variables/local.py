@@ -231,6 +231,7 @@ class LocalVariable(Variable):
         *,
         gradient_scale: float = 1.0,
         changed: UpdateRule | None = None,
+        step: int | None = None,
     ) -> None:
         """Run an update rule.
 
@@ -239,6 +240,7 @@ class LocalVariable(Variable):
             rule: What the variable is bound to.
             gradient_scale: Multiplies the gradient.
             changed: The rule with other hyperparameters, for this update; None: as bound.
+            step: Updates of the optimizer before this one; None: those of the variable.
 
         Raises:
             DefinitionMismatchError: Another rule updates the variable.
@@ -253,12 +255,13 @@ class LocalVariable(Variable):
             if memory.rule is None:
                 self._bind(rule)
             self._copy = None
+            chosen, before = changed or rule, memory.updates if step is None else step
             if isinstance(gradient, IndexedSlices):
                 rows = gradient.combined()
-                memory.apply(rows.values, rows.indices, gradient_scale, changed or rule)
+                memory.apply(rows.values, rows.indices, gradient_scale, chosen, before)
             else:
                 dense = place(gradient, self._device)
-                memory.apply(dense, None, gradient_scale, changed or rule)
+                memory.apply(dense, None, gradient_scale, chosen, before)
 
     def _check_rows(self, values: Any) -> None:
         if values.shape[1:] != self.shape[1:]:

@@ -26,8 +26,18 @@ class VariableMemory(Protocol):
     def value(self) -> Any:
         """The array itself."""
 
-    def apply(self, gradient: Any, rows: Array | None, scale: float, rule: UpdateRule) -> None:
-        """Run the bound rule, with these hyperparameters, on the whole or rows that occur once."""
+    def apply(
+        self, gradient: Any, rows: Array | None, scale: float, rule: UpdateRule, step: int
+    ) -> None:
+        """Run the bound rule, with these hyperparameters, on the whole or rows that occur once.
+
+        Args:
+            gradient: Gradient of the whole, or of these rows.
+            rows: Row numbers; None: the whole.
+            scale: Multiplies the gradient.
+            rule: The rule, for this update.
+            step: Updates before this one, which count from now on.
+        """
 
     def bind(self, rule: UpdateRule) -> None:
         """Take a rule, with fresh slots."""
@@ -72,11 +82,13 @@ class HostMemory:
         """Slot arrays by name."""
         return {name: self._block.view(0, name) for name in self._block.slots}
 
-    def apply(self, gradient: Array, rows: Array | None, scale: float, rule: UpdateRule) -> None:
-        """Run the bound rule, with these hyperparameters, on the whole or rows that occur once."""
+    def apply(
+        self, gradient: Array, rows: Array | None, scale: float, rule: UpdateRule, step: int
+    ) -> None:
+        """Run the bound rule; see :class:`VariableMemory`."""
         from ...engine.push_target import Gradient, StepInfo
 
-        info = StepInfo(_NOBODY, self.updates + 1, self.updates, scale)
+        info = StepInfo(_NOBODY, step + 1, step, scale)
         values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)
         self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, info)
         # FTRL leaves out a step whose rate is zero; a schedule that begins with one has to go on.

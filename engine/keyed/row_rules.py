@@ -85,6 +85,9 @@ class RowUpdater:
         rule = self._rule
         if not rows.size or (rule.skips_rate_zero and not rule.rate(step)):
             return
+        if rule.goes_by_step:
+            self._run_shared(store, rows, gradients, step, scale, updates=rule.count(0, step))
+            return
         if isinstance(rule, _Own):
             self._run_own(rule, store, rows, gradients, step, scale)
             return

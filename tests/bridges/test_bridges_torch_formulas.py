@@ -102,3 +102,24 @@ def test_steps_of_some_rows_are_those_of_pytorch(kind: str, options: dict[str, A
 def test_gradients_as_small_as_epsilon_are_divided_as_by_pytorch() -> None:
     """Those of padded sequences are: the default of 1e-10 counts."""
     assert_as_alone("Adagrad", {"lr": 0.05}, scale=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam"])
+def test_parameters_that_are_updated_in_turn_have_counts_of_their_own_as_in_pytorch(
+    kind: str,
+) -> None:
+    def trained_in_turn(*, shared: bool) -> list[float]:
+        gradients = np.random.default_rng(0).normal(size=20)
+        parameters = [torch.nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(2)]
+        options = {"momentum_decay": 1.0} if kind == "NAdam" else {}
+        optimizer = getattr(torch.optim, kind)(parameters, lr=0.1, **options)
+        if shared:
+            strategy = rw.distribute.ParameterServerStrategy()
+            optimizer = rw.training.torch.DistributedOptimizer(optimizer, strategy)
+        for i, gradient in enumerate(gradients):
+            optimizer.zero_grad()
+            parameters[i % 3 == 0].grad = torch.full((1,), gradient, dtype=torch.float64)
+            optimizer.step()
+        return [parameter.item() for parameter in parameters]
+
+    assert trained_in_turn(shared=True) == pytest.approx(trained_in_turn(shared=False), abs=1e-8)

@@ -47,7 +47,13 @@ def adam(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
 
 
 class AdamLike(UpdateRule):
-    """The fields that Adam shares with rules made after it, and the averages that they keep."""
+    """The fields that Adam shares with rules made after it, and the averages that they keep.
+
+    ``t``, by which biases are corrected, counts the updates of each variable, as PyTorch does. With
+    ``by_iterations=True`` it is ``optimizer.iterations`` with this step, as in Keras and
+    TensorFlow: on servers the global step. Where all variables are updated in every step both are
+    the same, and the same as optax, which counts the updates of the whole tree.
+    """
 
     slots: ClassVar[Slots] = {"momentum": 0.0, "velocity": 0.0}
     counts_updates: ClassVar[bool] = True
@@ -56,6 +62,12 @@ class AdamLike(UpdateRule):
     beta_1: float = Field(default=0.9, ge=0, lt=1)
     beta_2: float = Field(default=0.999, ge=0, lt=1)
     epsilon: float = Field(default=1e-7, ge=0)
+    by_iterations: bool = False
+
+    @property
+    def goes_by_step(self) -> bool:
+        """As the program has chosen."""
+        return self.by_iterations
 
     def next_moments(self, slots: dict[str, Any], g: Any) -> tuple[Any, Any]:
         """The moving averages of the gradient and of its square, with this one in them."""
