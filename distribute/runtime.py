@@ -99,6 +99,8 @@ class ClusterRuntime:
             job does.
         progress: Counters and metrics of the program, for the status.
         at_end: Called when the program has ended, before the job is told.
+        before_last_save: Called on the chief before the last checkpoint, when all others are done;
+            on one whose job another process leads, at the end of its program.
         measures: Further samples of this process for Prometheus.
         in_process: Applies steps to the only ps, which is in this process; None: there are others.
     """
@@ -112,6 +114,7 @@ class ClusterRuntime:
     snapshots: JobSnapshots | None = None
     progress: TaskProgress = field(default_factory=TaskProgress)
     at_end: list[Callable[[], None]] = field(default_factory=list)
+    before_last_save: list[Callable[[], None]] = field(default_factory=list)
     measures: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
     in_process: "InProcessSteps | None" = None
 

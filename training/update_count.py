@@ -18,6 +18,7 @@ from ..distribute.base.moved_average import MovedAverage
 from ..distribute.optimizer import Optimizer
 from ..distribute.strategies.parameter_server import ParameterServerExtended
 from ..distribute.strategies.strategy import Strategy
+from .named_arrays import NamedArrays
 
 
 def counted_by(
@@ -62,6 +63,11 @@ class UpdateCount:
     def rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """The schedule's rate for the next update, in the place of that of the global step."""
         return lambda _: schedule(self.known)
+
+    def set(self, store: NamedArrays, number: int) -> None:
+        """Go on from so many updates, on all workers."""
+        store.assign({self._name: np.float64(number)})
+        self.known = number
 
     def take_out(self, values: dict[str, Any]) -> None:
         """Learn from values of the store, which then are those of the model's arrays alone."""

@@ -273,6 +273,8 @@ class JobTask(JobLink):
         """Report how the program ended and wait for the end of the job; returns the exit code."""
         for leave in self._runtime.at_end if self._runtime is not None else ():
             leave()
+        if self.task.is_chief and self._leader is None and ending.outcome is Outcome.DONE:
+            self._change_last()  # the leader, in another process, saves without this task
         ending = self._plane.finish(ending)
         membership, is_done = self._membership, ending.outcome is Outcome.DONE
         if membership is None or membership.who.generation == 0:
@@ -287,12 +289,19 @@ class JobTask(JobLink):
         phase = None
         if self._leader is not None:
             step = self._progress.step_of(self._plane.session)
-            phase = self._leader.end(step, save_first=self._plane.in_sync and not is_done)
+            save_first = self._plane.in_sync and not is_done
+            change_last = self._change_last if is_done else lambda: None
+            phase = self._leader.end(step, change_last=change_last, save_first=save_first)
             if phase is Phase.FAILED and self._leader.failure is not None:
                 return self._leader.failure.exit_code
         if not is_done:
             return ending.code
         return phase.exit_code if phase is not None else self._wait_for_end(membership)
+
+    def _change_last(self) -> None:
+        """Have the servers get what the program wants its last checkpoint to have."""
+        for change in list(self._runtime.before_last_save) if self._runtime is not None else ():
+            change()
 
     def _leaves_job(self, ending: Ending) -> bool:
         """Whether this chief, which was asked to end, has left its job to the next one."""

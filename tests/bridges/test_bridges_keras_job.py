@@ -238,6 +238,50 @@ def test_a_worker_begins_with_the_epoch_of_the_chiefs_backup(
     assert "cannot be read, so all epochs are made" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["ParameterServerStrategy", "MirroredStrategy"])
+def test_iterations_and_the_place_in_a_schedule_come_back_with_a_backup(
+    keras: Any, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a strategy the rates of 20 updates add up to 0.09375."""
+
+    def fitted(epochs: int, optimizer: Any, folder: str = "scheduled") -> Any:
+        strategy = getattr(rw.distribute, kind)()
+        with strategy.scope():
+            weight = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+            model = keras.Sequential([keras.Input((1,)), weight])
+            model.compile(optimizer, lambda _, output: output)  # each gradient is 1
+        where = str(tmp_path / folder)
+        backup = keras.callbacks.BackupAndRestore(where, delete_checkpoint=False)
+        x, y = np.ones((40, 1), np.float32), np.zeros((40, 1), np.float32)
+        model.fit(x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=[backup])
+        return model
+
+    def schedule() -> Any:
+        schedules = keras.optimizers.schedules
+        return schedules.ExponentialDecay(0.01, 5, 0.5, staircase=True)
+
+    assert int(fitted(2, keras.optimizers.SGD(schedule())).optimizer.iterations) == 10
+    model = fitted(4, keras.optimizers.SGD(schedule()))
+    assert int(model.optimizer.iterations) == 20
+    assert 1 - model.get_weights()[0].item() == pytest.approx(0.09375, rel=1e-5)
+    assert "begin anew" not in caplog.text
+    for epochs in (1, 3):  # of a rate that is a number
+        plain = fitted(epochs, keras.optimizers.SGD(0.01), "plain")
+        assert int(plain.optimizer.iterations) == 5 * epochs
+
+
+def test_moments_that_a_backup_does_not_bring_back_are_said_to_begin_anew(
+    keras: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epochs in (1, 2):
+        caplog.clear()
+        model = compiled(keras, rw.distribute.ParameterServerStrategy(), "adam")
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path), delete_checkpoint=False)
+        model.fit(X, Y, batch_size=32, epochs=epochs, verbose=0, callbacks=[backup])
+        assert int(model.optimizer.iterations) == 2 * epochs
+        assert ("the moments of its Adam begin anew" in caplog.text) is (epochs == 2)
+
+
 def test_the_chiefs_history_has_the_metrics_of_all_workers(keras: Any) -> None:
     """Each example counts once. The rate is 0, so an example has one loss whoever looks at it."""
 

@@ -24,7 +24,7 @@ def arguments_here(
     is_chief: bool,
     in_sync: bool,
     take_input: Callable[[Any, int | None], Any],
-    job: Callable[[int], Any],
+    job: Callable[[int], list[Any]],
 ) -> Any:
     """The arguments of a model's ``fit`` for this worker.
 
@@ -38,7 +38,7 @@ def arguments_here(
         is_chief: Whether writers run here.
         in_sync: Whether each worker has a copy of the weights, in sync with the others'.
         take_input: Makes what Keras takes of data and a number of steps.
-        job: Makes the job's callback, of the first epoch.
+        job: Makes the job's callbacks, of the first epoch; they come last.
 
     Returns:
         ``inspect.BoundArguments``.
@@ -52,14 +52,15 @@ def arguments_here(
     ours = job(given.get("initial_epoch", 0))
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks = _chosen(callbacks.callbacks, is_chief=is_chief, in_sync=in_sync)
-        callbacks.append(ours)
-        ours.set_model(callbacks.model)
+        for each in ours:
+            callbacks.append(each)
+            each.set_model(callbacks.model)
         chosen = callbacks.callbacks
     else:
         every = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
         every = [each for each in every if each is not None]
         chosen = _chosen(every, is_chief=is_chief, in_sync=in_sync)
-        given["callbacks"] = [*chosen, ours]
+        given["callbacks"] = [*chosen, *ours]
     for callback in chosen:
         if not hasattr(callback, "validation_data"):
             callback.validation_data = given.get("validation_data")

@@ -19,6 +19,7 @@ from ..in_sync import workers_in_sync
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here
 from .files import writers
+from .fit_end import EndsWithChief, FitEnd
 from .frameworks import build_on_first_batch, framework_of_keras, keras
 from .in_sync import refuse_sums
 from .inputs import as_input
@@ -63,6 +64,9 @@ class DistributedMethods:
         self._in_evaluation = False  # else an epoch of training is under way
         self._epoch_began = 0  # with so many steps made
         self._promised: int | None = None  # steps of an epoch
+        self._fits = 0  # that have begun
+        self._in_fit = False
+        self._fit_end: FitEnd | None = None  # of asynchronous workers
         self._replicas: Replicas | None = None
         count = len(strategy.extended.replica_devices)
         self._placement = placement_of(strategy) if count > 1 else None
@@ -81,6 +85,7 @@ class DistributedMethods:
             ("fit", self._fit),
             ("evaluate", self._evaluate),
             ("load_weights", self._load_weights),
+            ("set_weights", self._set_weights),
             ("make_train_function", self._make_train_function),
             ("make_test_function", self._make_test_function),
             ("make_predict_function", self._make_predict_function),
@@ -115,9 +120,11 @@ class DistributedMethods:
             if workers_in_sync(self.strategy) > 1:
                 self._totals = InSync(self.strategy)
             elif self.strategy.extended.num_input_pipelines > 1:
-                parts = (self.options["name"], self._model.name, JOB_STATE, "metrics")
+                parts = (self.options["name"], self._model.name, JOB_STATE)
                 name = "/".join(filter(None, parts))
-                self._totals = OnServers(self.strategy, name, is_chief=self._is_chief)
+                chief = {"is_chief": self._is_chief}
+                self._totals = OnServers(self.strategy, f"{name}/metrics", **chief)
+                self._fit_end = FitEnd(self.strategy, f"{name}/fit_ended", **chief)
             if self._totals is not None:
                 self._step_logs = StepLogs(self._model)
 
@@ -151,8 +158,17 @@ class DistributedMethods:
         """Have the values of now; before the first batch there may be none."""
         if self.weights is not None:
             self.weights.refresh()
+            self._end_others()
         elif is_built(self._model):
             self._share()
+
+    def _end_others(self) -> None:
+        """End the others' training, if the chief goes on with weights that its program has set."""
+        if self.weights is None or not self.weights.holds or self._in_fit or not self._fits:
+            return
+        if self._fit_end is not None:
+            self._fit_end.tell(self._fits)
+            self.weights.shared.held.others_were_told = True
 
     # -- what programs call ------------------------------------------------------------------
 
@@ -166,14 +182,27 @@ class DistributedMethods:
             is_chief=self._is_chief,
             in_sync=workers_in_sync(self.strategy) > 1,
             take_input=lambda data, steps: as_input(data, self.strategy, steps),
-            job=lambda first: JobCallback(self.strategy, first, self._begin_epoch),
+            job=self._job_callbacks,
         )
         self._promised = bound.arguments.get("steps_per_epoch")
+        self._fits += 1
         self._refresh()
-        with own_numbers(self.strategy):
-            history = fit(*bound.args, **bound.kwargs)
+        if self.weights is not None:
+            self.weights.shared.held.give_again(self.weights.variables)
+        self._in_fit = True
+        try:
+            with own_numbers(self.strategy):
+                history = fit(*bound.args, **bound.kwargs)
+        finally:
+            self._in_fit = False
         self._refresh()
         return history
+
+    def _job_callbacks(self, first_epoch: int) -> list[Any]:
+        ours: list[Any] = [JobCallback(self.strategy, first_epoch, self._begin_epoch)]
+        if not self._is_chief and workers_in_sync(self.strategy) == 1:
+            ours.append(EndsWithChief(lambda: self._fit_end, self._fits + 1))
+        return ours
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Keras' ``evaluate``, of what a strategy's program gives it."""
@@ -192,7 +221,28 @@ class DistributedMethods:
         """Keras' ``load_weights``, whose file may have a state of the optimizer, too."""
         type(self._model).load_weights(self._model, *args, **kwargs)
         if self.weights is not None:
-            self.weights.warnings.loaded_file(self.weights.optimizer, self.weights.steps)
+            self._go_on(self.weights)
+        self._were_set()
+
+    def _go_on(self, weights: SharedWeights) -> None:
+        """Have the job's optimizer go on as a loaded file says, or say that it does not."""
+        if weights.steps:
+            weights.warnings.loaded_file(weights.optimizer, weights.steps)
+        elif self._in_fit and (made := int(weights.optimizer.iterations)):
+            weights.go_on_from(made)  # of BackupAndRestore
+
+    def _set_weights(self, weights: Any) -> None:
+        """Keras' ``set_weights``."""
+        type(self._model).set_weights(self._model, weights)
+        self._were_set()
+
+    def _were_set(self) -> None:
+        """Note that the program has set weights; after a ``fit`` others hear of it at once."""
+        if self.weights is None:
+            return
+        self.weights.were_set = True
+        if self._is_chief and self._fit_end is not None and self._fits and not self._in_fit:
+            self._refresh()
 
     # -- what Keras calls --------------------------------------------------------------------
 
@@ -227,6 +277,7 @@ class DistributedMethods:
             logs = function(*args, **kwargs)
             if self.weights is not None:
                 self.weights.steps += self._model.steps_per_execution
+                self.weights.were_set = False
             return logs
 
         return step

@@ -108,6 +108,13 @@ class KerasTrainer:
             return None
         return counted_by(strategy, prefix, rule, _rate(self._optimizer))
 
+    def follow_schedule_from(self, before: int) -> None:
+        """Have the rule's rate be that of so many updates more than the strategy counts."""
+        rate = self._optimizer._learning_rate
+        is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+        if before and self._rule is not None and is_schedule:
+            self._rule.learning_rate = lambda step: float(rate(step + before))
+
     def own_state(self, array: Callable[[Any], Array]) -> OwnState:
         """The optimizer's variables."""
         return OwnState(self._optimizer, self._trained, array)

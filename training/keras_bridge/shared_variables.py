@@ -14,6 +14,7 @@ from ...core.arrays.dtypes import Array
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..extras import require
+from .held_weights import HeldWeights
 
 if TYPE_CHECKING:
     from .distributed_embedding import DistributedEmbedding, FeatureReader
@@ -38,6 +39,7 @@ class SharedVariables:
         optimizers: Made in a scope, and of no compiled model.
         is_sharing: Whether a model's variables are just being made: scopes that are left meanwhile
             are not the program's.
+        held: What the chief's program has set since its last step.
         applied: By id, what was applied since the last step of this worker began.
     """
 
@@ -53,6 +55,7 @@ class SharedVariables:
         self._models: list[weakref.ref[Any]] = []  # in the order of the program
         self._names: dict[int, str] = {}
         self._variables: dict[str, Variable] = {}
+        self.held = HeldWeights(self._variables)
         self._trained_by: dict[str, weakref.ref[Any]] = {}
         self._tables: dict[int, tuple[Variable, RowReader]] = {}
         self._features: dict[int, FeatureReader] = {}

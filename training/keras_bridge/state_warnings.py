@@ -46,6 +46,18 @@ class StateWarnings:
             "with the state that they have",
         )
 
+    def began_anew(self, optimizer: Any, iterations: int) -> None:
+        """Say that of a backup's optimizer only the number of updates goes on."""
+        if "moments" in self._state and iterations and self._is_chief:
+            log.warning(
+                "%r goes on from update %d, as its backup says, but the moments of its %s begin "
+                "anew: the servers had them, and no file of Keras does. Give the job a model_dir, "
+                "whose checkpoints have them",
+                self._model,
+                iterations,
+                type(optimizer).__name__,
+            )
+
     def saved_file(self, optimizer: Any, steps: int) -> None:
         """Say once that a file has the optimizer's moments as they began, not those of the servers.
 

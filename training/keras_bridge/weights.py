@@ -7,14 +7,13 @@ values count. How a step is made to hand its gradients out is ``jax_steps``, ``t
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
 from ...distribute.base.contexts import is_running
-from ...distribute.embedding.tables import Embeddings
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.holders import holders_of
@@ -31,6 +30,8 @@ from .distributed_embedding import DistributedEmbedding, FeatureReader, collecti
 from .embedding import Embedding, RowReader, embeddings_of
 from .framework_steps import steps_module
 from .frameworks import keras
+from .held_weights import runtime_of_chief
+from .iterations import Iterations
 from .optimizer import (
     KerasTrainer,
     OptimizerTrainer,
@@ -41,6 +42,7 @@ from .optimizer import (
 from .replicas import Placement
 from .shared_variables import SharedVariables, shared_variables
 from .state_warnings import StateWarnings
+from .steps import Steps
 from .worker_seeds import give_own_seeds
 
 _UNKEPT = (
@@ -49,42 +51,6 @@ _UNKEPT = (
     "trains (if strategy.is_chief: ...); or train in sync"
 )
 """What a program does whose changes are not kept."""
-
-
-class Steps(Protocol):
-    """How a framework under Keras makes steps whose gradients can be taken; made of weights."""
-
-    def array(self, variable: Any) -> Array:
-        """A variable's value on the host; of the same memory where that is possible."""
-
-    def load(self, names: Mapping[str, Any], values: Mapping[str, Array]) -> None:
-        """Give variables, by name, values that came."""
-
-    def changed(self) -> Mapping[str, Array]:
-        """What others than steps and :meth:`load` have made of variables, by name."""
-
-    def sync(self) -> None:
-        """Bring into the variables what a step keeps elsewhere."""
-
-    def make_train_function(self) -> None:
-        """As Keras' ``make_train_function``: sets ``model.train_function``."""
-
-    def make_test_function(self) -> None:
-        """As Keras' ``make_test_function``."""
-
-    def make_predict_function(self) -> None:
-        """As Keras' ``make_predict_function``."""
-
-    def new_reader(self, layer: Embedding, table: Variable) -> RowReader:
-        """Reader of an embedding's rows, in the steps of any model that has the layer."""
-
-    def new_feature_reader(
-        self, layer: DistributedEmbedding, embeddings: Embeddings
-    ) -> FeatureReader:
-        """Reader of several features, in the steps of any model that has the layer."""
-
-    def use_reader(self, reader: Any) -> None:
-        """Give this model's steps the rows of an embedding."""
 
 
 class SharedWeights:
@@ -102,6 +68,7 @@ class SharedWeights:
         changes: What gives the program's changes to all workers.
         can_assign: Whether this worker's changes by hand count: the chief's, and in sync, where
             each worker has a copy, those that all make alike.
+        were_set: Whether the program has set them since the last step, be it to what they were.
         steps: Number of training steps that this worker has made.
         began_elsewhere: Whether the job had other values than this worker's model: the chief's, or
             a checkpoint's.
@@ -128,7 +95,6 @@ class SharedWeights:
         self.placement: Any = placement
         self.is_chief = bool(strategy.extended.should_checkpoint)
         self.steps = 0
-        self._first_step: int | None = None  # of the job's, by the time of this model's first
         self._prefix = f"{name}/" if name else ""
         _require_weights(model)
         give_own_seeds(model._flatten_layers(), strategy)
@@ -173,8 +139,11 @@ class SharedWeights:
         self.store, self.kept = self._model.store, kept
         self.changes = ProgramChanges(self.store, example="clipping does", remedy=_UNKEPT)
         self.can_assign = self.changes.count
+        self.were_set = False
+        self._runtime_of_chief = runtime_of_chief(strategy)
         trained = [self.store.variables[self._names[id(v)]] for v in self._trained()]
-        self._updated_here = [copies[0] for copies in map(holders_of, trained) if copies]
+        copies = [copies[0] for copies in map(holders_of, trained) if copies]
+        self._iterations = Iterations(self.shared, self.store, count, copies)
         for layer, (_, reader) in zip(embeddings, readers, strict=True):
             layer.read_from(reader)
         for collection, features in zip(collections, self._features, strict=True):
@@ -303,15 +272,21 @@ class SharedWeights:
 
     @property
     def iterations(self) -> int:
-        """Updates of the optimizer so far.
+        """Updates of the optimizer so far, as far as this worker knows."""
+        return self._iterations.now
 
-        On servers without a schedule the job's steps since it began to train, or went on from a
-        checkpoint. 0 under strategies that count none.
+    def go_on_from(self, iterations: int) -> None:
+        """Count on, as the schedule does, from so many updates, of which a loaded file tells.
+
+        The program has not trained yet. An optimizer on this worker has all of its state from the
+        file.
         """
-        if self._model.count is not None:
-            return self._model.count.known
-        steps = max(0, self.store.step - (self._first_step or 0))
-        return max((each.updates for each in self._updated_here), default=steps)
+        if not isinstance(self.trainer, KerasTrainer) or self.worker_reason is not None:
+            return
+        if not self.iterations:
+            self.warnings.began_anew(self.optimizer, iterations)
+        before = self._iterations.go_on_from(iterations, counts=self.can_assign)
+        self.trainer.follow_schedule_from(before)
 
     def refresh(self) -> None:
         """Load the weights as they are now, with what other workers have pushed.
@@ -320,8 +295,28 @@ class SharedWeights:
         first; on other workers the chief's takes its place.
         """
         self.backend.sync()  # a callback may call this within an epoch
-        self.changes.give(self.backend.changed())
-        self.load(self._model.refresh())
+        # Also values that are those of now may be the program's last word.
+        is_last_word = self.were_set and self.steps and self._runtime_of_chief is not None
+        changed = self._copies() if is_last_word else self.backend.changed()
+        if self.changes.give(changed) and self.steps:
+            self._hold(changed)
+        self.were_set = False
+        held = self.shared.held.among(self.variables)
+        self.load(held if len(held) == len(self.variables) else {**self._model.refresh(), **held})
+
+    def _hold(self, changed: Mapping[str, Array]) -> None:
+        """Keep the weights that the chief has, if its program has set some that are trained."""
+        chief = self._runtime_of_chief
+        if chief is not None and any(self.name_of(v) in changed for v in self._trained()):
+            self.shared.held.hold(self._copies(), chief)
+
+    def _copies(self) -> dict[str, Array]:
+        return {name: np.array(self.backend.array(v)) for name, v in self.variables.items()}
+
+    @property
+    def holds(self) -> bool:
+        """Whether this chief goes on with weights that its program has set since its last step."""
+        return bool(self.shared.held.among(self.variables))
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Have these values in the variables of these names."""
@@ -417,8 +412,9 @@ class SharedWeights:
             return self._pushed(state)
 
         self.steps += 1
-        if self._first_step is None:
-            self._first_step = self.shared.first_step_of_another(self.store.step)
+        self.were_set = False
+        self.shared.held.release(self.variables)
+        self._iterations.begin_step()
         try:
             arrived = self._model.exchange(
                 gradients,

@@ -252,13 +252,20 @@ class ChiefLoop:
             return job.phase is not Phase.RUNNING
 
     def end(
-        self, *, global_step: int, on_wait: Callable[[str], None], save_first: bool = False
+        self,
+        *,
+        global_step: int,
+        on_wait: Callable[[str], None],
+        change_last: Callable[[], None] = lambda: None,
+        save_first: bool = False,
     ) -> Phase:
         """End the job after the chief's program: wait for the workers, save, tell every task.
 
         Args:
             global_step: The last global step that the chief's program has seen.
             on_wait: Called with the names of the awaited tasks whenever they change.
+            change_last: Called when all others are done, if the job is to complete: changes what
+                the last checkpoint has. If it fails, so does the job.
             save_first: Save before waiting: no worker changes the values any more.
 
         Returns:
@@ -270,6 +277,7 @@ class ChiefLoop:
             saver.save(global_step, 0)
         self._wait_for_workers(on_wait)
         saver.wait()
+        self._change_last(change_last)
         self._attach(asks_lost=False)  # the pushes up to now
         with self._locked_job.open() as (job, _):
             phase, pushes = job.phase, job.members.pushes
@@ -301,6 +309,17 @@ class ChiefLoop:
             self._keeper.stop()
         self._dismiss(phase, reason)
         return phase
+
+    def _change_last(self, change: Callable[[], None]) -> None:
+        with self._locked_job.open() as (job, _):
+            completes = job.phase is Phase.RUNNING
+        if not completes:
+            return
+        try:
+            change()
+        except RopewalkError as error:
+            with self._locked_job.open() as (job, _):
+                job.fail(f"the program's last values could not be written: {error.message}")
 
     def _wait_for_workers(self, on_wait: Callable[[str], None]) -> None:
         reported = ""

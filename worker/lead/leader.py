@@ -417,7 +417,13 @@ class JobLeader:
         log.info("leaves the job to the next chief; the other tasks go on")
         return True
 
-    def end(self, global_step: int, *, save_first: bool = False) -> Phase | None:
+    def end(
+        self,
+        global_step: int,
+        *,
+        change_last: Callable[[], None] = lambda: None,
+        save_first: bool = False,
+    ) -> Phase | None:
         """End the job after the chief's program, and write its status; see :meth:`ChiefLoop.end`.
 
         Returns:
@@ -428,6 +434,7 @@ class JobLeader:
         phase = self._loop.end(
             global_step=global_step,
             on_wait=lambda names: log.info("done; waiting for %s", names),
+            change_last=change_last,
             save_first=save_first,
         )
         self._write_status()

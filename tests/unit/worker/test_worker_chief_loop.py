@@ -98,6 +98,37 @@ def test_a_worker_later_than_the_join_timeout_is_not_on_its_way() -> None:
     assert ending.told == []
 
 
+def test_what_a_program_changes_last_comes_after_all_others_and_before_the_last_save() -> None:
+    ending = Ending(now=1)
+    order: list[str] = []
+
+    def on_wait(names: str) -> None:
+        order.append(names)
+
+    loop = make_loop(LockedJob(ending.job, ending.clock), ending.who, [])
+    loop.start()
+    phase = loop.end(global_step=0, on_wait=on_wait, change_last=lambda: order.append("changed"))
+    loop.close()
+    assert order == ["worker:0, worker:1", "changed"]
+    assert phase is Phase.DONE
+
+
+def test_last_values_that_cannot_be_written_fail_the_job_and_of_a_failed_one_none_are() -> None:
+    ending = Ending(now=1)
+
+    def change() -> None:
+        ending.told.append("changed")
+        raise PeerLostError("ps:0 was lost", task=TaskId("ps", 0))
+
+    loop = make_loop(LockedJob(ending.job, ending.clock), ending.who, [])
+    loop._change_last(change)
+    assert ending.job.phase is Phase.FAILED
+    assert "last values could not be written: ps:0 was lost" in ending.job.reason
+    loop._change_last(change)
+    assert ending.told == ["changed"]
+    loop.close()
+
+
 class Refusing:
     """A ps that does not let this task lead."""
 
