@@ -26,6 +26,7 @@ class ExitCode(IntEnum):
     PEER_LOST = 138
     JOIN_TIMEOUT = 140
     DRAINED = 143
+    LEFT_EARLY = 144
 
     @property
     def meaning(self) -> str:
@@ -54,6 +55,8 @@ _MEANINGS = {
     ExitCode.PEER_LOST: "a peer this task needs was lost, or the job failed elsewhere",
     ExitCode.JOIN_TIMEOUT: "peers did not answer within the join timeout",
     ExitCode.DRAINED: "asked to stop (SIGTERM, Ctrl-C) before the work was complete",
+    ExitCode.LEFT_EARLY: "a ps left before its chief let it go: it was asked to stop and nobody "
+    "took over in time what it had, or it had no chief for orphan_timeout_s",
 }
 
 

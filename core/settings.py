@@ -81,7 +81,8 @@ class Settings(BaseModel):
         default=False,
         description="Whether a launcher starts a chief again that has ended. Then the other tasks "
         "of a job with ps go on without it for `orphan_timeout_s`, and a chief that alone is asked "
-        "to stop saves and leaves the job to the next one. The same on all tasks.",
+        "to stop saves and leaves the job to the next one. The same on all tasks. `ropewalk local "
+        "--restarts` says so to all but its chief, which is only asked to stop with its job.",
     )
     stay_without_chief: bool = Field(
         default=False,

@@ -130,7 +130,8 @@ def code_for_launcher(task: TaskId, code: int, *, asked_to_stop: bool, in_job: b
     """The exit code that tells the launcher of a container what is to follow. Pure.
 
     A ps that hands over what it has ends with 0, while its job goes on. A StatefulSet replaces it
-    whatever its code is; to a Job, as a JobSet has it for the ps, 0 says that its part is over.
+    whatever its code is; to a Job, as a JobSet has it for the ps, 0 says that its part is over. One
+    that left before it could is no failure of its container, which was asked to stop.
 
     Args:
         task: The task.
@@ -138,8 +139,9 @@ def code_for_launcher(task: TaskId, code: int, *, asked_to_stop: bool, in_job: b
         asked_to_stop: Whether this container was asked to stop.
         in_job: Whether a Job of Kubernetes has made its pod.
     """
-    may_be_wanted = task.type == PS and code == 0 and asked_to_stop and in_job
-    return int(ExitCode.DRAINED) if may_be_wanted else code
+    may_be_wanted = task.type == PS and code == 0 and in_job
+    drained = asked_to_stop and (may_be_wanted or code == ExitCode.LEFT_EARLY)
+    return int(ExitCode.DRAINED) if drained else code
 
 
 def _run(container: "Container") -> tuple[int, str]:

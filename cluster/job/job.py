@@ -141,6 +141,7 @@ class Job:
         member.generation = self._last_generation
         member.address = address or member.address
         member.host, member.pid, member.heard, member.detail = host, pid, now, ""
+        member.exit_code = 0
         member.report = TaskReport(serves=serves)
         member.enter(State.ALIVE, now)
         return Incarnation(task, member.generation, self.name)
@@ -184,6 +185,7 @@ class Job:
         member.report = report
         if member.state not in (State.DONE, State.FAILED):
             member.enter(State(end.outcome.value), now, end.message)
+            member.exit_code = end.exit_code
             left = end.outcome is Outcome.LEFT
             if end.outcome is Outcome.FAILED and who.task.type != EVALUATOR:
                 for_good = not is_retryable(end.exit_code)
@@ -343,6 +345,22 @@ class Job:
             self._enter_phase(Phase.DONE, "")
         elif self.phase is Phase.STOPPING:
             self._enter_phase(Phase.STOPPED, self.reason)
+
+    def why_not_done(self) -> str:
+        """Why a job whose chief's program is over has not done its work; empty: it has.
+
+        A chief that has made its steps alone, since none of its workers came or is left, has not.
+        """
+        gone = self.members.workers_all_gone()
+        if not gone or not self.members[self.chief].report.steps:
+            return ""
+        shown = [f"{m.task.short} {m.state}{m.detail and f' ({m.detail})'}" for m in gone[:3]]
+        more = [f"{len(gone) - 3} more"] if len(gone) > 3 else []
+        return (
+            f"the program of {self.chief.short} is over, and none of {len(gone)} workers is left "
+            f"to have a part in it: {', '.join([*shown, *more])}. What was trained is saved; start "
+            "the job again to go on with workers"
+        )
 
     def uninformed(self) -> list[TaskId]:
         """Tasks that are alive and have not said that they know the job's final phase."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...core.errors import RefusedError, TooManyWorkersError
+from ...core.exit_codes import ExitCode
 from ...core.report import PsCounters, TaskReport
 from ...core.states import Phase, State
 from ...core.task import TaskId
@@ -18,6 +19,7 @@ class Member:
     Attributes:
         since: When ``state`` began.
         heard: Time of the task's last message.
+        exit_code: With which its process has ended or ends; 0: nobody has said.
         knows: The phase of the job that the task says it was told.
     """
 
@@ -28,6 +30,7 @@ class Member:
     generation: int = 0
     address: str = ""
     detail: str = ""
+    exit_code: int = 0
     host: str = ""
     pid: int = 0
     report: TaskReport = field(default_factory=TaskReport)
@@ -39,6 +42,12 @@ class Member:
     def process(self) -> Process:
         """Where it runs."""
         return Process(self.host, self.pid)
+
+    @property
+    def has_part(self) -> bool:
+        """Whether it is at work, has done its work, or was asked to leave it to others."""
+        was_asked = self.state is State.LEFT and self.exit_code == ExitCode.DRAINED
+        return was_asked or self.state in (State.ALIVE, State.DONE)
 
     def enter(self, state: State, now: float, detail: str = "") -> None:
         """Be in a state from now on, unless it is that already."""
@@ -141,6 +150,11 @@ class Members(dict[TaskId, Member]):
             and member.task.type not in (PS, EVALUATOR)
             and not member.report.serves
         ]
+
+    def workers_all_gone(self) -> list[Member]:
+        """The workers, if none of them has a part in the job (any more); else nothing."""
+        workers = [member for member in self.values() if member.task.type == WORKER]
+        return [] if any(member.has_part for member in workers) else workers
 
     @property
     def workers_at_work(self) -> list[TaskId]:

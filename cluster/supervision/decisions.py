@@ -35,9 +35,10 @@ from .policy import Cause, EndingStep, Measure, Policy, Restarts
 LOST = -9
 """The code of a task whose end was not seen, or which could not be ended."""
 
+_ASKED = (ExitCode.DRAINED, ExitCode.LEFT_EARLY)
 _ENDS_BY: Mapping[Measure | None, tuple[int, ...]] = {
-    Measure.ASK: (ExitCode.DRAINED, -signal.SIGTERM),
-    Measure.KILL: (ExitCode.DRAINED, -signal.SIGTERM, -signal.SIGKILL),
+    Measure.ASK: (*_ASKED, -signal.SIGTERM),
+    Measure.KILL: (*_ASKED, -signal.SIGTERM, -signal.SIGKILL),
 }  # codes that a measure explains
 
 
@@ -140,7 +141,8 @@ class Supervision:
             self._start_later(end.task, rule, now)
             return []
         if end.task.type == PS and end.code in FOLLOWED:
-            # The chief told this ps that the job is over, and its own exit says why.
+            # The chief told this ps that the job is over, and its own exit says why. One that left
+            # without its word is lost (LEFT_EARLY).
             self._end_for(Cause.TOLD, now)
             return []
         if verdict.failed:
@@ -173,7 +175,8 @@ class Supervision:
         if rule is None or self.is_stopping or not event.can_restart:
             return None
         if rule.after_peers:
-            wanted = code in FOLLOWED or (rule.after_kill and code == -signal.SIGKILL)
+            is_left = code in FOLLOWED or code == ExitCode.LEFT_EARLY
+            wanted = is_left or (rule.after_kill and code == -signal.SIGKILL)
         else:
             is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
             goes_on = not (verdict.job_ends or self._chief.has_ended)

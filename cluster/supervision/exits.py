@@ -12,9 +12,12 @@ from ...core.task import TaskId
 from ..roles import CHIEF, EVALUATOR, PS, WORKER
 
 FOLLOWED = frozenset({int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)})
-"""Codes of a task that ended because of another one: it lost a peer, or was asked to stop."""
+"""Codes of a task that ended because of another one: it lost a peer, or was asked to stop.
 
-_NOT_TO_BLAME = FOLLOWED | {int(ExitCode.JOB_FAILED)}
+A ps ends with them only if its chief told it that the job is over.
+"""
+
+_NOT_TO_BLAME = FOLLOWED | {int(ExitCode.JOB_FAILED), int(ExitCode.LEFT_EARLY)}
 
 
 @dataclass(frozen=True, slots=True)

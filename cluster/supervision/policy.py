@@ -49,9 +49,9 @@ class Restarts:
     """Which ended tasks of a role are started again, how often, and after which wait.
 
     Attributes:
-        after_peers: True: tasks that ended because of another one, see ``exit_policy.FOLLOWED``.
-            False: tasks that were lost themselves, by a signal or with another retryable code, as
-            long as the job goes on.
+        after_peers: True: tasks that ended because of another one, see ``exits.FOLLOWED``, and ps
+            that left early. False: tasks that were lost themselves, by a signal or with another
+            retryable code, as long as the job goes on.
         after_kill: With ``after_peers``: also tasks that SIGKILL has ended.
         most: How often; None: as often as they end so.
         first_wait_s: Bound of the first wait; 0: they are started at once. Unit: seconds.

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -12,12 +12,18 @@ from click.core import ParameterSource
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...worker.process.program import Program, find_program
+from ..job.plan import DECIDED
 from ..options.program import SCRIPT_LAST, program_arguments
 from ..options.settings import settings_options, take_settings
 from ..screen.echo import echo
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+_OF_ONE_JOB = ("chief", "evaluator", "coordinator", "restarts", "dry_run")
+_OF_GATEWAY = {
+    "log_format",
+    "health_port",
+}  # of a standalone cluster, whose gateway is this process
 _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
 
 
@@ -79,14 +85,7 @@ def _count_option(name: str, default: int, about: str) -> Callable[[_Command], _
         "save_every_s": f"{_SAVE_EVERY_S:g}, or 0 with --save-every-steps",
         "wait_for_workers": "-1",
     },
-    hidden=[
-        "host",
-        "insecure",
-        "health_port",
-        "metrics_port",
-        "stay_without_chief",
-        "log_format",
-    ],  # the launcher decides
+    hidden=["host", "insecure", *DECIDED],  # the launcher decides
     without=["standalone"],
 )
 def local_command(
@@ -111,15 +110,20 @@ def local_command(
     What follows SCRIPT is the script's.
     """
     if standalone:
+        _refuse_said(_OF_ONE_JOB, "it belongs to one job, and --standalone waits for several")
+        _refuse_decided(DECIDED.keys() - _OF_GATEWAY)
         if script is not None or job_file is not None:
             raise ConfigurationError(
                 f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
                 "program with `ropewalk submit`"
             )
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
+    _refuse_said(["port"], "it is that of a standalone cluster, and belongs to --standalone")
+    _refuse_decided(DECIDED)
     from ..local.cluster import LocalRoles
 
     if job_file is not None:
+        _refuse_said(["coordinator"], "the job file says whether it has one: `coordinator: true`")
         counts = _said_counts(workers, ps, chief, evaluator)
         _run_job_file(
             job_file, script, counts, flags, dry_run=dry_run, plain=plain, restarts=restarts
@@ -170,16 +174,37 @@ def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int
     return cluster.wait()
 
 
+def _is_said(name: str) -> bool:
+    """Whether the command line itself says a parameter."""
+    context = click.get_current_context()
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _refuse_said(names: Iterable[str], why: str) -> None:
+    """Refuse flags that would have no effect.
+
+    Raises:
+        ConfigurationError: The command line has one of them.
+    """
+    for name in filter(_is_said, names):
+        raise ConfigurationError(f"--{name.replace('_', '-')} has no effect here: {why}")
+
+
+def _refuse_decided(names: Iterable[str]) -> None:
+    """Refuse flags of settings that the launcher decides.
+
+    Raises:
+        ConfigurationError: The command line has one of them.
+    """
+    for name in sorted(names):
+        _refuse_said([name], DECIDED[name].why)
+
+
 def _said_counts(workers: int, ps: int, chief: bool, evaluator: bool) -> dict[str, int]:
     """Counts by role, of those that the command line says itself."""
-    context = click.get_current_context()
     values = {"workers": workers, "ps": ps, "chief": int(chief), "evaluator": int(evaluator)}
     roles = {"workers": "worker"}
-    return {
-        roles.get(name, name): value
-        for name, value in values.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
+    return {roles.get(name, name): value for name, value in values.items() if _is_said(name)}
 
 
 def _run_job_file(

@@ -237,6 +237,35 @@ ONE_THREAD: Mapping[str, str] = MappingProxyType(
 """Tasks share the machine: a thread of BLAS per core and task would be too many."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A setting of tasks that are processes here, which who starts them decides.
+
+    Attributes:
+        value: What they get.
+        why: Why a user cannot say it for a job, or what to say instead.
+    """
+
+    value: object
+    why: str
+
+
+_OWN_PORT = "tasks that share this machine cannot share a port"
+DECIDED: Mapping[str, Decided] = MappingProxyType(
+    {
+        "log_format": Decided("bare", "lines are shown with the task that has written them"),
+        "health_port": Decided(0, _OWN_PORT),
+        "metrics_port": Decided(0, _OWN_PORT),
+        "stay_without_chief": Decided(False, "nothing starts a ps again once its job is over"),
+        "supervise": Decided(False, "lost tasks are started again by the launcher itself"),
+        "chief_returns": Decided(
+            False, "--restarts says how often a lost chief is started again; the others wait for it"
+        ),
+    }
+)
+"""What :func:`process_settings` decides, whatever a launcher or a daemon has for itself."""
+
+
 def process_settings(settings: Settings, **changes: object) -> Settings:
     """Settings of a launcher or a daemon, as the tasks get them that it runs as processes.
 
@@ -244,15 +273,7 @@ def process_settings(settings: Settings, **changes: object) -> Settings:
         settings: Its own.
         changes: What is different for these tasks.
     """
-    # Tasks that share a machine cannot share a port, and their lines are shown by who starts them.
-    of_process = {
-        "log_format": "bare",
-        "health_port": 0,
-        "metrics_port": 0,
-        "stay_without_chief": False,
-        "supervise": False,
-        "chief_returns": False,
-    }
+    of_process = {name: decided.value for name, decided in DECIDED.items()}
     return settings.model_copy(update={**of_process, **changes})
 
 

@@ -117,7 +117,8 @@ _COLUMNS = {"steps": 0, "pushes": 1, "sent": 2, "received": 3}  # places in `act
 def _notes(task: TaskId, code: int, result: LocalResult) -> str:
     from ..screen.status_table import metrics_text, placement_text
 
-    with_the_job = (ExitCode.PEER_LOST, ExitCode.DRAINED, -signal.SIGKILL)
+    followed = (ExitCode.PEER_LOST, ExitCode.DRAINED, ExitCode.LEFT_EARLY)
+    with_the_job = (*followed, -signal.SIGKILL)
     if code in with_the_job and task != result.first_failure:
         return "ended with the job" if result.exit_code else describe_exit(code)
     first = result.first_failure

@@ -32,9 +32,10 @@ from ...cluster.supervision.events import (
     Tick,
 )
 from ...cluster.supervision.exits import End
-from ...core.exit_codes import ExitCode, describe_exit, is_retryable
+from ...core.exit_codes import ExitCode, is_retryable
 from ...core.process.threads import nobody_waits
 from ...core.settings import ALL_WORKERS, Settings, environment_variables
+from ...core.states import Phase
 from ...core.task import TaskId, new_job_id
 from ...net.free_ports import free_ports
 from ...worker.lead.status import STATUS_FILE, read_status
@@ -108,6 +109,7 @@ class LocalJob:
         self._watch: StatusWatch | None = None
         self._speed = Speed()
         self._looks_next = 0.0
+        self._restarts = restarts
         self._left: list[tuple[float, str]] = []  # tasks that the job goes on without, and when
         self._num_ps = cluster.ps
         self._sent_away: set[TaskId] = set()  # ps that were asked to leave
@@ -173,7 +175,10 @@ class LocalJob:
 
             raise storage_error(error, model_dir, "ropewalk local") from error
         self.addresses = self._cluster.choose_addresses()
-        changes: dict[str, object] = {"job_id": self._settings.job_id or new_job_id()}
+        changes: dict[str, object] = {
+            "job_id": self._settings.job_id or new_job_id(),
+            "chief_returns": self._restarts > 0,
+        }
         if "wait_for_workers" not in self._settings.model_fields_set:
             changes["wait_for_workers"] = ALL_WORKERS
         self._shared = process_settings(self._settings, **changes)
@@ -200,7 +205,7 @@ class LocalJob:
         environment = process_environment(
             self._shared,
             tf_config(task, self.addresses),
-            own={ERROR_FILE: str(self._report_file(task))},
+            own={ERROR_FILE: str(self._report_file(task)), **self._own_of(task)},
             user={
                 **ONE_THREAD,
                 **gpu_variables(
@@ -221,6 +226,13 @@ class LocalJob:
         )
         self._executor.start(task, work)
 
+    def _own_of(self, task: TaskId) -> dict[str, str]:
+        """Settings that are different for one task.
+
+        The chief is only asked to stop here when the whole job is, so it leaves that to no other.
+        """
+        return {"ROPEWALK_CHIEF_RETURNS": "false"} if task == self._cluster.chief_task else {}
+
     def _ended(self, task: TaskId, outcome: int | Exception) -> None:
         self._news.put(Exit(task, outcome))
 
@@ -240,17 +252,15 @@ class LocalJob:
         if status is not None:
             self._display.progress(status, self._speed.of(status))
             self.on_status(status)
-            self._scale(status.wanted_ps)
+            self._scale(status)
         while self._requests:
             self._request_stop(self._requests.popleft())
         self._handle(self._look() or Tick())
         self._say_who_left()
 
-    def _scale(self, wanted: int) -> None:
-        """Have as many ps as the chief was asked for, if it was: start some, or ask some to leave.
-
-        One that has ended by itself is not started again here: the job may be about to end.
-        """
+    def _scale(self, status: "JobStatus") -> None:
+        """Have as many ps as the chief was asked for: start some, or ask some to leave."""
+        wanted = status.wanted_ps
         if not wanted or self._supervision.is_stopping:
             return
         if wanted != self._num_ps:
@@ -258,7 +268,7 @@ class LocalJob:
             self._num_ps = wanted
         for task in [TaskId(PS, index) for index in range(wanted)]:
             run = self._runs.get(task)
-            if run is None or (run.has_ended and task in self._sent_away):
+            if run is None or self._has_left(run, status):
                 if task not in self.addresses:  # else the chief knows it there
                     self.addresses[task] = f"127.0.0.1:{free_ports(1)[0]}"
                 self._sent_away.discard(task)
@@ -269,6 +279,11 @@ class LocalJob:
             if is_extra and task not in self._sent_away:
                 self._sent_away.add(task)
                 self._executor.send(task, signal.SIGTERM)
+
+    def _has_left(self, run: TaskRun, status: "JobStatus") -> bool:
+        """Whether a ps has ended and its job goes on: it may have ended since the job is over."""
+        asked = self._watch.asked if self._watch is not None else 0.0
+        return run.ended is not None and asked > run.ended and status.phase is Phase.RUNNING
 
     def _take_news(self, wait_s: float) -> None:
         """Show the lines of tasks, and handle their exits, in the order in which they came."""
@@ -286,7 +301,8 @@ class LocalJob:
     def _take_exit(self, news: Exit) -> None:
         if isinstance(news.outcome, Exception):
             raise news.outcome
-        self._handle(Ended(End(news.task, news.outcome)))
+        can_restart = news.task not in self._sent_away
+        self._handle(Ended(End(news.task, news.outcome), can_restart=can_restart))
 
     def _request_stop(self, request: StopRequested) -> None:
         if not self._supervision.is_stopping:
@@ -319,7 +335,7 @@ class LocalJob:
                     self._display.say(f"{who} failed; ending the job")
                 case Leaves(end, verdict):
                     if not verdict.failed and self._watch is not None:
-                        self._watch.report_exit(end.task, describe_exit(end.code))
+                        self._watch.report_exit(end.task, end.code)
                     self._left.append((time.monotonic(), verdict.message))
 
     def _is_consequence(self, text: str) -> bool:

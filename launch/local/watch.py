@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ...core.errors import PeerLostError, RopewalkError
+from ...core.exit_codes import describe_exit, shell_status
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
 from ...core.states import Outcome
@@ -26,10 +27,15 @@ class StatusWatch:
     Args:
         address: The chief's.
         settings: For the connection.
+
+    Attributes:
+        last: The last status; None: there is none yet.
+        asked: When it was asked for. Monotonic time.
     """
 
     def __init__(self, address: str, settings: Settings) -> None:
         self.last: JobStatus | None = None
+        self.asked = 0.0
         self._answered = time.monotonic()
         self._address = address
         self._settings = settings
@@ -51,7 +57,7 @@ class StatusWatch:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def report_exit(self, task: TaskId, why: str) -> None:
+    def report_exit(self, task: TaskId, code: int) -> None:
         """Report a task's exit to the chief, which need not wait for its lease to run out."""
         known = {item.task: item for item in self.last.tasks} if self.last else {}
         item = known.get(task)
@@ -64,7 +70,8 @@ class StatusWatch:
         client = ChiefClient(self._address, self._settings, principal_of_task(task))
         try:
             who = Incarnation(task, item.generation)
-            client.finish(who, TaskEnd(Outcome.LEFT, why), item.report, timeout_s=1.0)
+            end = TaskEnd(Outcome.LEFT, describe_exit(code), shell_status(code))
+            client.finish(who, end, item.report, timeout_s=1.0)
         except RopewalkError as error:
             log.debug("could not report the exit of %s to the chief: %s", task, error)
         finally:
@@ -83,8 +90,9 @@ class StatusWatch:
         client = ChiefClient(self._address, self._settings, Principal(READER))
         try:
             while not self._over.wait(_EVERY_S):
+                asked = time.monotonic()
                 try:
-                    self.last = client.status(timeout_s=1.0)
+                    self.last, self.asked = client.status(timeout_s=1.0), asked
                 except PeerLostError:
                     continue
                 except RopewalkError as error:

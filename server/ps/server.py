@@ -168,9 +168,9 @@ class PsServer(HostedServer):
                 return ExitCode.DONE
             if deadline is not None and self._clock.now() >= deadline:
                 log.warning("leaving before the job is over")
-                return ExitCode.DRAINED
+                return ExitCode.LEFT_EARLY
             if orphanhood.is_over():
-                return ExitCode.PEER_LOST
+                return ExitCode.LEFT_EARLY
         phase = self.lease.phase or Phase.DONE
         why = f": {self.lease.reason}" if self.lease.reason else ""
         log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER)

@@ -422,6 +422,8 @@ def test_a_task_that_is_killed_is_started_again_unless_it_had_too_much_memory(
         pytest.param("ps", 0, True, True, ExitCode.DRAINED, id="a ps of a JobSet hands over"),
         pytest.param("ps", 0, True, False, 0, id="a ps of a StatefulSet hands over"),
         pytest.param("ps", 0, False, True, 0, id="the job is over"),
+        pytest.param("ps", 144, True, False, ExitCode.DRAINED, id="a ps that left early"),
+        pytest.param("ps", 144, False, False, 144, id="a ps that lost its chief"),
         pytest.param("ps", 8, True, True, 8, id="a ps that is refused"),
         pytest.param("worker", 0, True, True, 0, id="a worker whose work was complete"),
     ],

@@ -283,6 +283,7 @@ class ChiefLoop:
             phase, pushes = job.phase, job.members.pushes
             step = max(job.members.global_step, global_step)
             ps_lost = bool(job.members.in_state(State.LOST, State.FAILED))
+            why_not_done = job.why_not_done()
         if self._keeper is not None:
             ps_lost = not self._keeper.has_all
         written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
@@ -291,7 +292,7 @@ class ChiefLoop:
         no_step = phase is Phase.FAILED and 0 < step <= saver.saved_step
         is_saved = no_step or (save_first and phase is not Phase.RUNNING)
         if written and not ps_lost and not is_saved:
-            saved = saver.save(step, pushes, final=phase is Phase.RUNNING)
+            saved = saver.save(step, pushes, final=phase is Phase.RUNNING and not why_not_done)
             if phase is Phase.RUNNING and not saved:
                 with self._locked_job.open() as (job, _):
                     job.fail(f"the last checkpoint could not be written: {saver.failure}")
@@ -300,9 +301,12 @@ class ChiefLoop:
         self._attach(asks_lost=False)  # the last counters, for the status
         self._summarize(is_last=True)
         with self._locked_job.open() as (job, _):
+            if why_not_done:
+                job.fail(why_not_done)
             job.complete()
             phase, reason = job.phase, job.reason
-            if job.has_lost_variables:  # the last word, whatever the program ended by
+            # The last word, whatever the program ended by.
+            if job.has_lost_variables or reason == why_not_done != "":
                 log.error("%s", reason)
         saver.record()
         if self._keeper is not None:

@@ -41,6 +41,7 @@ def test_ends_of_a_job_that_stops_are_expected(task: TaskId, code: int) -> None:
         pytest.param(EVALUATOR, -9, GOES_ON, id="evaluator killed"),
         pytest.param(PS, -9, ENDS, id="ps killed"),
         pytest.param(PS, ExitCode.DRAINED, ENDS, id="ps asked to leave"),
+        pytest.param(PS, ExitCode.LEFT_EARLY, ENDS, id="ps left early"),
         pytest.param(PS, ExitCode.ADDRESS_IN_USE, ENDS, id="ps without a port"),
         pytest.param(CHIEF, -9, ENDS, id="chief killed"),
         pytest.param(CHIEF, ExitCode.CHECKPOINT_UNUSABLE, ENDS, id="chief cannot resume"),

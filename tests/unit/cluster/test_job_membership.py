@@ -313,6 +313,47 @@ def test_a_job_that_runs_to_its_end_is_done() -> None:
     assert (job.phase, job.reason) == (Phase.DONE, "")
 
 
+@pytest.mark.parametrize(
+    ("ends", "steps", "done"),
+    [
+        pytest.param({}, 5, False, id="none came, as after a long absence of the chief"),
+        pytest.param({W0: None, W1: None}, 5, False, id="all are lost"),
+        pytest.param({W0: (Outcome.LEFT, 137), W1: None}, 5, False, id="killed, and lost"),
+        pytest.param({W0: (Outcome.LEFT, 138)}, 5, False, id="one gave up the chief"),
+        pytest.param({W0: (Outcome.LEFT, 143)}, 5, True, id="one was asked to leave"),
+        pytest.param({W0: (Outcome.DONE, 0), W1: None}, 5, True, id="one is done"),
+        pytest.param({}, 0, True, id="the chief has made no step either"),
+    ],
+)
+def test_a_chief_that_has_made_its_steps_without_any_worker_has_not_done_the_job(
+    ends: dict[TaskId, tuple[Outcome, int] | None], steps: int, *, done: bool
+) -> None:
+    job, lives = _job(CHIEF, *ends)
+    job.heartbeat(lives[CHIEF], TaskReport(steps=steps), now=LEASE)
+    for task, end in ends.items():
+        if end is not None:
+            job.finish(lives[task], TaskEnd(end[0], "why", end[1]), REPORT, now=LEASE)
+    job.expire(now=LEASE + 1)
+    why = job.why_not_done()
+    assert bool(why) is not done
+    assert done or "none of 2 workers is left to have a part in it: worker:0" in why
+
+
+def test_a_worker_that_comes_back_has_a_part_in_the_job_again() -> None:
+    job, lives = _job(CHIEF, W0)
+    job.heartbeat(lives[CHIEF], TaskReport(steps=1), now=1)
+    job.finish(lives[W0], TaskEnd(Outcome.LEFT, "killed", 137), REPORT, now=1)
+    assert job.why_not_done()
+    job.register(W0, now=2)
+    assert not job.why_not_done()
+
+
+def test_a_job_whose_worker_leads_needs_no_other() -> None:
+    job = Job([(W0, "a:1"), (W1, "b:1")], chief=W0, lease_s=LEASE, now=0)
+    job.heartbeat(job.register(W0, now=0), TaskReport(steps=1), now=1)
+    assert not job.why_not_done()
+
+
 def test_a_job_that_was_asked_to_stop_ends_stopped_with_the_reason() -> None:
     job, lives = _job()
     job.stop("ropewalk stop")

@@ -30,10 +30,13 @@ from ropewalk.launch.local.policy import local_policy
 CHIEF, PS, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
 W0, W1, EVALUATOR = TaskId("worker", 0), TaskId("worker", 1), TaskId("evaluator", 0)
 FOLLOWED, DRAINED = int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)
+EARLY = int(ExitCode.LEFT_EARLY)
 GRACE_S = 5.0
 LOCAL = local_policy(LocalRoles(2, 2, evaluator=True), Settings(leave_grace_s=GRACE_S))
 IN_SYNC = local_policy(LocalRoles(2, 0), Settings())
 STANDALONE = standalone_policy(synchronous=False)
+REPLICATED = local_policy(LocalRoles(2, 2), Settings(leave_grace_s=GRACE_S, ps_replicas=2))
+REPLICATED_STANDALONE = standalone_policy(synchronous=False, shares_move=True)
 
 
 class Job:
@@ -149,6 +152,33 @@ def test_a_chief_that_does_not_end_after_its_ps_was_told_is_ended() -> None:
     assert job.at(GRACE_S + 3.5) == ask(CHIEF, W0, W1)
 
 
+@pytest.mark.parametrize("policy", [REPLICATED, REPLICATED_STANDALONE], ids=["local", "standalone"])
+def test_a_ps_that_leaves_early_is_lost_not_done(policy: Policy) -> None:
+    job = Job(policy)
+    assert job.end(PS, EARLY) == []
+    assert job.at(1) == [StartAgain(PS, 1)]
+    assert job.at(1000) == []
+    assert job.supervision.failure is None
+
+
+@pytest.mark.parametrize("policy", [LOCAL, STANDALONE], ids=["local", "standalone"])
+def test_a_ps_that_leaves_early_ends_a_job_whose_shares_do_not_move(policy: Policy) -> None:
+    job = Job(policy)
+    assert job.end(PS, EARLY)[0] == Fails(End(PS, EARLY))
+    job.end_all(0)
+    assert job.verdict == (PS, EARLY)
+
+
+def test_a_ps_that_was_sent_away_and_left_early_is_not_started_again() -> None:
+    job = Job(REPLICATED)
+    ended = Ended(End(PS1, EARLY), can_restart=False)
+    [leaves] = job.supervision.handle(ended, 0.0)
+    assert isinstance(leaves, Leaves)
+    assert job.at(1000) == []
+    job.end_all(0)
+    assert job.verdict == (None, 0)
+
+
 def test_time_in_which_tasks_may_leave_counts_anew_when_the_job_ends_for_a_greater_cause() -> None:
     job = Job(STANDALONE)
     job.end(PS, FOLLOWED)
@@ -185,6 +215,7 @@ def test_a_chief_that_hangs_is_killed_and_to_blame() -> None:
         pytest.param([(CHIEF, FOLLOWED), (PS, -9)], PS, 137, id="a killed ps that came second"),
         pytest.param([(CHIEF, DRAINED), (W0, 7)], W0, 7, id="an error and one that was asked"),
         pytest.param([(PS, DRAINED), (CHIEF, DRAINED)], CHIEF, DRAINED, id="a ps was asked"),
+        pytest.param([(PS, EARLY), (CHIEF, 4)], CHIEF, 4, id="an error and a ps that left early"),
         pytest.param([(CHIEF, 0), (W0, 1)], None, 0, id="a worker after the end"),
     ],
 )
@@ -306,7 +337,7 @@ def again(job: Job, code: int = FOLLOWED) -> float:
 
 
 @pytest.mark.parametrize("task", [CHIEF, PS, W0, EVALUATOR], ids=str)
-@pytest.mark.parametrize("code", [FOLLOWED, DRAINED])
+@pytest.mark.parametrize("code", [FOLLOWED, DRAINED, EARLY])
 def test_a_container_starts_what_only_followed_again_as_often_as_it_does(
     task: TaskId, code: int
 ) -> None:
@@ -360,13 +391,13 @@ def test_a_container_that_is_asked_to_stop_passes_it_on_and_starts_nothing_again
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_a_job_ends_and_a_failure_is_one_of_its_ends(seed: int) -> None:
     rng = random.Random(seed)
-    job = Job(rng.choice([LOCAL, STANDALONE, IN_SYNC]), CHIEF, PS, W0, W1, EVALUATOR)
+    job = Job(rng.choice([LOCAL, STANDALONE, IN_SYNC, REPLICATED]), CHIEF, PS, W0, W1, EVALUATOR)
     ends: list[End] = []
     for _ in range(40):
         job.now += rng.random() * 5
         task = rng.choice([*job.runs])
         if not job.runs[task].has_ended:
-            ends.append(End(task, rng.choice([0, 0, 1, 138, 143, -9])))
+            ends.append(End(task, rng.choice([0, 0, 1, 138, 143, 144, -9])))
             job.supervision.handle(Ended(ends[-1]), job.now)
         if rng.random() < 0.05:
             job.stop(kill=rng.random() < 0.5)

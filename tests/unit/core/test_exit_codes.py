@@ -22,6 +22,7 @@ def test_the_numbers_are_frozen() -> None:
         "PEER_LOST": 138,
         "JOIN_TIMEOUT": 140,
         "DRAINED": 143,
+        "LEFT_EARLY": 144,
     }
 
 

@@ -496,7 +496,33 @@ def test_the_help_of_local_tells_its_own_defaults() -> None:
     assert "[default: 2, or 0 with --save-every-steps]" in text
     assert "[default: a new folder in runs/]" in text
     assert "which is well where the others do their work. [default: -1]" in text
-    assert "--log-format" not in text  # the launcher decides
+    for flag in ("--log-format", "--supervise", "--chief-returns"):  # the launcher decides
+        assert flag not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(["--chief-returns", "x.py"], "--restarts says how often", id="chief returns"),
+        pytest.param(["--no-chief-returns", "x.py"], "--restarts says", id="chief stays away"),
+        pytest.param(["--health-port", "1", "x.py"], "cannot share a port", id="port for probes"),
+        pytest.param(["--metrics-port", "1", "x.py"], "cannot share a port", id="port for metrics"),
+        pytest.param(["--log-format", "time", "x.py"], "shown with the task", id="log format"),
+        pytest.param(["--supervise", "x.py"], "by the launcher itself", id="supervise"),
+        pytest.param(["--stay-without-chief", "x.py"], "once its job is over", id="stay"),
+        pytest.param(["--port", "1", "x.py"], "belongs to --standalone", id="port of no cluster"),
+        pytest.param(["--job", "x", "--coordinator"], "`coordinator: true`", id="in the job file"),
+        pytest.param(["--standalone", "--restarts", "2"], "to one job", id="of one job"),
+        pytest.param(["--standalone", "--chief-returns"], "--restarts", id="of no job"),
+    ],
+)
+def test_a_flag_without_an_effect_is_refused_with_what_to_say_instead(
+    arguments: list[str], words: str
+) -> None:
+    result = CliRunner().invoke(cli.ropewalk, ["local", *arguments], standalone_mode=False)
+    assert isinstance(result.exception, ConfigurationError)
+    assert "has no effect here: " in str(result.exception)
+    assert words in str(result.exception)
 
 
 def test_the_help_of_ps_lists_no_flags_of_training() -> None:

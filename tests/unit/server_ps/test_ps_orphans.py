@@ -48,7 +48,7 @@ def lead(server: PsServer) -> None:
 
 def test_a_ps_without_a_chief_leaves_after_the_timeout(ps: Callable[..., PsServer]) -> None:
     server = ps()
-    assert server.wait() is ExitCode.PEER_LOST
+    assert server.wait() is ExitCode.LEFT_EARLY
     assert 300 <= server.lease.silent_s < 301
 
 
@@ -57,7 +57,7 @@ def test_one_that_may_stay_does_and_says_so_once(
 ) -> None:
     server = ps(stay_without_chief=True)
     with caplog.at_level(logging.INFO):
-        assert server.wait() is ExitCode.DRAINED
+        assert server.wait() is ExitCode.LEFT_EARLY
     assert server.lease.silent_s >= 1000
     lines = [line for line in caplog.messages if "chief" in line]
     assert sum("staying until one comes" in line for line in lines) == 1
@@ -67,5 +67,5 @@ def test_one_that_may_stay_does_and_says_so_once(
 def test_one_that_lost_its_chief_leaves_all_the_same(ps: Callable[..., PsServer]) -> None:
     server = ps(stay_without_chief=True)
     lead(server)
-    assert server.wait() is ExitCode.PEER_LOST
+    assert server.wait() is ExitCode.LEFT_EARLY
     assert 300 <= server.lease.silent_s < 301
