@@ -117,7 +117,7 @@ soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of
 	SOAK=1 $(BIN)/python -m pytest -m 'soak or hypothesis' $(XDIST) $(ARGS)
 	TEST_REAL_START=1 $(BIN)/python -m pytest $(XDIST) tests/scenario tests/fault $(ARGS)
 
-chaos: $(DEV_STAMP)  ## random faults on jobs whose parameter servers have replicas; CHAOS_FAULTS, CHAOS_SEED
+chaos: $(DEV_STAMP)  ## random faults on jobs whose parameter servers have replicas; CHAOS_FAULTS, CHAOS_SEED, CHAOS_LOAD
 	CHAOS_FAULTS=$(or $(CHAOS_FAULTS),70) $(BIN)/python -m pytest -m soak tests/fault/test_fault_chaos.py $(ARGS)
 
 coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own processes run

@@ -1,8 +1,8 @@
 """Random faults on a job with replicas: no count is ever lost, doubled or read as it was before.
 
 What happens is drawn from a seed: :mod:`helpers.chaos`. ``make chaos`` makes 70 faults (or
-``CHAOS_FAULTS``) in each of six jobs; ``CHAOS_SEED`` repeats a run as far as the machine's timing
-does.
+``CHAOS_FAULTS``) in each of eight jobs; ``CHAOS_SEED`` repeats a run as far as the machine's timing
+does. ``CHAOS_LOAD`` is how many processes keep the machine busy meanwhile.
 """
 
 import os
@@ -16,13 +16,37 @@ import pytest
 
 from helpers.chaos import Chaos
 from helpers.counting_job import CountingJob, host_of
+from helpers.load import busy
+from helpers.local_chaos import LocalChaos
+from helpers.local_run import LivePids
 from helpers.network import Network
 from helpers.small_disk import SmallDisk
 from helpers.waiting import scaled
 
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "12"))
+LOAD = int(os.environ.get("CHAOS_LOAD", "0"))
 WORKERS = 4
 SEED = int(os.environ.get("CHAOS_SEED", random.randrange(1 << 32)))
+
+
+@pytest.fixture(autouse=True)
+def busy_machine() -> Iterator[None]:
+    """Processes that keep the machine busy, if that is asked for."""
+    with busy(LOAD):
+        yield
+
+
+@contextmanager
+def local_chaos(folder: Path, live: LivePids, seed: int) -> Iterator[LocalChaos]:
+    """Faults of a job of ``ropewalk local`` that is checked at the end."""
+    made = LocalChaos(folder, live, seed)
+    try:
+        made.begin()
+        yield made
+        made.end()
+    finally:
+        print(f"CHAOS_SEED={seed}:", ", ".join(made.done))  # if it fails
+        made.job.stop()
 
 
 @contextmanager
@@ -48,8 +72,9 @@ def chaos(
         over: What the tasks send goes over this; see :class:`CountingJob`.
     """
     draw = random.Random(seed)
-    # A chief that a busy machine starts late is not lost.
+    # A chief that a busy machine starts late is not lost, nor one that stays away for a minute.
     environment: dict[str, Any] = {"ROPEWALK_RECONNECT_TIMEOUT_S": str(scaled(15))}
+    environment["ROPEWALK_CHIEF_RETURNS"] = "true"
     if disk is not None:
         environment |= {"ROPEWALK_MODEL_DIR": str(disk.folder), "ROPEWALK_SAVE_EVERY_S": "1"}
         environment["ROPEWALK_KEEP_CHECKPOINTS"] = "2"
@@ -113,7 +138,7 @@ def test_no_count_is_lost_or_doubled_over_other_connections(tmp_path: Path, over
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120 + 15 * FAULTS)
+@pytest.mark.timeout(120 + 20 * FAULTS)
 @pytest.mark.parametrize("over", ["tls", "tunnel"])
 def test_no_count_is_lost_or_doubled_whatever_happens_over_other_connections(
     tmp_path: Path, over: str
@@ -123,7 +148,7 @@ def test_no_count_is_lost_or_doubled_whatever_happens_over_other_connections(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120 + 15 * FAULTS)
+@pytest.mark.timeout(120 + 20 * FAULTS)
 @pytest.mark.parametrize("linked", [False, True], ids=["processes", "links"])
 def test_no_count_is_lost_or_doubled_whatever_happens_to_one_task_at_a_time(
     tmp_path: Path, linked: bool
@@ -133,7 +158,18 @@ def test_no_count_is_lost_or_doubled_whatever_happens_to_one_task_at_a_time(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120 + 15 * FAULTS)
+@pytest.mark.timeout(300 + 60 * FAULTS)
+@pytest.mark.real_start
+@pytest.mark.parametrize("computing", [0, 20], ids=["idle", "busy"])
+def test_no_count_is_lost_or_doubled_whatever_happens_to_a_local_job(
+    tmp_path: Path, live_pids: LivePids, computing: int
+) -> None:
+    with busy(computing), local_chaos(tmp_path, live_pids, SEED) as made:
+        made.happen(FAULTS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120 + 20 * FAULTS)
 @pytest.mark.needs("a bridged network")
 @pytest.mark.real_start
 @pytest.mark.usefixtures("no_process_left")
@@ -145,7 +181,7 @@ def test_no_count_is_lost_or_doubled_whatever_happens_on_hosts_of_their_own(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120 + 15 * FAULTS)
+@pytest.mark.timeout(120 + 20 * FAULTS)
 @pytest.mark.needs("a file system of its own")
 def test_a_job_goes_on_while_its_disk_is_full(tmp_path: Path) -> None:
     with closing(SmallDisk(24)) as disk, chaos(tmp_path, SEED, linked=True, disk=disk) as made:

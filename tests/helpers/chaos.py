@@ -8,12 +8,15 @@ beside it: they slow the job down, or hold up one worker, or end one.
 import os
 import random
 import signal
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from ropewalk.cluster.replication.reports import ShareLeader
 from ropewalk.core.errors import RopewalkError
+from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
 
 from .counting_job import CountingJob
@@ -21,6 +24,9 @@ from .small_disk import SmallDisk
 from .waiting import scaled, wait_until
 
 _CHIEF = "chief:0"
+_HASTE_S = 1.5  # a ps that is asked to leave may be killed within
+_AWAY_S = 60.0  # for which a chief may be away
+_LEAVES_S = 20.0  # in which a ps leaves without a chief: leave_grace_s, drain_grace_s and lease_s
 _BESIDE = 0.4  # part of the losses that something else happens beside
 Pair = tuple[str, str]
 
@@ -67,6 +73,7 @@ class Chaos:
     def _losses(self) -> list[Callable[[], None]]:
         losses = [self.kill, self.kill, self.leave, self.freeze, self.move, self.move_and_kill]
         losses += [self.kill_chief, self.kill_chief_and_ps, self.freeze_chief, self.strike_joiner]
+        losses += [self.leave_in_haste, self.keep_chief_away]
         if self._job.links is not None:
             losses += [
                 self.cut_off,
@@ -191,6 +198,38 @@ class Chaos:
         self._job.running[task].terminate()
         assert self._job.running[task].wait(scaled(30)) == 0, self._job.said(task)
         self._job.start_again(task)
+
+    def leave_in_haste(self) -> None:
+        """The same, but it is killed before it may have left, as by a kubelet."""
+        task, grace_s = self._ps(), self._draw.uniform(0, _HASTE_S)
+        self._say("leave", task, f"within {grace_s:.1f} s")
+        before = self._epochs(lambda share: task in replicas(share))
+        self._job.running[task].terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._job.running[task].wait(grace_s)
+        self._job.running[task].kill()
+        self._job.start_again(task)
+        self._until_decided(before, f"without {task}")
+
+    def keep_chief_away(self) -> None:
+        """The chief ends, and the next one comes within a minute; a ps may be asked to leave
+        meanwhile, and leaves early, since nobody has others take over what it has.
+        """
+        task = self._ps() if self._draw.random() < 0.5 else ""
+        seconds = self._draw.uniform(_LEAVES_S if task else 5, _AWAY_S)
+        self._say("keep", _CHIEF, f"away for {seconds:.0f} s", f"and leave {task}" if task else "")
+        until = time.monotonic() + seconds
+        before = self._epochs(lambda share: task in replicas(share))
+        self._job.running[_CHIEF].kill()
+        self._job.go_on()
+        if task:
+            self._job.running[task].terminate()
+            code = self._job.running[task].wait(scaled(30))
+            assert code == ExitCode.LEFT_EARLY, self._job.said(task)
+        _pause(max(0.0, until - time.monotonic()))
+        for each in self._draw.sample([_CHIEF, task] if task else [_CHIEF], 1 + bool(task)):
+            self._job.start_again(each)
+        self._until_decided(before, f"without {task}")
 
     def freeze(self) -> None:
         """A ps stands still until the chief has given it up."""
