@@ -188,7 +188,7 @@ def make_service(credentials: Any) -> Any:
         from googleapiclient import discovery
     except ImportError as error:
         raise ImportError(
-            "GCEClusterResolver needs the client of Google's APIs: install ropewalk[gce]"
+            "GCEClusterResolver needs the client of Google's APIs: pip install 'ropewalk[gce]'"
         ) from error
     if credentials == "default":
         try:

@@ -41,7 +41,7 @@ def make_client(location: KubernetesExecutableLocation) -> tuple[Any, str]:
         from kubernetes import client, config
     except ImportError as error:
         raise ImportError(
-            "KubernetesClusterResolver needs the Kubernetes client: install ropewalk[k8s]"
+            "KubernetesClusterResolver needs the Kubernetes client: pip install 'ropewalk[k8s]'"
         ) from error
     settings = client.Configuration()
     settings.retries = 0  # who lists waits and tries again, and says so

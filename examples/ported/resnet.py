@@ -4,7 +4,7 @@ After the ResNet example of TensorFlow's ecosystem repository, whose code has 19
 data:
 https://github.com/tensorflow/ecosystem/blob/master/distribution_strategy/parameter_server_training/resnet_cifar_ps_strategy.py
 
-    pip install 'ropewalk[jax]'
+    pip install '.[examples,jax]'
     python examples/ported/resnet.py
     ropewalk local --workers 2 --ps 2 --evaluator examples/ported/resnet.py
 

@@ -20,5 +20,5 @@ _COMMANDS = {
 def k8s_command() -> None:
     """Run a job file on Kubernetes: no operator, no definitions, plain objects.
 
-    Needs `pip install 'ropewalk[k8s]'`; `render` works without.
+    Needs the extra `k8s` (pip install 'ropewalk[k8s]'); `render` works without.
     """

@@ -72,4 +72,4 @@ def summary_writer(log_dir: str) -> ScalarWriter:
 
 @cache
 def _say_once() -> None:
-    log.info("no event files are written; pip install 'ropewalk[tensorboard]' brings what does")
+    log.info("no event files are written; what writes them: pip install 'ropewalk[tensorboard]'")

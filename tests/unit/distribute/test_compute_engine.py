@@ -158,7 +158,7 @@ def test_what_does_not_work_is_said_with_the_group(answer: Any, said: str) -> No
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "googleapiclient", None)
     monkeypatch.setitem(sys.modules, "google.auth", None)
-    with pytest.raises(ImportError, match=r"install ropewalk\[gce\]"):
+    with pytest.raises(ImportError, match=r"pip install 'ropewalk\[gce\]'"):
         GCEClusterResolver("p", "z", "g", 1)
 
 
