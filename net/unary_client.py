@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..cluster.access.principal import Principal
+from ..cluster.address import parse_address
 from ..core.errors import PeerLostError
 from ..core.settings import Settings
 from .channel import invoke, open_channel
@@ -22,10 +23,12 @@ class UnaryClient:
         who: The caller.
 
     Raises:
-        ConfigurationError: No credentials are set, or a file of them cannot be used.
+        ConfigurationError: The address is none; or no credentials are set, or a file of them cannot
+            be used.
     """
 
     def __init__(self, address: str, peer: str, settings: Settings, who: Principal) -> None:
+        parse_address(address)  # before it is waited for
         self.address = address
         self.peer = peer
         self._settings = settings

@@ -10,7 +10,6 @@ from google.protobuf.message import Message
 from ...cluster.access.principal import Principal
 from ...cluster.standalone.logged_line import LoggedLine
 from ...core.backoff import attempts
-from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.wire import codec
@@ -100,15 +99,10 @@ class GatewayClient(UnaryClient):
         who: The caller.
 
     Raises:
-        ConfigurationError: The address has no port, or no credentials are set.
+        ConfigurationError: The address is none, or no credentials are set.
     """
 
     def __init__(self, address: str, settings: Settings, who: Principal) -> None:
-        if not address.rpartition(":")[2].isdigit():
-            raise ConfigurationError(
-                f"{address!r} is no address of a cluster; give that of its chief, as HOST:PORT",
-                address=address,
-            )
         super().__init__(address, f"the gateway ({address})", settings, who)
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...core.errors import ConfigurationError, TFConfigError
 from ...core.task import TaskId
+from ..address import parse_address
 from ..roles import (
     CHIEF,
     EVALUATOR,
@@ -141,6 +142,8 @@ def resolve(
             index=task.index,
         )
     addresses = _check_addresses(whole, error, source)
+    if chief_address:
+        _check_address(chief_address, chief_of(whole), error, "--chief")
     training = training_spec(whole)
     if task.type != EVALUATOR and not dynamic:
         _check_place(task, training, error, source)
@@ -265,13 +268,7 @@ def _check_addresses(
     addresses: dict[TaskId, str] = {}
     for task in spec.tasks():
         address = spec.task_address(task.type, task.index)
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise error(
-                f"{source}: address {address!r} of {task} does not read as host:port",
-                task=task,
-                address=address,
-            )
+        _check_address(address, task, error, source)
         if address in owner:
             raise error(
                 f"{source}: {owner[address]} and {task} have the same address {address!r}; "
@@ -282,3 +279,12 @@ def _check_addresses(
         owner[address] = task
         addresses[task] = address
     return addresses
+
+
+def _check_address(
+    address: str, task: TaskId, error: type[ConfigurationError], source: str
+) -> None:
+    try:
+        parse_address(address, task)
+    except ConfigurationError as wrong:
+        raise error(f"{source}: {wrong.message}", task=task, **wrong.fields) from None

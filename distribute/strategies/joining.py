@@ -3,6 +3,7 @@
 from dataclasses import replace
 from ipaddress import ip_address
 
+from ...cluster.address import parse_address
 from ...cluster.resolvers.launchers import environment_resolver
 from ...cluster.resolvers.resolved import ResolvedTask, resolve
 from ...cluster.resolvers.resolver import ClusterResolver
@@ -85,6 +86,7 @@ def _check_names(resolver: ClusterResolver, task: ResolvedTask) -> None:
     spec = canonical_spec(said.cluster_spec())
     for other in spec.tasks():
         address = spec.task_address(other.type, other.index)
+        parse_address(address, other)
         if _differ(address, joined.get(other, address)):
             raise ValueError(
                 f"cluster_resolver names another cluster: {other.short} is at {address} there and "

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...cluster.access.principal import DRIVER
+from ...cluster.address import parse_address
 from ...core.errors import (
     AccessError,
     ConfigurationError,
@@ -91,9 +92,7 @@ class _Doctor:
 
     def address_(self) -> str:
         """HOST:PORT, and how tasks there show who they are."""
-        host, _, port = self._address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigurationError(f"{self._address!r} is not HOST:PORT")
+        parse_address(self._address)
         self._mode = security_mode(self._settings, self._address)
         return f"this side uses security={self._mode}"
 

@@ -49,7 +49,7 @@ def scale_command(
     shares, and one that leaves hands over.
     """
     settings = take_settings(flags)
-    if cluster is None and not job.rpartition(":")[2].isdecimal():
+    if cluster is None and ":" not in job:
         cluster = read_environment(CLUSTER_VARIABLE)
         if not cluster:
             raise ConfigurationError(

@@ -71,7 +71,7 @@ def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
         return found
     if Path(job).is_dir():
         return [_in_folder(job, caller)]
-    if not job.rpartition(":")[2].isdecimal():
+    if ":" not in job:
         if cluster := read_environment(CLUSTER_VARIABLE):
             return [_on_cluster(job, cluster, caller)]
         raise ConfigurationError(

@@ -269,7 +269,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(
 
 
 def test_an_address_without_a_port_is_none() -> None:
-    with pytest.raises(ConfigurationError, match="'chief' is no address of a cluster"):
+    with pytest.raises(ConfigurationError, match="address 'chief' does not read as host:port"):
         GatewayClient("chief", Settings(), Principal("driver"))
 
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from ropewalk.cluster.resolvers.resolved import ResolvedTask, resolve
-from ropewalk.cluster.resolvers.simple import SimpleClusterResolver
+from ropewalk.cluster.resolvers.sagemaker import SageMakerClusterResolver
+from ropewalk.cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
+from ropewalk.cluster.resolvers.template import TemplateClusterResolver
 from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError, TFConfigError
@@ -243,6 +245,57 @@ def test_an_address_that_is_no_host_and_port_is_shown_with_its_task(
     with pytest.raises(TFConfigError) as caught:
         start({"cluster": {"ps": ["p:1"], "worker": [address]}, "task": _task("ps", 0)})
     assert f"address {address!r} of /job:worker/task:0 does not read" in caught.value.message
+
+
+SLIPS = {
+    "grpc://ps-0:2222": "write 'ps-0:2222' (an address has no protocol; TensorFlow's `rpc_layer`",
+    " ps-0:2222": "write 'ps-0:2222' (there are blanks around it)",
+    "::1:2222": "write '[::1]:2222' (an IPv6 address stands in brackets)",
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize(
+    "resolver",
+    [
+        lambda slip: SimpleClusterResolver(
+            ClusterSpec({"ps": [slip], "worker": ["w:1"]}), task_type="worker", task_id=0
+        ),
+        lambda slip: TemplateClusterResolver("ps", 0, {"ps": 1}, slip.replace("0", "{index}", 1)),
+        lambda slip: UnionClusterResolver(
+            SimpleClusterResolver(ClusterSpec({"worker": ["w:1"]}), task_type="worker", task_id=0),
+            SimpleClusterResolver(ClusterSpec({"ps": [slip]})),
+        ),
+    ],
+    ids=["Simple", "template", "union"],
+)
+def test_a_slip_in_an_address_is_refused_with_what_to_write(resolver: Any, slip: str) -> None:
+    with pytest.raises(ConfigurationError, match="does not read as host:port: ") as caught:
+        resolve(resolver(slip))
+    assert SLIPS[slip] in caught.value.message
+
+
+def test_a_launchers_hosts_are_read_as_strictly() -> None:
+    hosts = {"SM_HOSTS": '["grpc://algo-1"]', "SM_CURRENT_HOST": "grpc://algo-1"}
+    with pytest.raises(ConfigurationError, match="write 'algo-1:2223'"):
+        resolve(SageMakerClusterResolver(variables=hosts))
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_in_tf_config_is_refused_at_the_task_that_has_it(start: Any, slip: str) -> None:
+    cluster = {"cluster": {"worker": ["w:1"], "ps": [slip]}, "task": _task("worker", 0)}
+    with pytest.raises(TFConfigError, match="of /job:ps/task:0 does not read") as caught:
+        start(cluster)
+    assert SLIPS[slip] in caught.value.message
+    assert caught.value.fields["address"] == slip
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_in_the_address_of_the_chief_is_refused(start: Any, slip: str) -> None:
+    cluster = {"cluster": {"worker": ["w:1"], "ps": ["p:1"]}, "task": _task("worker", 0)}
+    with pytest.raises(ConfigurationError, match="--chief: address") as caught:
+        start(cluster, chief_address=slip)
+    assert SLIPS[slip] in caught.value.message
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:1", "[::1]:2222", "ps-0.svc.cluster.local:65535"])
