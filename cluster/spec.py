@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
 from ..core.showing import Shown
-from ..core.task import TaskId
+from ..core.task import MAX_TASK_INDEX, TaskId
 
 JobTasks = Sequence[str] | Mapping[int, str] | Mapping[str, str]
 
@@ -26,7 +26,7 @@ class ClusterSpec(Shown):
 
         Raises:
             TypeError: A container, index or address of the wrong type.
-            ValueError: A negative index.
+            ValueError: A negative index, or one that no cluster has.
         """
         if isinstance(cluster, ClusterSpec):
             cluster = cluster.as_dict()
@@ -114,9 +114,13 @@ def _tasks_of(job: str, tasks: object) -> dict[int, str]:
     result: dict[int, str] = {}
     for key, address in pairs:
         # JSON objects have string keys.
-        number = int(key) if isinstance(key, str) and re.fullmatch(r"-?[0-9]+", key) else key
+        number = int(key) if isinstance(key, str) and re.fullmatch(r"-?[0-9]{1,18}", key) else key
         if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"task indices of job {job!r} must be integers, got {key!r}")
+            raise TypeError(f"task indices of job {job!r} must be integers, got {key!r:.200}")
+        if number > MAX_TASK_INDEX:
+            raise ValueError(
+                f"task indices of job {job!r} must be at most {MAX_TASK_INDEX}, got {number!r:.200}"
+            )
         if number < 0:
             raise ValueError(f"task indices of job {job!r} must not be negative, got {number}")
         if not isinstance(address, str):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from .errors import ConfigurationError
 
@@ -28,6 +28,13 @@ class Settings(BaseModel):
     """All settings of a task, in groups. Every field says meaning, unit, and why that default."""
 
     model_config = ConfigDict(frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _has_no_nul(cls, value: Any) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("a NUL can be in no path, name or address")
+        return value
 
     # -- join and leave ------------------------------------------------------------------------
 

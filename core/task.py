@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from .errors import FencedError
 
+MAX_TASK_INDEX = 1_000_000
+"""No cluster has so many tasks: an index above is a slip, or an attack."""
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class TaskId:

@@ -23,6 +23,7 @@ from ..core.backoff import attempts
 from ..core.errors import NotFoundError, RopewalkError
 from ..core.exit_codes import ExitCode, is_retryable
 from ..core.settings import read_environment
+from ..core.whole_numbers import parse_number
 from ..net.pod_account import ACCOUNT_FOLDER, PodAccount
 from ..worker.lead.own_job import ENDS_JOB, HOLDS, chief_account, has_failed, path_of_own_job
 
@@ -36,6 +37,7 @@ FAILURES = "ROPEWALK_POD_FAILURES"
 
 _MANAGER = "ropewalk-chief"
 _MERGE = "application/merge-patch+json"
+_MOST_FAILURES = 2**31 - 1  # what Kubernetes can count
 _PATIENCE_S = 10.0  # an API server that is not there for a moment leaves nothing running
 
 
@@ -118,8 +120,8 @@ def ended_before(
                 data = account.read(_config_map(job, namespace)).get("data") or {}
     except RopewalkError as error:
         log.warning("whether the job is over already is not known: %s", error)
-    code = str(data.get(ENDED) or "")
-    return (int(code), str(data.get("reason") or "")) if code.isdecimal() else None
+    code = parse_number(str(data.get(ENDED) or ""), 255)
+    return None if code is None else (code, str(data.get("reason") or ""))
 
 
 def _config_map(job: str, namespace: str) -> str:
@@ -150,7 +152,7 @@ def is_last_pod(job: Any, code: int, failures: str) -> bool:
     if has_failed(job):
         return True
     limit = (job.get("spec") or {}).get("backoffLimitPerIndex")
-    before = int(failures) if failures.isdecimal() else 0
+    before = parse_number(failures, _MOST_FAILURES) or 0
     return limit is not None and code != ExitCode.DRAINED and before >= limit
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from ..core.errors import ConfigurationError
+
 
 class LazyGroup(click.Group):
     """A group that imports a command when its name is used, or all of them for its help.
@@ -19,6 +21,17 @@ class LazyGroup(click.Group):
     def __init__(self, *, members: Mapping[str, str], **arguments: Any) -> None:
         super().__init__(**arguments)
         self._members = dict(members)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, of arguments that can be paths, names and addresses.
+
+        Raises:
+            ConfigurationError: One has a NUL, which would be a ValueError where it is used.
+        """
+        for each in args:
+            if "\0" in each:
+                raise ConfigurationError(f"the argument {each!r:.200} has a NUL; take it out")
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The names, in order."""

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..core.errors import AccessError, ConfigurationError, NotFoundError, PeerLostError
+from ..core.json_text import read_json
 from ..core.settings import read_environment
 
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -59,7 +60,7 @@ class PodAccount:
         """
         text = self._request("GET", path, None, {})
         try:
-            return json.loads(text)
+            return read_json(text)
         except ValueError as error:
             raise PeerLostError(f"GET {path}: the answer is cut, or no JSON") from error
 
@@ -98,7 +99,7 @@ def _check(status: int, text: bytes, what: str) -> None:
     if status < 300:
         return
     try:
-        said = str(json.loads(text)["message"])
+        said = str(read_json(text)["message"])
     except (ValueError, KeyError, TypeError):
         said = text[:200].decode(errors="replace")
     message = f"{what}: {status} {said}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ProjectError
+from ..core.files.plain_file import open_plain
 from .ignore_files import ENVIRONMENT_MARK, IGNORE_FILES, IgnoreRules, is_never_sent
 from .package import fault_of_name
 
@@ -66,10 +67,7 @@ def read_regular(path: Path, most: int) -> bytes:
     Raises:
         OSError: It is something else, or cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "it is no regular file any more", str(path))
+    with open_plain(path, follow_links=False) as stream:
         return stream.read(most)
 
 

@@ -5,6 +5,8 @@ import logging
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.checkpoint.file_systems import open_folder, remove_temporaries
+from ..core.checkpoint.folder import UnsafeFileError
+from ..core.files.plain_file import MOST_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +51,9 @@ def read_evaluations(model_dir: str, name: str = "") -> list[Evaluation]:
     found = []
     for file in sorted(file for file in folder.names() if file.endswith(".json")):
         try:
-            found.append(Evaluation.model_validate_json(folder.read(file)))
-        except ValidationError as error:
-            what = error.errors()[0]["msg"]
+            found.append(Evaluation.model_validate_json(folder.read(file, MOST_BYTES)))
+        except (ValidationError, UnsafeFileError) as error:
+            what = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
             log.warning("%s/%s is no result of an evaluation: %s", folder.url, file, what)
     return found
 

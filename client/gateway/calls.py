@@ -1,6 +1,5 @@
 """Calls to the gateway of a standalone cluster: a driver's, and those of its nodes."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,6 +9,7 @@ from google.protobuf.message import Message
 from ...cluster.access.principal import Principal
 from ...cluster.standalone.logged_line import LoggedLine
 from ...core.backoff import attempts
+from ...core.json_text import read_json
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.wire import codec
@@ -252,7 +252,7 @@ def _job_from_wire(message: gateway_pb2.JobInfo) -> JobView:
     return from_message(
         JobView,
         message,
-        cluster=json.loads(message.cluster) if message.cluster else {},
+        cluster=read_json(message.cluster) if message.cluster else {},
         tasks={task: each.exit_code if each.has_ended else None for task, each in tasks.items()},
         nodes={task: codec.task_from_wire(each.node) for task, each in tasks.items()},
         program=tuple(message.program),

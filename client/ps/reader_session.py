@@ -28,8 +28,7 @@ from ...core.errors import (
 )
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.settings import Settings
-from ...core.task import Incarnation, TaskId
-from ...core.wire.bounds import MAX_TASK_INDEX
+from ...core.task import MAX_TASK_INDEX, Incarnation, TaskId
 from ...core.wire.error_table import from_detail
 from ...core.wire.followed_rows import (
     FollowAnswer,

@@ -20,8 +20,8 @@ MAX_ITEMS = 65_536
 
 _ITEM = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
 _PARTS = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-_COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_COUNT = re.compile(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?")
 
 
 def expand_host_list(text: str, name: str = "host list") -> list[str]:

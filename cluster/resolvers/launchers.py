@@ -9,11 +9,12 @@ launchers do not say comes from ``ROPEWALK_REPLICAS`` (roles, where a launcher s
 processes) and ``ROPEWALK_PORT``, or from flags.
 """
 
-import json
 from collections.abc import Callable, Mapping
 
 from ...core.errors import ConfigurationError
+from ...core.json_text import read_json
 from ...core.settings import environment_variables
+from ...core.whole_numbers import parse_number
 from ..roles import TASK_TYPES
 from . import sagemaker, slurm
 from .resolver import ClusterResolver
@@ -117,8 +118,8 @@ def launchers_of(variables: Mapping[str, str]) -> list[str]:
 def _several_hosts(variables: Mapping[str, str]) -> bool:
     text = variables.get(sagemaker.HOSTS, "").strip()
     try:
-        hosts = json.loads(text or "[]")
-    except json.JSONDecodeError:
+        hosts = read_json(text or "[]")
+    except ValueError:
         return True  # the resolver says what is wrong
     return not isinstance(hosts, list) or len(hosts) > 1
 
@@ -132,6 +133,7 @@ def read_port(variables: Mapping[str, str]) -> int | None:
     text = variables.get(PORT, "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 65536:
-        raise ConfigurationError(f"{PORT}={text!r} is no port: 1 to 65535", variable=PORT)
-    return int(text)
+    port = parse_number(text, 65535)
+    if not port:
+        raise ConfigurationError(f"{PORT}={text!r:.200} is no port: 1 to 65535", variable=PORT)
+    return port

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
+from ...core.whole_numbers import parse_number
 from ..roles import EVALUATOR, TASK_TYPES, canonical_type
 from ..spec import ClusterSpec
 from .natural_order import natural
@@ -177,7 +178,7 @@ def _is_bare(pod: Pod) -> bool:
 def _jobset_job(pod: Pod) -> int:
     """Number of the Job in its JobSet: each has pods from index 0."""
     said = pod.labels.get(JOBSET_JOB, "") if COMPLETION in pod.labels else ""
-    return int(said) if said.isdigit() and int(said) < _MOST else 0
+    return parse_number(said, _MOST - 1) or 0
 
 
 def _rank(pod: Pod) -> tuple[bool, int, list[int]]:

@@ -8,12 +8,12 @@ Source: ENVIRONMENT_VARIABLES.md of the SageMaker training toolkit; TensorFlow's
 sagemaker_cluster_resolver.py.
 """
 
-import json
 from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
 from ...core.errors import ConfigurationError
+from ...core.json_text import read_json
 from ...core.settings import environment_variables
 from ..spec import ClusterSpec
 from .division import divide, jobs_or_workers, task_of_rank
@@ -38,8 +38,8 @@ def read_hosts(variables: Mapping[str, str]) -> tuple[list[str], str]:
             )
     text, current = variables[HOSTS], variables[CURRENT_HOST].strip()
     try:
-        hosts = json.loads(text)
-    except json.JSONDecodeError as error:
+        hosts = read_json(text)
+    except ValueError as error:
         raise ConfigurationError(f"{HOSTS}={text[:200]!r} is not JSON: {error}") from error
     strings = isinstance(hosts, list) and all(isinstance(host, str) and host for host in hosts)
     if not strings or len(set(hosts)) != len(hosts):

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.errors import ConfigurationError
+from ...core.task import MAX_TASK_INDEX
+from ...core.whole_numbers import parse_number
 from .host_list import expand_counts, expand_host_list
 
 RANK = "SLURM_PROCID"
@@ -59,9 +61,12 @@ def read_text(environment: Mapping[str, str], name: str) -> str:
 
 
 def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigurationError(f"{name}={text!r} is no number", variable=name)
-    return int(text)
+    number = parse_number(text, MAX_TASK_INDEX)
+    if number is None:
+        raise ConfigurationError(
+            f"{name}={text!r:.200} is no number up to {MAX_TASK_INDEX}", variable=name
+        )
+    return number
 
 
 def tasks_by_host(
@@ -174,7 +179,7 @@ def check_place(places: Sequence[RankPlace], environment: Mapping[str, str]) -> 
     local = environment.get("SLURM_LOCALID", "")
     known = {other.host for other in places}
     elsewhere = host in known and host != place.host
-    if elsewhere or (local.isdigit() and int(local) != place.local_id):
+    if elsewhere or parse_number(local, MAX_TASK_INDEX) not in (None, place.local_id):
         raise ConfigurationError(
             f"rank {rank} should be task {place.local_id} on {place.host}, but Slurm runs it as "
             f"task {local or '?'} on {host or '?'}: "

@@ -7,6 +7,7 @@ from ...core.errors import ConfigurationError
 from ...core.process.accelerators import count_node_gpus
 from ...core.settings import environment_variables, set_environment
 from ...core.task import TaskId
+from ...core.whole_numbers import parse_number
 from ..spec import ClusterSpec
 from .division import divide, jobs_or_workers, task_of_rank
 from .resolver import ClusterResolver
@@ -24,6 +25,7 @@ from .slurm import (
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_NODE = "ROPEWALK_GPUS_OF_NODE"
+_MOST_GPUS = 1024  # of a node: what says more is no count
 """What ``CUDA_VISIBLE_DEVICES`` was before it was narrowed: the next resolver divides the same."""
 
 
@@ -164,8 +166,8 @@ def _visible_gpus(said: Mapping[str, str], gpus_per_node: int | None) -> list[st
     if gpus_per_node is None:
         if named is not None:
             return named
-        counted = said.get("SLURM_GPUS_ON_NODE", "")
-        gpus_per_node = int(counted) if counted.isdigit() else count_node_gpus()
+        counted = parse_number(said.get("SLURM_GPUS_ON_NODE", ""), _MOST_GPUS)
+        gpus_per_node = count_node_gpus() if counted is None else counted
     if named and len(named) >= gpus_per_node:
         return named[:gpus_per_node]
     return [str(number) for number in range(gpus_per_node)]

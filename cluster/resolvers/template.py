@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 
 from ...core.errors import ConfigurationError
+from ...core.task import MAX_TASK_INDEX
+from ...core.whole_numbers import parse_number
 from ..roles import TASK_TYPES
 from ..spec import ClusterSpec
 from .resolver import ClusterResolver
@@ -29,12 +31,13 @@ def parse_replicas(text: str, name: str = "--replicas") -> dict[str, int]:
     counts: dict[str, int] = {}
     for item in text.split(","):
         role, _, count = item.strip().partition("=")
-        if role not in TASK_TYPES or not (count.isascii() and count.isdigit()) or role in counts:
+        number = parse_number(count, MAX_TASK_INDEX)
+        if role not in TASK_TYPES or number is None or role in counts:
             raise ConfigurationError(
-                f"{name} {text!r}: {item.strip()!r} does not read as ROLE=COUNT; "
+                f"{name} {text!r:.200}: {item.strip()!r:.100} does not read as ROLE=COUNT; "
                 f"e.g. chief=1,ps=2,worker=3 (roles: {', '.join(TASK_TYPES)}, each once)"
             )
-        counts[role] = int(count)
+        counts[role] = number
     return counts
 
 
@@ -49,11 +52,12 @@ def find_index(
     if flag is not None:
         return flag, "--index"
     for name in INDEX_VARIABLES:
-        value = environment.get(name, "")
-        if value.isdigit():
-            return int(value), name
-    ordinal = re.search(r"-(\d+)$", hostname.split(".", 1)[0])
-    return (int(ordinal[1]), f"host name {hostname}") if ordinal else None
+        number = parse_number(environment.get(name, ""), MAX_TASK_INDEX)
+        if number is not None:
+            return number, name
+    ordinal = hostname.split(".", 1)[0].rpartition("-")
+    number = parse_number(ordinal[2], MAX_TASK_INDEX) if ordinal[1] else None
+    return None if number is None else (number, f"host name {hostname}")
 
 
 class TemplateClusterResolver(ClusterResolver):

@@ -12,7 +12,8 @@ from copy import copy
 from typing import Any
 
 from ...core.errors import TFConfigError
-from ...core.task import TaskId
+from ...core.json_text import read_json
+from ...core.task import MAX_TASK_INDEX, TaskId
 from ..spec import ClusterSpec
 from .resolver import ClusterResolver, format_master_url
 
@@ -34,13 +35,14 @@ def read_tf_config() -> dict[str, Any]:
     """TF_CONFIG as a dictionary; empty if it is absent or empty.
 
     Raises:
-        TFConfigError: It is not a JSON object; with the position of the error.
+        TFConfigError: It is not a JSON object, with the position of the error; or one that nobody
+            has written by hand, such as thousands of brackets.
     """
     text = os.environ.get(TF_CONFIG, "")
     if not text.strip():
         return {}
     try:
-        config = json.loads(text)
+        config = read_json(text)
     except json.JSONDecodeError as error:
         shown = text if len(text) <= 200 else text[:200] + "…"
         raise TFConfigError(
@@ -49,6 +51,8 @@ def read_tf_config() -> dict[str, Any]:
             line=error.lineno,
             column=error.colno,
         ) from error
+    except ValueError as error:
+        raise TFConfigError(f"TF_CONFIG cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise TFConfigError(f"TF_CONFIG must be a JSON object, got {type(config).__name__}")
     return config
@@ -116,10 +120,14 @@ def _index(value: object) -> int:
         index = int(value)
     except (TypeError, ValueError):
         raise TFConfigError(
-            f"TF_CONFIG: task.index must be an integer or a string of digits, got {value!r}"
+            f"TF_CONFIG: task.index must be an integer or a string of digits, got {value!r:.200}"
         ) from None
     if index < 0:
         raise TFConfigError(f"TF_CONFIG: task.index must not be negative, got {index}")
+    if index > MAX_TASK_INDEX:
+        raise TFConfigError(
+            f"TF_CONFIG: task.index must be at most {MAX_TASK_INDEX}, got {index!r:.200}"
+        )
     return index
 
 
@@ -197,7 +205,7 @@ class TFConfigClusterResolver(ClusterResolver):
         if self._config.get("session_master") is not None:
             return str(self._config["session_master"])
         spec = self.cluster_spec()
-        if not spec or (len(spec.jobs) == 1 and len(spec.job_tasks(spec.jobs[0])) == 1):
+        if not spec or (len(spec.jobs) == 1 and spec.task_indices(spec.jobs[0]) == [0]):
             return ""  # a job that names task 1 alone has a task 0 as well
         kind = kind if kind is not None else self.task_type
         index = index if index is not None else self.task_id

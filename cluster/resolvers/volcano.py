@@ -15,6 +15,8 @@ from typing import Any
 
 from ...core.errors import ConfigurationError
 from ...core.settings import environment_variables
+from ...core.task import MAX_TASK_INDEX
+from ...core.whole_numbers import parse_number
 from ..roles import TASK_TYPES
 from ..spec import ClusterSpec
 from .resolver import ClusterResolver
@@ -55,7 +57,7 @@ def read_hosts(
                 )
             continue
         number = variables.get(variable.removesuffix("HOSTS") + "NUM", "")
-        if number.isdigit() and int(number) != len(hosts):
+        if parse_number(number, MAX_TASK_INDEX) not in (None, len(hosts)):
             raise ConfigurationError(
                 f"{variable} has {len(hosts)} hosts, but {variable.removesuffix('HOSTS')}NUM is "
                 f"{number}: the Job is being changed, or a template sets a hostname of its own",

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from ..errors import CheckpointError
 from .directory import MANIFEST, CheckpointInfo, new_checkpoint_path
-from .folder import Folder
-from .manifest import Manifest, manifest_bytes, parse_manifest
+from .folder import Folder, UnsafeFileError
+from .manifest import MAX_MANIFEST_BYTES, Manifest, manifest_bytes, parse_manifest
 from .storage import open_model_dir, storage_error
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def commit_over(
 def _files_of(folder: Folder) -> set[str]:
     """The files of the checkpoint in a folder; none if its manifest cannot be read."""
     try:
-        manifest = parse_manifest(folder.read(MANIFEST), path=folder.url)
+        manifest = parse_manifest(folder.read(MANIFEST, MAX_MANIFEST_BYTES), path=folder.url)
     except (CheckpointError, OSError):
         return set()
     return set(manifest.files) - {MANIFEST}
@@ -107,8 +107,8 @@ def _may_be_committed(folder: Folder, data: bytes) -> bool:
     if not data:
         return False
     try:
-        return folder.read(MANIFEST) == data
-    except FileNotFoundError:
+        return folder.read(MANIFEST, MAX_MANIFEST_BYTES) == data
+    except (FileNotFoundError, UnsafeFileError):
         return False
     except OSError:
         return True

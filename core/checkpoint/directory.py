@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..errors import CheckpointError, RefusedError
 from .file_systems import open_folder, open_fs
 from .folder import Folder, UnsafeFileError
-from .manifest import may_be_delta, parse_manifest
+from .manifest import MAX_MANIFEST_BYTES, may_be_delta, parse_manifest
 
 __all__ = [
     "MANIFEST", "CheckpointInfo", "checkpoint_name", "checkpoint_path", "latest_checkpoint",
@@ -101,7 +101,7 @@ def prune(model_dir: str, keep: int) -> list[str]:
 def _base_of(folder: Folder, name: str) -> str:
     """The whole checkpoint that a delta needs; empty: it needs none, or can be read with none."""
     try:
-        text = folder.subfolder(name).read(MANIFEST)
+        text = folder.subfolder(name).read(MANIFEST, MAX_MANIFEST_BYTES)
     except (FileNotFoundError, UnsafeFileError):
         return ""
     if may_be_delta(text):

@@ -8,6 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from ..errors import ConfigurationError
 from .folder import Folder
 from .local_folder import LocalFolder
 
@@ -30,9 +31,12 @@ def open_folder(url: str) -> Folder:
     """The folder of a path or URL.
 
     Raises:
+        ConfigurationError: It has a NUL.
         ValueError: No file system has such URLs.
         ImportError: The package for it is not installed.
     """
+    if "\0" in url:
+        raise ConfigurationError(f"the path {url!r:.200} has a NUL; take it out")
     plain = url.rstrip("/") or "/"
     if not _URL.match(url):
         # As fsspec has it: ".." is left to the system, which follows links.

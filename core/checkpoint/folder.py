@@ -6,6 +6,7 @@ folder.
 """
 
 import contextlib
+import errno
 import re
 from typing import IO, Protocol
 
@@ -57,8 +58,8 @@ class Folder(Protocol):
         """
         ...
 
-    def read(self, name: str) -> bytes:
-        """All of a file; errors as of :meth:`open`."""
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """All of a file; errors as of :meth:`open`, and UnsafeFileError: it is larger than that."""
         ...
 
     def create(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -96,7 +97,19 @@ class Folder(Protocol):
 
 
 class UnsafeFileError(OSError):
-    """Something else has the place of a file or folder: a link, a FIFO, a device."""
+    """Something else has the place of a file or folder: a link, a FIFO, a device, a huge file."""
+
+
+def check_size(num_bytes: int, most_bytes: int) -> None:
+    """Check that a file may be read as a whole.
+
+    Raises:
+        UnsafeFileError: It is larger than that.
+    """
+    if num_bytes > most_bytes:
+        raise UnsafeFileError(
+            errno.EFBIG, f"has {num_bytes} bytes, at most {most_bytes} are read: it is no such file"
+        )
 
 
 def plain_name(name: str) -> str:

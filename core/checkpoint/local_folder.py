@@ -18,7 +18,7 @@ from typing import IO
 
 from ..files.tree_removal import remove_tree
 from ..files.trusted_folder import check_shared
-from .folder import Folder, UnsafeFileError, plain_name
+from .folder import Folder, UnsafeFileError, check_size, plain_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BELOW = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -67,10 +67,11 @@ class LocalFolder:
         with self._descriptor() as folder:
             return os.fdopen(self._open_below(name, os.O_RDONLY, folder), "rb")
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int) -> bytes:
         """All of a file."""
         with self.open(name) as stream:
-            return stream.read()
+            check_size(os.fstat(stream.fileno()).st_size, most_bytes)
+            return stream.read(most_bytes)
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..arrays.dtypes import as_dtype
-from ..errors import CheckpointError, RefusedError
+from ..errors import CheckpointError, LimitExceededError, RefusedError
 from ..wire.bounds import MAX_COUNT
 from .digests import DIGEST_CHARS, digest
 from .folder import plain_name
@@ -20,6 +20,8 @@ _THEN = b'",'
 _MAX_DIMENSIONS = 64  # NumPy's
 _DELTA = 3
 _HEAD_BYTES = 256  # digest, format and version
+MAX_MANIFEST_BYTES = 256 * 1024 * 1024
+"""More is neither written nor read: some 700,000 pieces of variables."""
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 _Shape = Annotated[tuple[_Count, ...], Field(max_length=_MAX_DIMENSIONS)]
@@ -193,8 +195,20 @@ class Manifest(_Record):
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """A manifest as it is stored: JSON, the digest first."""
+    """A manifest as it is stored: JSON, the digest first.
+
+    Raises:
+        LimitExceededError: It is larger than is read back.
+    """
     rest = manifest.model_dump_json(indent=1).encode()[1:]  # after the brace
+    if len(rest) + _HEAD_BYTES > MAX_MANIFEST_BYTES:
+        raise LimitExceededError(
+            f"a checkpoint of {len(manifest.tensors)} pieces has a manifest of {len(rest)} bytes, "
+            f"at most {MAX_MANIFEST_BYTES} are read back: have fewer and larger variables, or "
+            "fewer ps",
+            value=len(rest),
+            limit=MAX_MANIFEST_BYTES,
+        )
     return _BEGINS + digest(rest).encode() + _THEN + rest
 
 

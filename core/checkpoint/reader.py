@@ -16,7 +16,14 @@ from .digests import digest
 from .directory import MANIFEST
 from .file_systems import open_folder
 from .folder import Folder
-from .manifest import Manifest, TableRecord, TensorRecord, VariableRecord, parse_manifest
+from .manifest import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    TableRecord,
+    TensorRecord,
+    VariableRecord,
+    parse_manifest,
+)
 from .storage import read_error
 from .stored_pieces import StoredPieces
 
@@ -48,7 +55,7 @@ class CheckpointReader:
         self.path = self._folder.url
         manifest = f"{self.path}/{MANIFEST}"
         try:
-            text = self._folder.read(MANIFEST)
+            text = self._folder.read(MANIFEST, MAX_MANIFEST_BYTES)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{self.path} is no complete checkpoint: it has no {MANIFEST}", path=self.path

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
-from .folder import Folder, plain_name
+from .folder import Folder, check_size, plain_name
 
 
 class RemoteFolder:
@@ -36,8 +36,9 @@ class RemoteFolder:
         """Open a file for reading."""
         return cast(IO[bytes], self._fs.open(self._path(name), "rb"))
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int) -> bytes:
         """All of a file."""
+        check_size(self.size(name) or 0, most_bytes)
         return bytes(self._fs.cat_file(self._path(name)))
 
     @contextlib.contextmanager

@@ -26,7 +26,6 @@ MAX_FIELD_BYTES = 256  # of one value in an error's fields
 MAX_FIELDS = 8
 
 MAX_NAMES = 65_536  # of variables that are looked up by name, in one message
-MAX_TASK_INDEX = 1_000_000
 MAX_PID = 2**22  # Linux gives out none above
 MAX_COUNT = 2**63 - 1  # of steps, pushes and bytes that a task reports
 MAX_STEP = 2**53  # a global step, exact as a double

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf import json_format, struct_pb2
 
+from ...core.task import MAX_TASK_INDEX
 from ...proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 from ..arrays.dtypes import DTYPES, DType
 from ..errors import RefusedError
@@ -115,7 +116,7 @@ def task_from_wire(message: common_pb2.Task) -> TaskId:
     """
     check_text(message.type, bounds.MAX_TYPE_BYTES, "the type of a task", "a message")
     task = TaskId(message.type, message.index)
-    check_number(message.index, bounds.MAX_TASK_INDEX, "the index of the task", task)
+    check_number(message.index, MAX_TASK_INDEX, "the index of the task", task)
     return task
 
 

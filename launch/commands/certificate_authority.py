@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...cluster.access.principal import Principal
 from ...core.errors import ConfigurationError
+from ...core.files.plain_file import read_plain
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -139,8 +140,9 @@ def load_authority(folder: Path) -> Authority:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     try:
-        certificate = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
-        key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
+        texts = [read_plain(folder / name) for name in (CA_CERTIFICATE, CA_KEY)]
+        certificate = x509.load_pem_x509_certificate(texts[0])
+        key = serialization.load_pem_private_key(texts[1], None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(
             f"{folder} holds no CA ({error}); `ropewalk certs init {folder}` makes one"

@@ -7,6 +7,7 @@ import click
 
 from ...cluster.access.principal import ROLES, Principal, principal_of_uri
 from ...core.errors import ConfigurationError
+from ...core.files.plain_file import read_plain
 from ..screen.echo import echo
 
 _CA_DAYS, _DAYS = 3650.0, 90.0
@@ -96,7 +97,10 @@ def show_command(file: Path) -> None:
     from .certificate_authority import require_cryptography
 
     require_cryptography()
-    facts: CertificateFacts | None = read_facts(file.read_bytes())
+    try:
+        facts: CertificateFacts | None = read_facts(read_plain(file))
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from error
     if facts is None:
         raise ConfigurationError(f"{file} holds no certificate that can be read")
     table = Table(show_header=False, box=None, pad_edge=False)

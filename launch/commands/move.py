@@ -7,7 +7,8 @@ import click
 
 from ...cluster.replication.moves import MovePhase
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
-from ...core.task import TaskId
+from ...core.task import MAX_TASK_INDEX, TaskId
+from ...core.whole_numbers import parse_number
 from ..as_driver import chief_client
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo
@@ -45,9 +46,10 @@ def move_command(address: str, share: int, to: str, wait: bool, **flags: Any) ->
 def _ps_of(name: str) -> TaskId:
     """The ps of a name: ``ps-2``, as pods and logs are called, ``ps:2`` or ``2``."""
     index = name.removeprefix("ps").lstrip("-:")
-    if not index.isdecimal():
-        raise ConfigurationError(f"--to {name!r} names no ps; write --to ps-2")
-    return TaskId("ps", int(index))
+    number = parse_number(index, MAX_TASK_INDEX)
+    if number is None:
+        raise ConfigurationError(f"--to {name!r:.200} names no ps; write --to ps-2")
+    return TaskId("ps", number)
 
 
 def _wait(client: "ChiefClient", begun: "Move") -> "Move":

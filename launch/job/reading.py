@@ -9,9 +9,10 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from ...core.errors import ConfigurationError
+from ...core.files.plain_file import read_plain
 from .fields import MisfitError
 from .model import SAID_ELSEWHERE, JobFile, JobSettings
-from .yaml_text import Document, Path, read_yaml
+from .yaml_text import MOST_BYTES, Document, Path, read_yaml
 
 DEFAULT_NAME = "ropewalk.yaml"
 _SHOWN = 8
@@ -30,7 +31,7 @@ def read_job(path: str | FilePath) -> JobFile:
     """
     file = FilePath(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_plain(file, MOST_BYTES).decode()
     except FileNotFoundError as error:
         raise ConfigurationError(
             f"{path} does not exist (looked in {FilePath.cwd()}); `ropewalk job example` prints a "
@@ -38,7 +39,8 @@ def read_job(path: str | FilePath) -> JobFile:
             file=path,
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}", file=path) from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{path} cannot be read: {why}", file=path) from error
     return parse_job(text, str(path))
 
 

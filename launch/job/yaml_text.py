@@ -20,6 +20,8 @@ Path = tuple[str | int, ...]
 _MOST_NODES = 20_000  # aliases of aliases would make a small file a large one
 _MOST_LEVELS = 50
 _MOST_CHARACTERS = 1_000_000
+MOST_BYTES = 4 * _MOST_CHARACTERS
+"""No text of so many characters has more in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,12 @@ class _Reader:
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         self._check_tag(node)
         text = str(node.value)
+        if "\0" in text:
+            raise _refused(
+                self._document,
+                _place(node),
+                "a NUL can be in no path, argument or variable; take it out",
+            )
         if node.style is not None or self._is_text(path):
             return text
         return _plain(text)

@@ -1,6 +1,5 @@
 """Command-line options: a flag for every setting, and flags for the process's task."""
 
-import json
 import socket
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ from ...cluster.resolvers.tf_config import TFConfigClusterResolver
 from ...cluster.roles import PS
 from ...cluster.spec import ClusterSpec
 from ...core.errors import ConfigurationError
+from ...core.json_text import read_json
 from ...core.settings import Settings, load_settings, read_environment
+from ...core.task import MAX_TASK_INDEX
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -79,7 +80,7 @@ def task_options(command: _Command) -> _Command:
     options = [
         click.option(
             "--index",
-            type=click.IntRange(0),
+            type=click.IntRange(0, MAX_TASK_INDEX),
             help="Index of this task in its role. Otherwise taken from "
             f"{variables}, or from the number at the end of the host name.",
         ),
@@ -240,10 +241,9 @@ def _from_template(flags: TaskFlags) -> ResolvedTask:
 
 def _from_json(flags: TaskFlags) -> ResolvedTask:
     try:
-        jobs = json.loads(flags.cluster or "")
-        spec = ClusterSpec(jobs)
+        spec = ClusterSpec(read_json(flags.cluster or ""))
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"--cluster {flags.cluster!r}: {error}") from error
+        raise ConfigurationError(f"--cluster {flags.cluster!r:.200}: {error}") from error
     role, index, index_from = _identity(flags)
     return resolve(
         SimpleClusterResolver(spec, task_type=role, task_id=index),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...cluster.access.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
+from ...core.files.plain_file import read_plain
 from .key_file import check_not_open, read_secret
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class TokenChecker:
             if version == self._read:
                 return
             check_not_open(self._path, "the keys of tokens")
-            text = self._path.read_bytes()[: 1024 * 1024]
+            text = read_plain(self._path)
             keys = [_public_key(part) for part in _pem_blocks(text)]
         except (OSError, ValueError) as error:
             if self._keys:

@@ -17,10 +17,10 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 
 from ...cluster.access.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
+from ...core.files.plain_file import read_plain
 from ...core.settings import Settings
 from ..auth.key_file import check_not_open
 from .certificate import principal_of_certificate, read_facts
@@ -155,7 +155,7 @@ def _read_file(name: str, path: str) -> bytes:
     if not path:
         return b""
     try:
-        content = Path(path).read_bytes()
+        content = read_plain(path)
     except OSError as error:
         raise ConfigurationError(
             f"{name}: {path} cannot be read: {error.strerror or error}", file=path

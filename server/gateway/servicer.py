@@ -15,6 +15,7 @@ from ...cluster.standalone.submission import Submission
 from ...cluster.standalone.table import JobTable
 from ...core.errors import PeerLostError, RefusedError
 from ...core.process.rare_log import RareLog
+from ...core.task import MAX_TASK_INDEX
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
 from ...core.wire.bounds import check_count, check_number, check_text, shorten
@@ -273,7 +274,7 @@ class GatewayServicer:
 
     def Scale(self, request: gateway_pb2.ScaleRequest, _: Visitor) -> gateway_pb2.JobInfo:
         """Have a job have more or fewer ps."""
-        check_number(request.ps, bounds.MAX_TASK_INDEX, "ps", "a driver")
+        check_number(request.ps, MAX_TASK_INDEX, "ps", "a driver")
         with self._open() as table:
             job = table.scale(request.job, max(1, request.ps))
             return self._info(job)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConfigurationError
+from ...core.files.plain_file import read_plain
 from ...core.files.tree_removal import remove_tree
+from ...core.json_text import read_json
 from .exporting import exports_in
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BEST = "best.json"
+_MOST_BYTES = 16 * 1024 * 1024
 
 CompareFn = Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
 
@@ -177,10 +180,10 @@ def _best_in(kept: Path) -> Any:
     if not kept.exists():
         return None
     try:
-        best = json.loads(kept.read_bytes())
+        best = read_json(read_plain(kept, _MOST_BYTES))
         if not isinstance(best, dict):
             raise ValueError("it is not an object")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OSError) as error:
         log.warning("%s is not used, so the next export counts as the best: %s", kept, error)
         return None
     return best

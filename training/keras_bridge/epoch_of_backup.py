@@ -1,17 +1,18 @@
 """What the chief's ``BackupAndRestore`` begins with, for the workers beside it."""
 
-import json
 import logging
 from typing import Any
 
 import fsspec
 
 from ...core.backoff import attempts
+from ...core.json_text import read_json
 from .frameworks import keras
 
 log = logging.getLogger(__name__)
 
 _FILE = "training_metadata.json"  # as Keras calls it
+_MOST_CHARACTERS = 1_000_000
 _PATIENCE_S = 1.0  # the chief may be writing it
 
 
@@ -65,7 +66,7 @@ class EpochOfBackup(keras.callbacks.Callback):  # type: ignore[misc]
     def _epoch(self) -> int:
         try:
             with fsspec.open(self._path, "r") as file:
-                return int(json.load(file)["epoch"])
+                return int(read_json(file.read(_MOST_CHARACTERS))["epoch"])
         except FileNotFoundError:
             return 0
         except KeyError as error:

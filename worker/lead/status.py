@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigurationError, RopewalkError
+from ...core.files.plain_file import read_plain
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
+_MOST_BYTES = 64 * 1024 * 1024
 
 
 def write_status(model_dir: str, chief: "ChiefClient") -> None:
@@ -51,7 +53,11 @@ def read_status(model_dir: str) -> "JobStatus | None":
     if not path.is_file():
         return None
     try:
-        return _adapter().validate_json(path.read_bytes())
+        return _adapter().validate_json(read_plain(path, _MOST_BYTES))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror or error}", path=path
+        ) from error
     except ValidationError as error:
         raise ConfigurationError(
             f"{path} is not the status of a Ropewalk job, or is truncated", path=path

@@ -9,6 +9,7 @@ torch.distributed.elastic's ``TORCHELASTIC_ERROR_FILE``.
 import contextlib
 from pathlib import Path
 
+from ...core.files.plain_file import open_plain
 from ...core.settings import read_environment, take_environment
 from .program import show_error
 
@@ -63,6 +64,7 @@ def has_parent() -> bool:
 def read_report(path: Path) -> str:
     """The text of a task's report; empty if there is none."""
     try:
-        return path.read_text(errors="replace")[:_MAX_BYTES]
+        with open_plain(path) as file:
+            return file.read(_MAX_BYTES).decode(errors="replace")
     except OSError:
         return ""

@@ -167,6 +167,45 @@ def test_a_bad_tf_config_is_a_value_error_that_says_where(
     assert isinstance(caught.value, ValueError)
 
 
+HOSTILE = {
+    "60,000 brackets": ("[" * 60_000, "nested more than 100 deep"),
+    "900 brackets in an address": (
+        '{"cluster": {"ps": [' + "[" * 900 + "]" * 900 + "]}}", "nested more than 100 deep",
+    ),
+    "an index of 5,000 digits": (
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": ' + "1" * 5000 + "}}",
+        "digit",
+    ),
+    "an index of 4,000 digits": (
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": ' + "1" * 4000 + "}}",
+        "at most 1000000",
+    ),
+    "text of 5,000 digits as an index": (
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": "' + "1" * 5000 + '"}}',
+        "a string of digits",
+    ),
+    "a key of 5,000 digits": (
+        '{"cluster": {"ps": {"' + "1" * 5000 + '": "a:1"}}, "task": {"type": "ps"}}', "integers",
+    ),
+    "a key of twelve digits": (
+        '{"cluster": {"ps": {"999999999999": "a:1"}}, "task": {"type": "ps"}}', "at most 1000000",
+    ),
+    "a NUL in an address": (
+        '{"cluster": {"ps": ["a\\u0000:1"]}, "task": {"type": "ps", "index": 0}}', "host:port",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), HOSTILE.values(), ids=HOSTILE)
+def test_what_nobody_has_written_by_hand_is_refused_in_a_few_words(
+    text: str, said: str, set_config: SetConfig
+) -> None:
+    set_config(text)
+    with pytest.raises(TFConfigError, match=said) as caught:
+        resolve(TFConfigClusterResolver())
+    assert len(caught.value.message) < 500
+
+
 def test_a_long_tf_config_is_not_shown_whole(set_config: SetConfig) -> None:
     set_config("{" + "x" * 5000)
     with pytest.raises(TFConfigError) as caught:

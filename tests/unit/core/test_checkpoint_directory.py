@@ -175,7 +175,7 @@ def test_a_folder_beside_another_is_the_one_of_its_name(
     other.make()
     other.put("a", b"1")
     for folder in (above.subfolder("ckpt-2"), open_folder(f"{above.url}/ckpt-2")):
-        assert folder.beside("ckpt-1").read("a") == b"1"
+        assert folder.beside("ckpt-1").read("a", 1) == b"1"
         assert folder.beside("ckpt-1").url == f"{above.url}/ckpt-1"
         with pytest.raises(RefusedError):
             folder.beside("..")

@@ -1,5 +1,6 @@
 """Reading checkpoints: any rows from any pieces, and nothing that is not as it was written."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from ropewalk.core.checkpoint import (
     VariableRecord,
     checkpoint_path,
 )
+from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint.folder import UnsafeFileError
 from ropewalk.core.checkpoint.manifest import manifest_bytes
 from ropewalk.core.checkpoint.tensor_file import TensorSpec
-from ropewalk.core.errors import CheckpointError
+from ropewalk.core.errors import CheckpointError, LimitExceededError
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 
 
@@ -147,6 +150,33 @@ def test_a_foreign_manifest_is_refused_by_its_path(path: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         CheckpointReader(path)
     assert f"{path}/manifest.json is no manifest" in caught.value.message
+
+
+def test_a_manifest_of_20_gb_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").touch()
+    os.truncate(tmp_path / "manifest.json", 20 * 10**9)  # a hole
+    with pytest.raises(
+        CheckpointError, match=r"manifest\.json has 20000000000 bytes, at most 2684"
+    ):
+        CheckpointReader(str(tmp_path))
+
+
+def test_a_large_object_in_a_store_is_not_read_either() -> None:
+    folder = open_folder("memory://large")
+    folder.make()
+    folder.put("manifest.json", b"x" * 100)
+    with pytest.raises(UnsafeFileError, match="has 100 bytes, at most 99"):
+        folder.read("manifest.json", 99)
+    assert folder.read("manifest.json", 100) == b"x" * 100
+
+
+def test_a_manifest_that_could_not_be_read_back_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = Manifest(global_step=1, variables={}, tensors=())
+    monkeypatch.setattr("ropewalk.core.checkpoint.manifest.MAX_MANIFEST_BYTES", 100)
+    with pytest.raises(LimitExceededError, match="at most 100 are read back"):
+        manifest_bytes(whole)
 
 
 def test_a_missing_file_is_named(path: str) -> None:

@@ -1,7 +1,9 @@
 """The job file: what it says, and what is said about a mistake in it, with its place."""
 
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -192,6 +194,40 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
     ]  # fmt: skip
     # Below each its line, and a mark below the column.
     assert lines[1:3] == ["        cuont: 2", "        ^"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "it is a FIFO, no plain file"),
+        (Path.mkdir, "it is a folder, no plain file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a device, no plain file"),
+        (lambda path: path.write_bytes(b"#" * 4_000_001), "4000001 bytes, at most 4000000"),
+        (lambda path: path.write_bytes(b"name: \xff"), "cannot be read: 'utf-8' codec"),
+    ],
+    ids=["FIFO", "folder", "device", "large", "no text"],
+)
+def test_a_file_that_is_none_is_refused_at_once(
+    make: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "job.yaml")
+    with pytest.raises(ConfigurationError, match=said):
+        read_job(tmp_path / "job.yaml")
+    with pytest.raises(ConfigurationError, match="a path has no NUL"):
+        read_job(tmp_path / "job\0.yaml")
+
+
+def test_a_nul_in_a_value_is_named_with_its_place() -> None:
+    with pytest.raises(ConfigurationError, match=r"ropewalk.yaml:2:10: a NUL can be in no path"):
+        parse_job('name: job\nprogram: "train\\0.py"\n')
+
+
+def test_a_nul_in_an_argument_of_the_command_is_refused() -> None:
+    for arguments in (["local", "a\0.py"], ["checkpoint", "verify", "a\0b"], ["k8s", "list", "\0"]):
+        error = CliRunner().invoke(cli.ropewalk, arguments, standalone_mode=False).exception
+        assert isinstance(error, ConfigurationError)
+        assert "has a NUL; take it out" in error.message
 
 
 def test_a_file_that_is_missing_says_how_to_begin(tmp_path: Path) -> None:

@@ -34,6 +34,14 @@ def put(name: str, content: bytes) -> Damage:
     return lambda settings: Path(settings[name]).write_bytes(content)
 
 
+def fifo(name: str) -> Damage:
+    def damage(settings: dict[str, Any]) -> None:
+        Path(settings[name]).unlink()
+        os.mkfifo(settings[name])
+
+    return damage
+
+
 OTHER = issued("worker", 1)
 
 
@@ -48,6 +56,7 @@ OTHER = issued("worker", 1)
         (put("tls_key", OTHER.key), r"is not the key of the certificate"),
         (put("tls_ca", authority("other").pem), r"comes from another CA than those in tls_ca"),
         (lambda s: Path(s["tls_cert"]).unlink(), r"tls.crt cannot be read: No such file"),
+        (fifo("tls_ca"), r"ca.crt cannot be read: it is a FIFO, no plain file"),
         (lambda s: s.update(tls_key=""), r"belong together; tls_key is missing"),
         (lambda s: Path(s["tls_key"]).chmod(0o644), r"mode 0644.*chmod 600"),
         (lambda s: Path(s["tls_key"]).chmod(0o604), r"mode 0604"),
@@ -60,7 +69,7 @@ OTHER = issued("worker", 1)
     ],
     ids=[
         "truncated certificate", "truncated key", "truncated CA", "no PEM", "empty key",
-        "key of another", "other CA", "missing", "key not named", "all may read", "others may read",
+        "key of another", "other CA", "missing", "FIFO", "key not named", "all may read", "others may read",
         "the group may write", "all may write the CA", "nonsense",
     ],
 )  # fmt: skip

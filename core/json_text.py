@@ -1,0 +1,37 @@
+"""JSON from outside: one kind of error, whatever is wrong with it.
+
+The interpreter's own reader raises RecursionError for nested brackets, and what it does read can be
+nested so deeply that the next message about it is a RecursionError.
+"""
+
+import json
+from typing import Any
+
+_MOST_LEVELS = 100
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value of a text.
+
+    Raises:
+        json.JSONDecodeError: It is no JSON; says where.
+        ValueError: It is nested more than 100 deep, has a number of thousands of digits, or is no
+            text.
+    """
+    too_deep = f"it is nested more than {_MOST_LEVELS} deep"
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(too_deep) from None
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [inner for each in level for inner in _inside(each)]
+        if not level:
+            return value
+    raise ValueError(too_deep)
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
