@@ -20,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import limits
+from ropewalk.core.wording import counted
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 120
@@ -122,7 +123,7 @@ def main() -> None:
     table = Table(title="closures, ms", title_justify="left")
     table.add_column("case")
     for workers in counts:
-        table.add_column(f"{workers} worker{'s' if workers > 1 else ''}", justify="right")
+        table.add_column(counted(workers, "worker"), justify="right")
     for case in found[0]:
         table.add_row(case, *(f"{figures[case]:.3f}" for figures in found))
     table.add_row("64 MB through a bare socket", f"{RESULT_BYTES / socket_gb_per_s / 1e6:.3f}", "")

@@ -14,10 +14,12 @@ takes half as long.
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,9 @@ IN_SYNC_PEERS = {
     "gloo": "benchmarks.peers.torch_gloo",
     "tensorflow": "benchmarks.peers.tensorflow_mirrored",
 }
-# A hung peer must end: about thirty times what a case is given, for all cases and their set-up.
+# A hung system must end: about thirty times what a case is given, for all cases and their set-up.
 TIMEOUT_PER_BUDGET = 30
+SET_UP_S = 120
 GRACE_S = 15
 
 
@@ -104,13 +107,32 @@ def read_outcome(code: int, printed: str, errors: str) -> Outcome:
     return Outcome({}, f"exit code {code}: {words[-1][:160]}")
 
 
-def ours(timeout_s: float) -> Outcome:
-    """Our own figures, by ``python -m benchmarks.step`` and ``python -m benchmarks.start``."""
-    steps = measured("benchmarks.step", timeout_s)
+def limit_s(budget_s: float, systems: int, *, load: float, cores: int) -> float:
+    """How long a script is waited for: ours and the peers' alike, longer on a busy machine.
+
+    Args:
+        budget_s: Time for one case. Unit: seconds.
+        systems: How many the script measures, one after the other.
+        load: Processes that want to run now.
+        cores: How many can.
+    """
+    return (SET_UP_S + TIMEOUT_PER_BUDGET * budget_s) * systems * max(1.0, load / cores)
+
+
+def ours(wait_s: Callable[[int], float]) -> Outcome:
+    """Our own figures, by ``python -m benchmarks.step`` and ``python -m benchmarks.start``.
+
+    Args:
+        wait_s: Limit for a script that measures so many systems.
+    """
+    steps = measured("benchmarks.step", wait_s(len(OURS)))
     if steps.failure:
         return steps
-    start = measured("benchmarks.start", timeout_s)
-    return Outcome({**steps.document, "start_s": start.document.get("start_s")})
+    start = measured("benchmarks.start", wait_s(1))
+    document = {**steps.document, "start_s": start.document.get("start_s")}
+    if start.failure:
+        document["start_reason"] = start.failure
+    return Outcome(document)
 
 
 def measured(module: str, timeout_s: float) -> Outcome:
@@ -196,6 +218,8 @@ def merge(mine: Outcome, peers: dict[str, Outcome]) -> Json:
         failures["ropewalk"] = mine.failure
     if document.get("start_s") is not None:
         started["ropewalk"] = document["start_s"]
+    elif reason := document.pop("start_reason", None):
+        failures["ropewalk, start"] = reason
     for name, outcome in peers.items():
         if outcome.failure:
             failures[name] = outcome.failure
@@ -210,8 +234,13 @@ def merge(mine: Outcome, peers: dict[str, Outcome]) -> Json:
 
 
 def systems(document: Json) -> list[str]:
-    """The systems that have rows, ours first, the others in the order of their rows."""
+    """The systems that have rows, ours first, the others in the order of their rows.
+
+    Where ours gave no figures its columns are there all the same, and empty.
+    """
     seen = dict.fromkeys(row["system"] for row in document["results"])
+    if "ropewalk" in document.get("failures", {}):
+        seen = dict.fromkeys(COMPARED) | seen
     return [name for name in OURS if name in seen] + [name for name in seen if name not in OURS]
 
 
@@ -360,28 +389,34 @@ def main() -> None:
         show(json.loads(arguments.show.read_text()), console)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    timeout_s = 120 + TIMEOUT_PER_BUDGET * arguments.budget_s
+
+    def wait_s(systems: int = 1) -> float:
+        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+        return limit_s(arguments.budget_s, systems, load=load, cores=cores)
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     outcomes: dict[str, Outcome] = {}
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("ropewalk", total=3 + len(PEERS))
         earlier = arguments.ours
-        mine = Outcome(json.loads(earlier.read_text())) if earlier else ours(timeout_s)
+        mine = Outcome(json.loads(earlier.read_text())) if earlier else ours(wait_s)
         for name in PEERS:
             progress.update(task, advance=1, description=name)
             outcomes[name] = peer(
-                name, arguments.peers_python, arguments.budget_s, arguments.cases, timeout_s
+                name, arguments.peers_python, arguments.budget_s, arguments.cases, wait_s()
             )
         progress.update(task, advance=1, description="in sync")
-        together = in_sync(arguments.peers_python, arguments.budget_s, timeout_s)
+        together = in_sync(arguments.peers_python, arguments.budget_s, wait_s())
         progress.update(task, advance=1, description="closures")
-        scheduled = closures(arguments.peers_python, timeout_s)
+        scheduled = closures(arguments.peers_python, wait_s())
         progress.update(task, advance=1, description="done")
     document = merge(mine, outcomes)
     document["in_sync"] = together["results"]
     document["closures"] = scheduled["results"]
     document["failures"].update(together["failures"] | scheduled["failures"])
     show(document, console)
+    if mine.failure:
+        sys.exit(f"ropewalk gave no figures, so nothing is written: {mine.failure}")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 from ..core.errors import ProjectError, ProjectTooLargeError
+from ..core.wording import counted
 from .largest import largest
 from .package import LIMITS, Package, PackageLimits, digest_of
 from .project_files import ProjectFile, list_files, read_regular
@@ -100,7 +101,9 @@ def _check_bounds(root: Path, sizes: dict[str, int], limits: PackageLimits) -> N
     elif max(len(sizes), len(folders)) > limits.max_files:
         value, limit, unit = max(len(sizes), len(folders)), limits.max_files, "files or folders"
         counts = largest(dict.fromkeys(sizes, 1))
-        shares = [f"{name} ({amount} files)" for name, amount in counts if name.endswith("/")]
+        shares = [
+            f"{name} ({counted(amount, 'file')})" for name, amount in counts if name.endswith("/")
+        ]
     else:
         return
     raise ProjectTooLargeError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...core.errors import ConfigurationError, TFConfigError
 from ...core.task import TaskId
+from ...core.wording import counted
 from ..address import parse_address
 from ..roles import (
     CHIEF,
@@ -254,8 +255,7 @@ def _check_place(
     if task.index not in known:
         raise error(
             f"{source}: task.index {task.index} is out of range: job {task.type!r} has "
-            f"{len(known)} task{'s' if len(known) != 1 else ''} "
-            f"(index {', '.join(map(str, known))})",
+            f"{counted(len(known), 'task')} (index {', '.join(map(str, known))})",
             index=task.index,
             tasks=len(known),
         )

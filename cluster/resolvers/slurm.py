@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ...core.errors import ConfigurationError
 from ...core.task import MAX_TASK_INDEX
 from ...core.whole_numbers import parse_number
+from ...core.wording import counted
 from .host_list import expand_counts, expand_host_list
 
 RANK = "SLURM_PROCID"
@@ -91,8 +92,8 @@ def tasks_by_host(
             said = [tasks_per_node] * len(hosts)
         if len(said) != len(hosts):
             raise ConfigurationError(
-                f"{HOSTS} has {len(hosts)} hosts ({', '.join(hosts[:8])}), {TASKS_PER_NODE} is of "
-                f"{len(said)} nodes",
+                f"{HOSTS} has {counted(len(hosts), 'host')} ({', '.join(hosts[:8])}), "
+                f"{TASKS_PER_NODE} is of {counted(len(said), 'node')}",
                 variable=TASKS_PER_NODE,
             )
         counts = dict(zip(hosts, said, strict=True))
@@ -170,7 +171,7 @@ def check_place(places: Sequence[RankPlace], environment: Mapping[str, str]) -> 
     rank = read_number(environment, RANK)
     if rank >= len(places):
         raise ConfigurationError(
-            f"{RANK} is {rank}, but the hosts have {len(places)} tasks (ranks 0 to "
+            f"{RANK} is {rank}, but the hosts have {counted(len(places), 'task')} (ranks 0 to "
             f"{len(places) - 1}); check tasks_per_node",
             rank=rank,
             tasks=len(places),

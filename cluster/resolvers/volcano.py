@@ -17,6 +17,7 @@ from ...core.errors import ConfigurationError
 from ...core.settings import environment_variables
 from ...core.task import MAX_TASK_INDEX
 from ...core.whole_numbers import parse_number
+from ...core.wording import counted
 from ..roles import TASK_TYPES
 from ..spec import ClusterSpec
 from .resolver import ClusterResolver
@@ -59,8 +60,9 @@ def read_hosts(
         number = variables.get(variable.removesuffix("HOSTS") + "NUM", "")
         if parse_number(number, MAX_TASK_INDEX) not in (None, len(hosts)):
             raise ConfigurationError(
-                f"{variable} has {len(hosts)} hosts, but {variable.removesuffix('HOSTS')}NUM is "
-                f"{number}: the Job is being changed, or a template sets a hostname of its own",
+                f"{variable} has {counted(len(hosts), 'host')}, but "
+                f"{variable.removesuffix('HOSTS')}NUM is {number}: the Job is being changed, or a "
+                "template sets a hostname of its own",
                 variable=variable,
             )
         jobs[job] = hosts

@@ -26,6 +26,7 @@ from types import TracebackType
 
 from ..errors import RopewalkError
 from ..terminal import terminal_text
+from ..wording import counted
 
 _OURS = str(Path(__file__).parents[2]) + "/"  # the package; its rooms are folders or links here
 _LIBRARIES = tuple(  # Python's own, and what is installed
@@ -85,7 +86,7 @@ class _FoldedStack(traceback.StackSummary):
 
 
 def _calls(count: int) -> str:
-    return f"{count} call{'s' if count > 1 else ''}"
+    return counted(count, "call")
 
 
 def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..argument_errors import argument_error, check_types
+from ..wording import counted
 
 
 class LearningRateSchedule(ABC):
@@ -47,7 +48,9 @@ class ServerSchedule(BaseModel):
         kind = type(self).__name__
         names = self.positional or (*(f for f in type(self).model_fields if f != "name"), "name")
         if len(args) > len(names):
-            raise TypeError(f"{kind} takes {', '.join(names)}, got {len(args)} arguments")
+            raise TypeError(
+                f"{kind} takes {', '.join(names)}, got {counted(len(args), 'argument')}"
+            )
         given = dict(zip(names, args, strict=False))
         if twice := given.keys() & fields.keys():
             raise TypeError(f"{kind} got {', '.join(sorted(twice))} twice")
@@ -251,8 +254,8 @@ class PiecewiseConstantDecay(ServerSchedule):
     def _check(self) -> "PiecewiseConstantDecay":
         if len(self.values) != len(self.boundaries) + 1:
             raise ValueError(
-                f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values, "
-                f"got {len(self.values)}"
+                f"{counted(len(self.boundaries), 'boundary', 'boundaries')} need "
+                f"{len(self.boundaries) + 1} values, got {len(self.values)}"
             )
         if list(self.boundaries) != sorted(self.boundaries):
             raise ValueError(f"boundaries must ascend, got {self.boundaries}")

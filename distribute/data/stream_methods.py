@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.public_face import Instead
 from ...core.whole_numbers import whole_number
+from ...core.wording import counted
 from ..base.values import flatten
 from .node import DatasetNode
 from .options import INFINITE_CARDINALITY
@@ -359,7 +360,9 @@ class StreamMethods:
         del rerandomize_each_iteration
         shares = [1.0] * len(datasets) if weights is None else [float(each) for each in weights]
         if not datasets or len(shares) != len(datasets):
-            raise ValueError(f"{len(shares)} weights for {len(datasets)} datasets")
+            raise ValueError(
+                f"{counted(len(shares), 'weight')} for {counted(len(datasets), 'dataset')}"
+            )
         draw = partial(sampled, shares, seed or 0, stop_on_empty_dataset)
         return datasets[0]._then(Streamed(draw, *(each.node for each in datasets)))
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.any_framework import as_array
+from ...core.wording import counted
 from ..base.values import flatten
 from .node import DatasetNode, Derived
 from .options import UNKNOWN_CARDINALITY
@@ -190,7 +191,7 @@ def chosen(
     del this
     for choice in choices:
         if not 0 <= choice < len(streams):
-            raise ValueError(f"a choice of {choice} among {len(streams)} datasets")
+            raise ValueError(f"a choice of {choice} among {counted(len(streams), 'dataset')}")
         try:
             yield next(streams[choice])
         except StopIteration:

@@ -16,6 +16,7 @@ import numpy as np
 from ...core.arrays.dtypes import Array, DType
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.wire.followed_rows import MAX_RANGES, FollowAnswer, FollowRequest, Position, within
+from ...core.wording import counted
 from ...engine.keyed.hashing import ps_of_keys
 from ...telemetry.catalogue import (
     READER_BYTES,
@@ -268,7 +269,9 @@ def ranges_of(table: str, keys: Sequence[tuple[int, int]]) -> Ranges:
     """
     ranges = tuple((int(first), int(last)) for first, last in keys)
     if not 0 < len(ranges) <= MAX_RANGES:
-        raise ValueError(f"table {table!r}: {len(ranges)} ranges of keys; 1 to {MAX_RANGES} can be")
+        raise ValueError(
+            f"table {table!r}: {counted(len(ranges), 'range')} of keys; 1 to {MAX_RANGES} can be"
+        )
     for first, last in ranges:
         if not -(2**63) <= first <= last < 2**63:
             raise ValueError(

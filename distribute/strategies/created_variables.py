@@ -12,6 +12,7 @@ from typing import Any
 from ...cluster.placement.balance import Placement
 from ...cluster.placement.partitioners import PartitionFunction, parts_of
 from ...core.rules.definitions import VariableDefinition
+from ...core.wording import counted
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import PsShard, PsVariable
 from ..variables.ps_table import PsTable
@@ -113,8 +114,9 @@ class CreatedVariables:
             for variable in new:
                 variable.first_value = None
             if restored:
-                plural = "" if len(restored) == 1 else "s"
-                log.info("restored %d variable%s from %s", len(restored), plural, self.restore_from)
+                log.info(
+                    "restored %s from %s", counted(len(restored), "variable"), self.restore_from
+                )
 
     def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
         """As the placement says, which does not count variables placed near others."""

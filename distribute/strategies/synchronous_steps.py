@@ -32,6 +32,7 @@ from ...core.errors import (
 )
 from ...core.process import optimizer_steps
 from ...core.task import TaskId
+from ...core.wording import counted
 from ..base.reductions import VariableAggregation
 from ..job_snapshots import JobSnapshots, SavedVariable, Snapshot
 from ..runtime import TaskProgress
@@ -177,9 +178,8 @@ class SynchronousSteps:
         if self._reader is None or not self._writes:
             return
         if self._restored:
-            count = len(self._restored)
-            plural = "" if count == 1 else "s"
-            log.info("restored %d variable%s from %s", count, plural, self._reader.path)
+            restored = counted(len(self._restored), "variable")
+            log.info("restored %s from %s", restored, self._reader.path)
         if self._new:
             more = f" and {len(self._new) - _SHOWN} more" if len(self._new) > _SHOWN else ""
             log.warning(

@@ -8,6 +8,7 @@ same rule.)
 from typing import Any
 
 from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.wording import counted
 from ..base.contexts import require_own, update_component
 from ..base.devices import current_device, is_gpu, place
 from ..base.interface import StrategyInterface
@@ -39,8 +40,8 @@ class AggregatedVariable(Variable):
     def _write_each(self, method: str, value: PerReplica) -> None:
         """Write what differs between replicas, in cross-replica context."""
         raise ValueError(
-            f"{method} of {self.name!r} with {len(value.values)} values, one per replica: there is "
-            "one variable; reduce them first, or write in replica context"
+            f"{method} of {self.name!r} with {counted(len(value.values), 'value')}, one per "
+            "replica: there is one variable; reduce them first, or write in replica context"
         )
 
     def _write_component(self, component: int, method: str, value: Any) -> None:  # noqa: ARG002

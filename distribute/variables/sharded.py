@@ -8,6 +8,7 @@ import numpy as np
 from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.wording import counted
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from .conversions import row_numbers
 from .scatter import Scatter
@@ -150,7 +151,7 @@ class ShardedVariable(Variable):
         if isinstance(first, int | np.integer) and not isinstance(first, bool):
             if not -count <= first < count:
                 raise IndexError(
-                    f"index {first} is out of bounds for {self.name!r} with {count} rows"
+                    f"index {first} is out of bounds for {self.name!r} with {counted(count, 'row')}"
                 )
             return np.asarray(int(first) % count)
         if isinstance(first, slice):

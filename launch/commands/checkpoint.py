@@ -3,6 +3,7 @@
 import click
 
 from ...core.errors import CheckpointError
+from ...core.wording import counted
 from ..screen.echo import echo
 
 
@@ -30,7 +31,7 @@ def verify_command(checkpoint: str) -> None:
     size = sum(record.num_bytes for record in manifest.files.values())
     final = ", final" if manifest.final else ""
     count = len(manifest.variables) + len(manifest.tables)
-    echo(f"{reader.path}: whole, {count} variables, {size} bytes")
+    echo(f"{reader.path}: whole, {counted(count, 'variable')}, {size} bytes")
     echo(f"global step {manifest.global_step}{final}")
     if reader.base is not None:
         echo(f"what changed since {reader.base.path}, which is whole, too")
@@ -42,6 +43,6 @@ def verify_command(checkpoint: str) -> None:
             f"{reader.path} is not of one moment, though it says so: {'; '.join(wrong)}",
             path=reader.path,
         )
-    echo(f"one moment of {len(manifest.cut.shares)} shares (cut {manifest.cut.number})")
+    echo(f"one moment of {counted(len(manifest.cut.shares), 'share')} (cut {manifest.cut.number})")
     for task, pushes in pushes_of(manifest).items():
         echo(f"  {task}: all pushes up to {pushes}, none beyond")

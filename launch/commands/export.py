@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ...core.errors import ConfigurationError, RopewalkError
+from ...core.wording import counted
 from ..screen.echo import echo
 
 _FORMATS = ("safetensors", "torch", "orbax", "keras", "npy", "parquet")
@@ -110,8 +111,7 @@ def _as_configuration(output: str) -> Iterator[None]:
 
 
 def _say(output: str, count: int, what: str, kind: str) -> None:
-    plural = "" if count == 1 else "s"
-    echo(f"{output}: {count} {what}{plural} ({kind})")
+    echo(f"{output}: {counted(count, what)} ({kind})")
 
 
 def _make(name: str) -> Any:

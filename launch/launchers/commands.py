@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ...core.wording import counted
 from ..options.job_file import job_option
 from ..screen.echo import echo
 
@@ -54,7 +55,7 @@ def check_command(job_file: str) -> None:
 
     job = read_job(job_file)
     counts = ", ".join(f"{role.count} {name}" for name, role in job.present)
-    echo(f"{job_file}: {job.name} has {len(job.tasks)} tasks: {counts}")
+    echo(f"{job_file}: {job.name} has {counted(len(job.tasks), 'task')}: {counts}")
 
 
 @click.group("compose")

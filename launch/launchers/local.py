@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings, load_settings
+from ...core.wording import counted
 from ...worker.process.program import Program, find_program
 from ..job.model import JobFile
 from ..local.cluster import LocalRoles, RoleExtras
@@ -80,7 +81,8 @@ class LocalLauncher:
     def render(self, job: JobFile) -> str:
         """A line per process: its task, its variables and what it runs."""
         lines = [
-            f"# {len(job.tasks)} processes of this machine, at free ports of 127.0.0.1",
+            f"# {counted(len(job.tasks), 'process', 'processes')} of this machine, at free ports "
+            "of 127.0.0.1",
             f"# model directory: {self.settings.model_dir}",
         ]
         shared, extras = self.settings.environment(), role_extras(job)

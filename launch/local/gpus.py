@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ...core.process.accelerators import count_node_gpus
 from ...core.task import TaskId
+from ...core.wording import counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _JAX_MEMORY = "XLA_PYTHON_CLIENT_"
@@ -72,6 +73,6 @@ def describe_shares(shares: Mapping[TaskId, Sequence[str]]) -> str:
     count = len({gpu for own in shares.values() for gpu in own})
     tasks = len(shares)
     if count < tasks:
-        return f"{tasks} tasks share {count} GPU{'s' if count > 1 else ''}"
+        return f"{tasks} tasks share {counted(count, 'GPU')}"
     each = count // tasks
-    return f"{tasks} tasks have {each} GPU{'s' if each > 1 else ''} each"
+    return f"{counted(tasks, 'task')} {'has' if tasks == 1 else 'have'} {counted(each, 'GPU')} each"

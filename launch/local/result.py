@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...cluster.roles import EVALUATOR
 from ...core.exit_codes import ExitCode, describe_exit, shell_status
 from ...core.task import TaskId
+from ...core.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,7 +69,7 @@ def _shortened(lines: list[str]) -> list[str]:
     if len(lines) <= _MAX_ERROR_LINES:
         return lines
     half = _MAX_ERROR_LINES // 2
-    return [*lines[: half - 1], f"… {len(lines) - 2 * half + 1} lines", *lines[-half:]]
+    return [*lines[: half - 1], f"… {counted(len(lines) - 2 * half + 1, 'line')}", *lines[-half:]]
 
 
 def _last_line(text: str) -> str:

@@ -37,6 +37,7 @@ from ...core.process.threads import nobody_waits
 from ...core.settings import ALL_WORKERS, Settings, environment_variables
 from ...core.states import Phase
 from ...core.task import TaskId, new_job_id
+from ...core.wording import counted
 from ...net.free_ports import free_ports
 from ...worker.lead.status import STATUS_FILE, read_status
 from ...worker.process.error_report import ERROR_FILE, read_report
@@ -195,7 +196,8 @@ class LocalJob:
         self._watch.start()
         gpus = describe_shares(self._gpus)
         self._display.say(
-            f"{len(self._processes)} tasks; the chief is at {address}" + (gpus and f"; {gpus}")
+            f"{counted(len(self._processes), 'task')}; the chief is at {address}"
+            + (gpus and f"; {gpus}")
         )
 
     def _start_task(self, task: TaskId) -> None:

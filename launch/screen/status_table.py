@@ -12,6 +12,7 @@ from ...cluster.replication.reports import ShareLeader
 from ...core.report import TableCounters
 from ...core.states import State
 from ...core.terminal import terminal_line
+from ...core.wording import counted
 from .numbers import ordered
 
 _WIDE = 110
@@ -82,12 +83,14 @@ def _share_lines(status: JobStatus) -> list[str]:
         return []
     lacking = [each for each in shares if 1 + len(each.followers) < wanted]
     has_followers = wanted > 1
-    lines = [f"{len(shares)} shares of the variables"]
+    lines = [f"{counted(len(shares), 'share')} of the variables"]
     if has_followers:
-        lines = [f"{len(shares) - len(lacking)} of {len(shares)} shares have {wanted} replicas"]
+        whole = len(shares) - len(lacking)
+        have = "has" if len(shares) == 1 else "have"
+        lines = [f"{whole} of {counted(len(shares), 'share')} {have} {wanted} replicas"]
     if status.failovers:
-        word = "failover" if status.failovers == 1 else "failovers"
-        lines[0] += f" · {status.failovers} {word}, the last took {status.last_failover_s:.2f} s"
+        failovers = counted(status.failovers, "failover")
+        lines[0] += f" · {failovers}, the last took {status.last_failover_s:.2f} s"
     if status.handovers:
         lines[0] += f" · {status.handovers} handed over"
     is_short = has_followers and len(shares) <= _FEW_SHARES
@@ -103,9 +106,11 @@ def _cut_lines(status: JobStatus) -> list[str]:
     cuts = status.cuts
     if not cuts.taken and not cuts.void:
         return []
-    lines = [f"{cuts.taken} consistent cuts, the last took {cuts.last_s:.2f} s"]
+    lines = [f"{counted(cuts.taken, 'consistent cut')}, the last took {cuts.last_s:.2f} s"]
     if cuts.void:
-        lines.append(f"{cuts.void} cuts came to nothing, the last since {cuts.last_void}")
+        lines.append(
+            f"{counted(cuts.void, 'cut')} came to nothing, the last since {cuts.last_void}"
+        )
     return lines
 
 
@@ -226,8 +231,8 @@ def placement_text(item: TaskStatus) -> str:
     more = ", …" if counters.shards > len(counters.labels) else ""
     slots = f" + {human_bytes(counters.slot_bytes)} slots" if counters.slot_bytes else ""
     names = f": {', '.join(counters.labels)}{more}" if counters.labels else ""
-    plural = "" if counters.shards == 1 else "s"
-    held = f"{counters.shards} shard{plural}, {human_bytes(counters.value_bytes)}{slots}{names}"
+    shards = counted(counters.shards, "shard")
+    held = f"{shards}, {human_bytes(counters.value_bytes)}{slots}{names}"
     return " · ".join([held, *map(_table_text, counters.tables[:_TABLES])])
 
 
@@ -236,6 +241,6 @@ def _table_text(table: TableCounters) -> str:
     disk``.
     """
     disk = f" + {human_bytes(table.disk_bytes)} on disk" if table.disk_bytes else ""
-    counted = {"evicted": table.evicted, "refused": table.refused, "no room": table.full}
-    rest = "".join(f", {count} {what}" for what, count in counted.items() if count)
-    return f"{table.name} {table.rows} rows, {human_bytes(table.num_bytes)}{disk}{rest}"
+    counts = {"evicted": table.evicted, "refused": table.refused, "no room": table.full}
+    rest = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    return f"{table.name} {counted(table.rows, 'row')}, {human_bytes(table.num_bytes)}{disk}{rest}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.errors import ConfigurationError
 from ...core.public_face import public_getattr
+from ...core.wording import counted
 from ...distribute.base.values import leaves
 from ...distribute.data.dataset import Dataset
 from ...distribute.data.factories import from_arrays
@@ -106,7 +107,8 @@ def features_and_labels(element: Any) -> tuple[Any, Any]:
         if len(element) == 1:
             return element[0], None
         raise ConfigurationError(
-            f"input_fn should return (features, labels), a batch has {len(element)} parts"
+            "input_fn should return (features, labels), a batch has "
+            f"{counted(len(element), 'part')}"
         )
     return element, None
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import ConfigurationError
+from ...core.wording import counted
 from .loop_state import plainly
 
 StatelessApply = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -45,7 +46,7 @@ def train_step_with(
         raise ConfigurationError(
             f"train_step of {type(model).__name__} has to call "
             "self.optimizer.stateless_apply once and return the weights that it gives; it "
-            f"called it {len(made)} times"
+            f"called it {counted(len(made), 'time')}"
         )
     non_trainable, of_optimizer, metrics = others
     return logs, (trainable, non_trainable, of_optimizer, metrics)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ...core.errors import ConfigurationError
+from ...core.wording import counted
 
 _SEED_STEP = 1_013_904_223  # odd and large: no two replicas come to the same numbers by counting
 _SEEDS = 2**31 - 1
@@ -70,7 +71,7 @@ def device_numbers(
         if number >= count:
             raise ConfigurationError(
                 f"{strategy} has a replica on {kind}:{number}, and {framework}, on which Keras "
-                f"runs, has {count} {kind} device{'' if count == 1 else 's'} here; give the "
+                f"runs, has {counted(count, f'{kind} device')} here; give the "
                 f"strategy devices that both have, or install {framework} for GPUs"
             )
         found.append((kind, number))

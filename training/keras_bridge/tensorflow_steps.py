@@ -17,6 +17,7 @@ from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.process.replaced_errors import noting_errors
+from ...core.wording import counted
 from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ..extras import require
@@ -228,7 +229,7 @@ class TensorFlowSteps(EagerSteps):
         if len(handed) != 1:
             raise ConfigurationError(
                 f"train_step of {type(self._model).__name__} has to call self.optimizer.apply or "
-                f"apply_gradients once; it called it {len(handed)} times"
+                f"apply_gradients once; it called it {counted(len(handed), 'time')}"
             )
         variables = list(self._trainable.values())
         found = [handed[0].get(id(variable)) for variable in variables]

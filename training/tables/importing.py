@@ -22,6 +22,7 @@ from ...core.checkpoint.storage import open_model_dir
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...core.errors import ConfigurationError, ShapeMismatchError
 from ...core.versions import own_versions
+from ...core.wording import counted
 from ...distribute.embedding.config import TableConfig
 from ...distribute.optimizers import SGD
 from ...engine.keyed.row_store import LAST_STEP
@@ -171,8 +172,8 @@ def _planned(
     if rows.count > most:
         budget = "max_rows" if config.max_bytes is None else "max_bytes"
         raise ConfigurationError(
-            f"{rows.where}: {rows.count} rows for table {config.name!r}, which has room for {most} "
-            f"({budget}={getattr(config, budget) or most}); raise it",
+            f"{rows.where}: {counted(rows.count, 'row')} for table {config.name!r}, which has "
+            f"room for {most} ({budget}={getattr(config, budget) or most}); raise it",
             table=config.name,
         )
     specs = [
@@ -245,7 +246,8 @@ def _fixed(config: TableConfig, rows: Rows, room: Path, step: int) -> _PlannedTa
     if not seen.all():
         raise ConfigurationError(
             f"{rows.where}: table {config.name!r} has vocabulary_size={size}, and "
-            f"{np.count_nonzero(~seen)} rows are missing, first of them {int(np.argmin(seen))}",
+            f"{counted(int(np.count_nonzero(~seen)), 'row')} missing, first of them "
+            f"{int(np.argmin(seen))}",
             table=config.name,
         )
     specs = [

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...core.wording import counted
 from ...distribute.embedding.inputs import Ragged
 from ..extras import require
 from .tensors import to_array
@@ -48,8 +49,8 @@ class KeyedJaggedTensor:
         jagged = Ragged(to_array(values), row_lengths=arrays[0], offsets=arrays[1])
         if not self._keys or jagged.row_lengths.size % len(self._keys):
             raise ValueError(
-                f"there are {jagged.row_lengths.size} lengths for {len(self._keys)} keys; each key "
-                "has one for every example"
+                f"{counted(jagged.row_lengths.size, 'length')} for "
+                f"{counted(len(self._keys), 'key')}; each key has one for every example"
             )
         if weights is not None and weights.numel() != values.numel():
             raise ValueError(f"there are {values.numel()} ids and {weights.numel()} weights")

@@ -93,10 +93,40 @@ def test_a_peer_that_failed_is_shown_with_its_reason() -> None:
     assert "from start to the first step, s: ropewalk 2.0, ray 2.60.0 3.2" in text
 
 
-def test_the_table_stands_without_figures_of_ours() -> None:
-    titles, rows = compare.table_rows(compare.merge(BROKEN, {"ray": RAY}))
-    assert titles == ["case", "ray 2.60.0\nms"]
-    assert rows[0][-1] == "1.00"
+def test_figures_of_ours_that_are_missing_are_seen_to_be_missing() -> None:
+    document = compare.merge(BROKEN, {"ray": RAY})
+    titles, rows = compare.table_rows(document)
+    assert titles == [
+        "case", "ropewalk shm\nms", "ropewalk tcp\nms", "ray 2.60.0\nms (to shm / tcp)"
+    ]  # fmt: skip
+    assert rows[0][1:] == ["–", "–", "1.00 (– / –)"]
+    assert "ropewalk: no figures: exit code 1" in shown(document)
+
+
+def test_without_figures_of_ours_the_comparison_fails_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = {"benchmarks.step": Outcome({}, "not finished in 9 s")}
+    monkeypatch.setattr(compare, "measured", lambda module, _: outcomes.get(module, BROKEN))
+    monkeypatch.setattr(compare, "peer", lambda *_: RAY)
+    monkeypatch.setattr(compare, "run_script", lambda *_: BROKEN)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["compare", "--json", str(tmp_path / "figures.json")])
+    with pytest.raises(SystemExit, match=r"ropewalk gave no figures.*: not finished in 9 s"):
+        compare.main()
+    assert not (tmp_path / "figures.json").exists()
+
+
+def test_ours_is_waited_for_as_long_as_the_peers_are_and_longer_on_a_busy_machine() -> None:
+    one = compare.limit_s(4.0, 1, load=0.5, cores=2)
+    assert one == 240
+    assert compare.limit_s(4.0, len(compare.OURS), load=0.5, cores=2) == 3 * one
+    assert compare.limit_s(4.0, 1, load=20.0, cores=2) == 10 * one
+
+
+def test_a_start_of_ours_that_failed_is_told() -> None:
+    mine = Outcome({**OURS.document, "start_s": None, "start_reason": "exit code 1: no"})
+    assert compare.merge(mine, {})["failures"] == {"ropewalk, start": "exit code 1: no"}
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_the_last_move_of_a_share_is_shown(changes: dict[str, Any], line: str) -
     led = ShareLeader(0, 3, TaskId("ps", 2), "p:2")
     status = replace(FULL_STATUS, shares=(led,), ps_replicas=2, move=move)
     assert status_lines(status)[-3:] == [
-        "0 of 1 shares have 2 replicas",
+        "0 of 1 share has 2 replicas",
         "share 0: ps:2 leads, no follower yet",
         f"the move of share 0 from ps:0 to ps:2{line}",
     ]
@@ -253,10 +253,10 @@ def test_failovers_handovers_and_cuts_are_counted() -> None:
         FULL_STATUS, shares=led, failovers=1, last_failover_s=0.091, handovers=2, cuts=cuts
     )
     assert status_lines(status)[-4:] == [
-        "1 shares of the variables · 1 failover, the last took 0.09 s · 2 handed over",
+        "1 share of the variables · 1 failover, the last took 0.09 s · 2 handed over",
         "ps:1 leads shares 0",
         "12 consistent cuts, the last took 0.03 s",
-        "1 cuts came to nothing, the last since worker:1 did not join in 2 s",
+        "1 cut came to nothing, the last since worker:1 did not join in 2 s",
     ]
 
 
