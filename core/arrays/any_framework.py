@@ -14,7 +14,7 @@ import numpy as np
 
 from ..process.accelerators import load_cupy
 from .buffers import BufferPools
-from .dtypes import Array
+from .dtypes import Array, in_native_order
 
 _DLPACK_CPU = 1  # kDLCPU
 _DLPACK_CUDA = 2  # kDLCUDA
@@ -39,9 +39,12 @@ def beside(array: Any) -> AbstractContextManager[Any]:
 def as_array(value: Any) -> Any:
     """A value as a NumPy or CuPy array; no copy if it has DLPack or the array protocol.
 
-    An array of another framework on a GPU is copied to the host where there is no CuPy.
+    Numbers in another machine's byte order are copied into this one's. An array of another
+    framework on a GPU is copied to the host where there is no CuPy.
     """
-    if isinstance(value, np.ndarray) or is_on_gpu(value):
+    if isinstance(value, np.ndarray):
+        return in_native_order(value)
+    if is_on_gpu(value):
         return value
     if getattr(value, "requires_grad", False):  # PyTorch exports no such memory
         value = value.detach()
@@ -55,7 +58,7 @@ def as_array(value: Any) -> Any:
                 return np.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError):
                 pass  # bfloat16: the array protocol may know more
-    return np.asarray(value)
+    return in_native_order(np.asarray(value))
 
 
 def _of_gpu(value: Any) -> Any:
@@ -77,7 +80,7 @@ _of_thread = _BuffersOfThread()
 
 def to_host(value: Any) -> Array:
     """A value as a NumPy array; GPU values are copied into a reusable buffer."""
-    array = value if isinstance(value, np.ndarray) else as_array(value)
+    array = as_array(value)
     if isinstance(array, np.ndarray):
         return array
     target: Array = _of_thread.buffers.take(array.nbytes).view(array.dtype).reshape(array.shape)

@@ -53,6 +53,12 @@ def as_dtype(value: object) -> DType:
     return dtype
 
 
+def in_native_order(array: Array) -> Array:
+    """The array itself, or a copy of one whose bytes are in another order than this machine's."""
+    dtype = array.dtype
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
 def described_dtype(text: object) -> DType:
     """The dtype that a peer or a file describes: what :func:`describe_dtype` makes, nothing else.
 

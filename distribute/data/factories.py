@@ -21,7 +21,10 @@ def from_arrays(
     epochs: int | None = 1,
     drop_remainder: bool = False,
 ) -> Dataset:
-    """A dataset of batches of arrays that fit in memory.
+    """A dataset of batches of arrays that fit in memory, shuffled as Keras' ``fit`` does.
+
+    ``Dataset.from_tensor_slices(arrays).batch(batch_size)`` is the same in order, as is this with
+    ``shuffle=False``: what is evaluated, or put beside its labels, needs that.
 
     Args:
         arrays: Nested arrays with one first axis: the examples.

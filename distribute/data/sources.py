@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.any_framework import as_array
+from ...core.arrays.dtypes import in_native_order
 from ..base.values import flatten, map_structure
 from .node import DatasetNode
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -110,7 +111,7 @@ class ArraySource(DatasetNode):
         epochs: int | None,
         drop_remainder: bool,
     ) -> None:
-        self._arrays = map_structure(np.asarray, arrays)
+        self._arrays = map_structure(lambda leaf: in_native_order(np.asarray(leaf)), arrays)
         self._examples = common_length(self._arrays)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")

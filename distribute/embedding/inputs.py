@@ -1,6 +1,6 @@
 """Ids of features as programs have them: arrays, ragged or sparse; and the bags they make."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,8 @@ def bag_of(feature: FeatureConfig, ids: Any, weights: Any) -> Bag:
         ids: integers: an array of shape ``(examples,)`` or ``(examples, n)``, :class:`Ragged`, a
             list of lists or arrays, or what has ``indices``, ``values`` and ``dense_shape``, as a
             ``tf.SparseTensor``. Unsigned 64-bit ids count by their bits.
-        weights: The same with floats, of the same shape; None: 1.
+        weights: The same with floats, of the same shape; beside :class:`Ragged` ids also a flat
+            array with a weight for each; None: 1.
 
     Raises:
         TypeError: Ids are no integers.
@@ -79,7 +80,7 @@ def bag_of(feature: FeatureConfig, ids: Any, weights: Any) -> Bag:
     """
     flat = _flat(feature.name, ids)
     keys = _keys(feature.name, flat.values)
-    own = None if weights is None else _weights(feature.name, weights, flat)
+    own = None if weights is None else _weights(feature.name, weights, flat, ids)
     example, examples = flat.example, flat.examples
     combiner = feature.table.combiner
     if feature.max_sequence_length:
@@ -150,12 +151,17 @@ def _keys(feature: str, values: Array) -> Array:
     raise TypeError(f"ids of feature {feature!r} are {values.dtype}, not integers{advice}")
 
 
-def _weights(feature: str, weights: Any, ids: _Flat) -> Array:
+def _weights(feature: str, weights: Any, ids: _Flat, given: Any) -> Array:
     flat = _flat(feature, weights)
+    if flat.example is None and isinstance(given, Ragged) and flat.examples == ids.values.size:
+        flat = replace(flat, example=ids.example, examples=ids.examples)
     own, wanted = flat.example, ids.example
     same = own is wanted if own is None or wanted is None else np.array_equal(own, wanted)
     if not same or flat.values.size != ids.values.size or flat.examples != ids.examples:
-        raise ValueError(f"feature {feature!r}: there must be one weight for every id")
+        raise ValueError(
+            f"feature {feature!r}: there must be one weight for every id; got {ids.values.size} "
+            f"ids of {ids.examples} examples, and {flat.values.size} weights of {flat.examples}"
+        )
     if not np.isfinite(flat.values).all():
         raise ValueError(f"feature {feature!r}: a weight is NaN or infinite")
     return flat.values.astype(np.float64)

@@ -145,8 +145,9 @@ class Embeddings:
         Args:
             ids: By name of the feature: integers of shape ``(examples,)`` or ``(examples, n)``,
                 :class:`Ragged`, lists of lists, or a sparse tensor.
-            weights: By name of the feature: floats of the same form; features that are not there
-                have weights of 1. An id of weight 0 is left out.
+            weights: By name of the feature: floats of the same form, or a flat array beside
+                :class:`Ragged` ids; features that are not there have weights of 1. An id of weight
+                0 is left out.
 
         Returns:
             By name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,

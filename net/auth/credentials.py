@@ -15,7 +15,7 @@ from ...core.errors import JobDoneError, JobStoppedError, RopewalkError, Unauthe
 from ...core.settings import Settings
 from . import proof, token
 from .key_file import load_key
-from .mode import SecurityMode, security_mode
+from .mode import SecurityMode, is_localhost, security_mode
 
 
 class Credentials(Protocol):
@@ -147,7 +147,7 @@ def dialled_address(settings: Settings, address: str) -> str:
     Otherwise each address of the name would be tried, and another user may have the port at ::1.
     """
     host, _, port = address.rpartition(":")
-    if host == "localhost" and security_mode(settings, address) is SecurityMode.LOCAL:
+    if is_localhost(host) and security_mode(settings, address) is SecurityMode.LOCAL:
         return f"127.0.0.1:{port}"
     return address
 

@@ -22,7 +22,7 @@ from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from . import proof, token
 from .credentials import key_of, since_boot_s
-from .mode import SecurityMode, security_mode
+from .mode import SecurityMode, is_localhost, security_mode
 
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("ropewalk.audit")
@@ -262,7 +262,7 @@ class Visitor:
 def _addresses(address: str, host: str, port: int) -> frozenset[str]:
     """The addresses under which callers may dial a server that listens at ``host`` and ``port``."""
     known_as = address.rpartition(":")[0]
-    hosts = {host, known_as} - {"localhost", ""}
+    hosts = {each for each in (host, known_as) if each and not is_localhost(each)}
     if ipaddress.ip_address(host).is_unspecified:
         hosts |= {"127.0.0.1", "::1"}
     return frozenset(

@@ -21,9 +21,14 @@ class SecurityMode(StrEnum):
         return self in (SecurityMode.TOKEN, SecurityMode.MTLS)
 
 
+def is_localhost(host: str) -> bool:
+    """Whether ``host`` is the name of this machine's loopback, ``localhost.`` included."""
+    return host.lower().removesuffix(".") == "localhost"
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach ``host``."""
-    if host == "localhost":
+    if is_localhost(host):
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -236,6 +236,20 @@ def test_several_modules_keep_their_parameters_apart() -> None:
         rw.training.torch.prepare(strategy, torch.optim.lr_scheduler.StepLR(both, 1))
 
 
+def test_a_parameter_beside_the_module_is_trained_in_a_module_of_its_own() -> None:
+    """As learned weights of the losses are: the error of a module without it says to write this."""
+    module, scale = torch.nn.Linear(4, 1), torch.nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*module.parameters(), scale], lr=0.1)
+    strategy = rw.distribute.ParameterServerStrategy()
+    beside = torch.nn.ParameterList([scale])
+    _, _, optimizer = rw.training.torch.prepare(strategy, module, beside, optimizer)
+    (module(X).mean() * scale).backward()
+    wanted = scale.item() - 0.1 * scale.grad.item()
+    optimizer.step()
+    assert scale.item() == pytest.approx(wanted)
+    assert sorted(optimizer.store.variables) == ["0.bias", "0.weight", "1.0"]
+
+
 @pytest.mark.parametrize("thing", [[1, 2], "loader", torch.zeros(1)])
 def test_anything_else_is_refused(thing: Any) -> None:
     strategy = rw.distribute.ParameterServerStrategy()

@@ -121,11 +121,12 @@ def test_constant_refusal_leaves_nothing_and_fills_no_log(
     assert one.call(GET_JOB, b"") == LET_IN
 
 
+@pytest.mark.parametrize("name", ["localhost", "localhost."])
 def test_localhost_is_dialled_at_one_address_and_nobody_else_can_pass_it_on(
-    way: Way, callers: list[Caller]
+    way: Way, callers: list[Caller], name: str
 ) -> None:
     one = callers[0]
-    address = dialled_address(way.settings("worker"), f"localhost:{one.port}")
+    address = dialled_address(way.settings("worker"), f"{name}:{one.port}")
     assert address == f"127.0.0.1:{one.port}"
     # What was said to another process, which has the same port at another address of the name.
     key = key_of(way.settings("worker"))

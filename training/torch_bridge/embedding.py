@@ -82,8 +82,8 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
                 shape ``(examples,)`` or ``(examples, n)``, or ``rw.embedding.Ragged``, also with
                 the offsets of ``torch.nn.EmbeddingBag``. Other keys of a jagged tensor are left
                 out.
-            weights: By name of the feature: floats of the same form; None: those of the jagged
-                tensor, or 1. They get no gradient.
+            weights: By name of the feature: floats of the same form, or a flat array beside
+                ``Ragged`` ids; None: those of the jagged tensor, or 1. They get no gradient.
 
         Returns:
             On the device of the ids: by name shape ``(examples, dim)``, or ``(examples,

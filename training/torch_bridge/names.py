@@ -29,7 +29,10 @@ def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]
                 raise ValueError(
                     f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not "
                     "one of the module's; give DistributedOptimizer the module whose "
-                    "parameters() the optimizer was made with"
+                    "parameters() the optimizer was made with. A parameter beside it, such as a "
+                    "learned weight of a loss, goes along in a module of its own: "
+                    "rw.training.torch.prepare(strategy, module, "
+                    "torch.nn.ParameterList([weight]), optimizer)"
                 )
             name = name or f"parameter_{len(found)}"
             found[f"{prefix}/{name}" if prefix else name] = parameter

@@ -84,6 +84,19 @@ class TfData:
 # -- as_dataset ----------------------------------------------------------------------------------
 
 
+def test_arrays_in_another_byte_order_are_converted() -> None:
+    """PyTorch takes no others, and TensorFlow's datasets convert them as well."""
+    foreign = np.array([1, 2, 3], ">i4")
+    sources = (
+        as_dataset(foreign),
+        Dataset.from_tensor_slices(foreign),
+        Dataset.from_tensors(foreign),
+    )
+    for dataset in (*sources, from_arrays(foreign, 3, shuffle=False)):
+        found = [np.asarray(each) for each in dataset]
+        assert (found[0].dtype.str, np.hstack(found).tolist()) == ("<i4", [1, 2, 3])
+
+
 def test_a_dataset_is_taken_as_it_is() -> None:
     data = from_arrays(X, 2)
     assert as_dataset(data) is data

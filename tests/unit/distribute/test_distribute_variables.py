@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.sharded import through_a_session
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, DType
 from ropewalk.core.errors import ShapeMismatchError
 from ropewalk.distribute import ParameterServerStrategy, Strategy
@@ -32,6 +33,26 @@ def make(request: pytest.FixtureRequest) -> Make:
         return variable
 
     return create
+
+
+def test_numbers_in_another_byte_order_are_converted_wherever_they_come_in() -> None:
+    """As those that were read from a file of another machine, or of Java."""
+
+    def foreign(*numbers: float) -> Any:
+        return np.array(numbers, ">f4")
+
+    for strategy in (rw.distribute.get_strategy(), ParameterServerStrategy(), through_a_session()):
+        with strategy.scope():
+            v = rw.Variable(foreign(1, 2), name="v")
+            table = rw.Variable(np.array([[1], [2]], ">f4"), name="table")
+        assert (v.dtype.str, v.numpy().tolist()) == ("<f4", [1, 2])
+        v.assign(foreign(3, 4))
+        v.assign_add(foreign(1, 1))
+        optimizer = rw.optimizers.SGD(1.0)
+        rows = rw.IndexedSlices(np.array([[5]], ">f4"), np.array([1], ">i8"), (2, 1))
+        pairs = [(foreign(2, 3), v), (rows, table)]
+        strategy.run(lambda pairs=pairs, apply=optimizer.apply_gradients: apply(pairs))
+        assert (v.numpy().tolist(), table.numpy().tolist()) == ([2, 2], [[1], [-3]])
 
 
 # -- making ------------------------------------------------------------------------------------

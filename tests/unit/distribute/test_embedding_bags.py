@@ -62,6 +62,12 @@ def test_rows_of_an_example_are_combined(form: str, combiner: str) -> None:
     np.testing.assert_allclose(combined(bag), reference(combiner, WEIGHTS), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("flat", [list, np.array], ids=["list", "array"])
+def test_ragged_ids_take_their_weights_in_one_flat_array(flat: Any) -> None:
+    bag = bag_of(feature(), FORMS["row_lengths"], flat([each for own in WEIGHTS for each in own]))
+    np.testing.assert_allclose(combined(bag), reference("mean", WEIGHTS), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
 @pytest.mark.parametrize("length", [0, 2])
 def test_gradients_go_back_as_rows_came(combiner: str, length: int) -> None:
@@ -117,7 +123,8 @@ def test_any_64_bits_are_a_key() -> None:
         (np.zeros((2, 2, 2), int), None, ValueError, "Ragged"),
         ([[[1, 2], [3]], [[4]]], None, ValueError, "an example is a list of lists"),
         ([[[1, 2], [3, 4]], [[5, 6]]], None, ValueError, "an example is a list of lists"),
-        (LISTS, [1.0], ValueError, "one weight for every id"),
+        (LISTS, [1.0], ValueError, "6 ids of 4 examples, and 1 weights of 1"),
+        (Ragged(FLAT, LENGTHS), np.ones(4), ValueError, "6 ids of 4 examples, and 4 weights of 4"),
         ([1, 2], [[1.0], [1.0]], ValueError, "one weight for every id"),
         ([1], [float("nan")], ValueError, "NaN"),
     ],
@@ -128,6 +135,7 @@ def test_any_64_bits_are_a_key() -> None:
         "nested",
         "nested alike",
         "fewer",
+        "one for each example",
         "other shape",
         "nan",
     ],

@@ -9,7 +9,9 @@ from ropewalk.net.host import bind_address
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "127.0.0.1", "127.3.2.1", "::1", "[::1]"], ids=lambda host: host
+    "host",
+    ["localhost", "localhost.", "Localhost", "127.0.0.1", "127.3.2.1", "::1", "[::1]"],
+    ids=lambda host: host,
 )
 def test_loopback_is_known_by_name_and_address(host: str) -> None:
     assert is_loopback(host)
@@ -25,6 +27,7 @@ def test_loopback_is_known_by_name_and_address(host: str) -> None:
         "10.0.0.1",
         "chief-0.job",
         "localhost.example",
+        "localhost..",
         "127.0.0.1.nip.io",
     ],
     ids=lambda host: host or "empty",
