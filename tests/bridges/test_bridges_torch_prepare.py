@@ -2,7 +2,9 @@
 
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,64 @@ def test_a_loader_in_order_stays_in_order_and_keeps_its_settings() -> None:
     part = rw.training.torch.WorkerLoader(loader(shuffle=False, drop_last=True, batch_size=7), 2, 1)
     assert torch.equal(torch.cat([x for x, _ in part]), X[1::2][:28])
     assert (part.batch_size, part.drop_last) == (7, True)
+
+
+def numbers(count: int, **arguments: Any) -> Any:
+    return torch.utils.data.DataLoader(torch.arange(count), **arguments)
+
+
+def parts_of(loader: Any, workers: int, train: bool | None = None) -> list[list[int]]:
+    every = [
+        rw.training.torch.WorkerLoader(loader, workers, each, train=train)
+        for each in range(workers)
+    ]
+    return [[number for batch in part for number in batch.tolist()] for part in every]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 13])
+@pytest.mark.parametrize(("shuffle", "train"), [(False, None), (False, False), (True, False)])
+def test_what_evaluates_counts_each_example_once(
+    shuffle: bool, train: bool | None, workers: int
+) -> None:
+    parts = parts_of(numbers(11, batch_size=2, shuffle=shuffle), workers, train)
+    assert sorted(chain(*parts)) == list(range(11))
+
+
+@pytest.mark.parametrize(("shuffle", "train"), [(True, None), (True, True), (False, True)])
+def test_what_trains_has_as_many_batches_everywhere_and_says_what_it_repeats(
+    shuffle: bool, train: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ropewalk")
+    parts = parts_of(numbers(11, batch_size=2, shuffle=shuffle), 3, train)
+    assert [len(part) for part in parts] == [4, 4, 4]
+    assert set(chain(*parts)) == set(range(11))
+    assert "of 11 examples for 3 workers each has 4 in an epoch" in caplog.text
+    assert "repeated: 1" in caplog.text
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_worker_that_would_get_no_batch_is_told_all_numbers(train: bool) -> None:
+    few = numbers(11, batch_size=4, shuffle=train, drop_last=True)
+    for worker in range(3):
+        with pytest.raises(
+            ConfigurationError, match=r"of 11 examples for 3 workers one has 3, fewer than.* of 4"
+        ):
+            rw.training.torch.WorkerLoader(few, 3, worker)
+    assert len(rw.training.torch.WorkerLoader(few, 2, 0)) == 1
+
+
+def test_a_worker_without_an_example_to_evaluate_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    assert not len(rw.training.torch.WorkerLoader(numbers(2), 3, 2))
+    assert "this worker has none of 2 examples for 3 workers" in caplog.text
+
+
+def test_asynchronous_workers_gather_nothing_and_are_told_what_to_write() -> None:
+    values = torch.arange(3)
+    assert rw.training.torch.gather_for_metrics(rw.distribute.get_strategy(), values) is values
+    extended = SimpleNamespace(num_input_pipelines=2, num_replicas_in_sync=1, replica_devices=("",))
+    asynchronous: Any = SimpleNamespace(extended=extended, num_training_tasks=2)
+    with pytest.raises(ConfigurationError, match=r"2 workers.*rw\.metrics.*barrier\(\)"):
+        rw.training.torch.gather_for_metrics(asynchronous, values)
 
 
 class Iterable(torch.utils.data.IterableDataset):  # type: ignore[misc]

@@ -3,8 +3,9 @@
 from .checkpoint import save, write_checkpoint
 from .embedding import EmbeddingBagCollection
 from .jagged import KeyedJaggedTensor, KeyedTensor
+from .loaders import WorkerLoader, gather_for_metrics
 from .optimizer import DistributedModule, DistributedOptimizer
-from .prepare import JobScheduler, WorkerLoader, prepare
+from .prepare import JobScheduler, prepare
 
 __all__ = [
     "DistributedModule",
@@ -14,6 +15,7 @@ __all__ = [
     "KeyedJaggedTensor",
     "KeyedTensor",
     "WorkerLoader",
+    "gather_for_metrics",
     "prepare",
     "save",
     "write_checkpoint",

@@ -1,18 +1,18 @@
 """PyTorch: what a program trains with, each thing as one of several workers needs it."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from ...core.errors import ConfigurationError
 from ...distribute.strategies.strategy import Strategy
 from ..extras import require
+from .loaders import worker_loader
 from .optimizer import DistributedOptimizer
 
 torch: Any = require("torch", "torch")
 
 
-def prepare(strategy: Strategy, *things: Any) -> Any:
+def prepare(strategy: Strategy, *things: Any, train: bool | None = None) -> Any:
     """Make what a PyTorch program trains with one worker's part of a job.
 
     ::
@@ -32,18 +32,22 @@ def prepare(strategy: Strategy, *things: Any) -> Any:
               begin with its number if there are several;
             - an optimizer of their parameters: returned as a :class:`DistributedOptimizer`;
             - a ``DataLoader``: returned as a :class:`WorkerLoader`, whose epoch is this worker's
-              part of the dataset;
+              part of the dataset: one that shuffles trains, and has as many batches on every
+              worker; one in order evaluates, and has each example once;
             - a scheduler of a given optimizer that is stepped once after each step of the
               optimizer: returned as a :class:`JobScheduler`. Keep one that is stepped once per
               epoch as it is: an epoch of all workers is one of the job.
+        train: Whether the given loaders train (True), or evaluate (False), whether they shuffle or
+            not; None: by that.
 
     Returns:
         What was given, in that order; for one thing, itself.
 
     Raises:
         TypeError: One of them is none of these.
-        ConfigurationError: A loader draws its examples in a way that cannot be divided, or the
-            optimizer cannot be shared: :class:`DistributedOptimizer`.
+        ConfigurationError: A loader draws its examples in a way that cannot be divided, or has too
+            few for each worker's first batch; or the optimizer cannot be shared:
+            :class:`DistributedOptimizer`.
     """
     modules = [each for each in things if isinstance(each, torch.nn.Module)]
     optimizers = {
@@ -51,7 +55,7 @@ def prepare(strategy: Strategy, *things: Any) -> Any:
         for each in things
         if isinstance(each, torch.optim.Optimizer)
     }
-    prepared = [_prepared(each, strategy, optimizers) for each in things]
+    prepared = [_prepared(each, strategy, optimizers, train) for each in things]
     worker = strategy.extended.input_pipeline_id
     if worker:
         torch.manual_seed((torch.initial_seed() + worker) % 2**63)
@@ -68,16 +72,18 @@ def _shared(optimizer: Any, strategy: Strategy, modules: list[Any]) -> Distribut
     return DistributedOptimizer(optimizer, strategy, module=torch.nn.ModuleList(modules))
 
 
-def _prepared(thing: Any, strategy: Strategy, optimizers: dict[int, DistributedOptimizer]) -> Any:
+def _prepared(
+    thing: Any,
+    strategy: Strategy,
+    optimizers: dict[int, DistributedOptimizer],
+    train: bool | None,
+) -> Any:
     if isinstance(thing, torch.nn.Module):
         return thing
     if id(thing) in optimizers:
         return optimizers[id(thing)]
     if isinstance(thing, torch.utils.data.DataLoader):
-        extended = strategy.extended
-        if extended.num_input_pipelines == 1:
-            return thing
-        return WorkerLoader(thing, extended.num_input_pipelines, extended.input_pipeline_id)
+        return worker_loader(thing, strategy, train=train)
     if isinstance(thing, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise TypeError(
             "prepare takes no ReduceLROnPlateau, which looks at this worker's own metric: keep it "
@@ -95,77 +101,6 @@ def _prepared(thing: Any, strategy: Strategy, optimizers: dict[int, DistributedO
         f"prepare takes modules, optimizers, DataLoaders and schedulers of PyTorch, not "
         f"{type(thing).__name__}"
     )
-
-
-class WorkerLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
-    """A worker's part of a ``DataLoader``: in each epoch another permutation, divided by workers.
-
-    An epoch has as many batches on every worker; if the dataset cannot be divided evenly, a few
-    examples come twice (``torch.utils.data.DistributedSampler``). The sampler goes on to the next
-    permutation by itself, so a loader that another library makes of this one divides its epochs
-    alike.
-
-    Args:
-        loader: With a map-style dataset, in order or with ``shuffle=True``.
-        workers: Parts.
-        worker: Which one.
-
-    Raises:
-        ConfigurationError: The loader has a sampler of its own, or an iterable dataset.
-    """
-
-    def __init__(self, loader: Any, workers: int, worker: int) -> None:
-        refused = _why_not(loader)
-        if refused:
-            raise ConfigurationError(
-                f"this DataLoader cannot be divided by workers: {refused}. Divide it yourself by "
-                "strategy.extended.input_pipeline_id of strategy.extended.num_input_pipelines, and "
-                "leave it out of prepare"
-            )
-        generator = loader.generator
-        sampler = _WorkerSampler(
-            loader.dataset,
-            num_replicas=workers,
-            rank=worker,
-            shuffle=isinstance(loader.sampler, torch.utils.data.RandomSampler),
-            seed=0 if generator is None else generator.initial_seed() % 2**62,
-            drop_last=bool(loader.drop_last),
-        )
-        kept = (
-            "dataset", "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last",
-            "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
-            "persistent_workers",
-        )  # fmt: skip
-        super().__init__(sampler=sampler, **{name: getattr(loader, name) for name in kept})
-
-
-class _WorkerSampler(torch.utils.data.DistributedSampler):  # type: ignore[misc]
-    """Another permutation each time, without a call of ``set_epoch``."""
-
-    def __iter__(self) -> Iterator[int]:
-        """Begin the next epoch."""
-        indices: Iterator[int] = super().__iter__()
-        self.epoch += 1
-        return indices
-
-
-def _why_not(loader: Any) -> str:
-    """Why a loader cannot be divided; empty: it can."""
-    data = torch.utils.data
-    if isinstance(loader.dataset, data.IterableDataset):
-        return "its dataset is iterable, and nobody knows how much it holds"
-    if loader.batch_size is not None and type(loader.batch_sampler) is not data.BatchSampler:
-        return f"it has a batch_sampler of its own ({type(loader.batch_sampler).__name__})"
-    if loader.batch_size is None and loader.batch_sampler is not None:
-        return f"it has a batch_sampler of its own ({type(loader.batch_sampler).__name__})"
-    sampler = loader.sampler
-    if type(sampler) is data.SequentialSampler:
-        return ""
-    if type(sampler) is not data.RandomSampler:
-        return f"it has a sampler of its own ({type(sampler).__name__})"
-    if sampler.replacement or sampler.num_samples != len(loader.dataset):
-        return "its RandomSampler draws with replacement, or not as many as there are"
-    return ""
 
 
 class JobScheduler:

@@ -25,6 +25,13 @@ def test_workers_have_all_of_an_epoch_and_equally_much(examples: int, workers: i
     assert list(together) == list(np.resize(order, each * workers))  # the first come twice
 
 
+@pytest.mark.parametrize(("examples", "workers"), [(11, 3), (1, 3), (0, 2)])
+def test_what_evaluates_has_each_example_once(examples: int, workers: int) -> None:
+    order = np.random.default_rng(0).permutation(examples)
+    parts = [worker_part(order, of_worker(each, workers), train=False) for each in range(workers)]
+    assert sorted(np.concatenate(parts)) == sorted(order)
+
+
 def test_parts_of_the_examples_themselves_are_rows() -> None:
     rows = np.arange(12).reshape(6, 2)
     np.testing.assert_array_equal(worker_part(rows, of_worker(1, 2)), rows[1::2])
