@@ -25,6 +25,7 @@ from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
 from .delayed_rows import DelayedRows
 from .finite_updates import FiniteUpdates
+from .lost_writes import LostWrites
 from .server_step_count import ServerStepCount
 
 Gradients = dict[str, Array | IndexedSlices]
@@ -73,6 +74,7 @@ class ServerStep:
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self.count = ServerStepCount()
         self._finite = FiniteUpdates(runtime)
+        self._lost_writes = LostWrites(runtime)
         self.delayed = DelayedRows()
         self._prefetch = prefetch
         self._under_way: PendingStep | None = None
@@ -354,6 +356,8 @@ class ServerStep:
         """
         pushes, beside = self._pushes, self._beside
         assigned, writes = self._take_writes()
+        if assigned or writes:
+            self._lost_writes.note(assigned, writes)
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, self.count.increment
         hyperparameters, self._hyperparameters = self._hyperparameters, None

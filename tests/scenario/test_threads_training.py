@@ -328,3 +328,44 @@ def test_a_ps_that_dies_fails_the_job_and_every_error_names_it() -> None:
     for task, result in results.items():
         assert isinstance(result.error, RopewalkError), task
         assert "/job:ps/task:1" in result.error.message
+
+
+@pytest.mark.parametrize("adds", [False, True], ids=["assigns", "adds"])
+def test_a_late_worker_that_overwrites_averages_is_told_what_keeps_them(
+    adds: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first step reads the averages of the beginning, and compiles while another trains."""
+    batch, begun, trained = np.full(3, 4, np.float32), threading.Event(), threading.Event()
+
+    def program() -> float:
+        strategy = ParameterServerStrategy()
+        with strategy.scope():
+            mean = rw.Variable(np.zeros(3, np.float32), name="mean", trainable=False)
+
+        def step() -> None:
+            before = mean.read_value()
+            if strategy.is_chief:
+                assert begun.wait(30)
+            else:
+                begun.set()
+                assert trained.wait(30)  # as long as its compiler takes
+            change = 0.1 * (batch - before)
+            mean.assign_add(change) if adds else mean.assign(before + change)
+
+        for _ in range(60 if strategy.is_chief else 1):
+            strategy.run(step)
+        found = float(mean.numpy()[0])
+        trained.set()
+        if not strategy.is_chief:
+            strategy.run(step)
+        return found
+
+    with LocalCluster(workers=1, ps=1) as cluster:
+        results = cluster.run(program)
+    assert results[CHIEF] == pytest.approx(4, abs=0.1)
+    assert results[W0] == pytest.approx(4.4 if adds else 0.4, abs=0.1)
+    said = [r.getMessage() for r in caplog.records if "in each of its steps" in r.getMessage()]
+    assert len(said) == (0 if adds else 1), said
+    if said:
+        assert "worker:0 assigns 'mean'" in said[0]
+        assert "v.assign_add(after - before)" in said[0]
