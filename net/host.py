@@ -11,7 +11,7 @@ from ..core.task import TaskId
 from ..telemetry.catalogue import Sample
 from ..telemetry.task_metrics import connection_samples
 from .auth.guard import Guard
-from .auth.mode import SecurityMode, is_loopback, security_mode
+from .auth.mode import SecurityMode, is_localhost, is_loopback, security_mode
 from .descriptors import most_grpc_connections, raise_limit
 from .endpoint import Endpoint, Service, refusal_frame
 from .health import Health
@@ -48,6 +48,8 @@ def bind_address(address: str, settings: Settings) -> str:
     host, _, port = address.rpartition(":")
     everywhere = "0.0.0.0"  # noqa: S104 - the guard asks who is there
     listen = settings.host or (host if is_loopback(host) else everywhere)
+    if is_localhost(listen):
+        listen = "localhost"  # which resolvers know without a server, unlike "localhost."
     if listen.count(":") > 1 and not listen.startswith("["):
         listen = f"[{listen}]"  # an IPv6 address
     return f"{listen}:{port}"

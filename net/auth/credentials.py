@@ -147,9 +147,10 @@ def dialled_address(settings: Settings, address: str) -> str:
     Otherwise each address of the name would be tried, and another user may have the port at ::1.
     """
     host, _, port = address.rpartition(":")
-    if is_localhost(host) and security_mode(settings, address) is SecurityMode.LOCAL:
-        return f"127.0.0.1:{port}"
-    return address
+    if not is_localhost(host):
+        return address
+    local = security_mode(settings, address) is SecurityMode.LOCAL
+    return f"127.0.0.1:{port}" if local else f"localhost:{port}"
 
 
 @functools.lru_cache(maxsize=8)

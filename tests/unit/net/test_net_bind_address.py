@@ -4,6 +4,7 @@ import pytest
 
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
+from ropewalk.net.auth.credentials import dialled_address
 from ropewalk.net.auth.mode import SecurityMode, is_loopback, security_mode
 from ropewalk.net.host import bind_address
 
@@ -41,6 +42,8 @@ def test_everything_else_is_not_loopback(host: str) -> None:
     [
         pytest.param("127.0.0.1:2222", "", False, "127.0.0.1:2222", id="loopback"),
         pytest.param("localhost:0", "", False, "localhost:0", id="loopback-by-name"),
+        pytest.param("localhost.:0", "", False, "localhost:0", id="loopback-by-rooted-name"),
+        pytest.param("ps-0.svc:2222", "localhost.", False, "localhost:2222", id="host-by-name"),
         pytest.param("[::1]:2222", "", False, "[::1]:2222", id="loopback-v6"),
         pytest.param("ps-0.svc:2222", "", True, "0.0.0.0:2222", id="service-name"),
         pytest.param("10.0.0.7:2222", "", True, "0.0.0.0:2222", id="other-machine"),
@@ -72,3 +75,18 @@ def test_serving_other_machines_must_be_asked_for(address: str, host: str) -> No
         security_mode(Settings(), address, host)
     for word in (address, "--insecure", "ROPEWALK_INSECURE=1", "--host 127.0.0.1"):
         assert word in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("address", "insecure", "dialled"),
+    [
+        pytest.param("localhost:2222", False, "127.0.0.1:2222", id="with-the-key"),
+        pytest.param("localhost.:2222", False, "127.0.0.1:2222", id="rooted-with-the-key"),
+        pytest.param("localhost.:2222", True, "localhost:2222", id="rooted"),
+        pytest.param("ps-0.svc.:2222", True, "ps-0.svc.:2222", id="another-rooted-name"),
+    ],
+)
+def test_a_caller_dials_this_machine_by_a_name_that_needs_no_server(
+    address: str, insecure: bool, dialled: str
+) -> None:
+    assert dialled_address(Settings(insecure=insecure), address) == dialled
