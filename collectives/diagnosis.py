@@ -1,10 +1,14 @@
 """Why a collective call is stalled, and the error that says so. Pure: no I/O, no clock.
 
-A worker whose call waits for long asks all others for their progress. One that does not answer is
-lost; one that answers but has not reached the call is late, which is an error only after the call's
-timeout. While the ring is being formed, missing workers may still start.
+A worker whose call waits for long asks all others for their progress. One that answers but has not
+reached the call is late, which is an error only after the call's timeout. One that does not answer
+is lost if its machine does not answer either, says that nothing listens at its port any more, or
+keeps its process stopped. If the machine takes connections for it, its process is there: it may
+hold the interpreter's lock in an extension for minutes, or have no processor, and is late, too.
+While the ring is being formed, missing workers may still start.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,8 +22,26 @@ from ..core.errors import (
 from ..core.task import TaskId
 from .ring_frames import RingProgress
 
-Answer = RingProgress | RopewalkError
-"""A worker's answer to a probe, or why there is none."""
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """A probe without an answer, and what the worker's machine says instead.
+
+    Attributes:
+        error: The failure of the probe.
+        is_there: The machine takes connections for the worker.
+        is_stopped: A signal keeps its process from running.
+        silent_s: Time since its last answer during which this process has listened. Unit: seconds.
+    """
+
+    error: RopewalkError
+    is_there: bool = False
+    is_stopped: bool = False
+    silent_s: float = 0.0
+
+
+Answer = RingProgress | NoAnswer
+"""A worker's answer to a probe, or that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +81,7 @@ class StalledCall:
         timeout_s: Its limit; None: it waits as long as all workers answer.
         join_deadline: Until when workers may be missing; None: the ring is formed.
         join_timeout_s: The setting behind that deadline.
+        silent_limit_s: How long a worker whose process is there may not answer. Unit: seconds.
     """
 
     sequence: int
@@ -68,6 +91,7 @@ class StalledCall:
     timeout_s: float | None = None
     join_deadline: float | None = None
     join_timeout_s: float = 0.0
+    silent_limit_s: float = math.inf
 
 
 def diagnose(
@@ -84,34 +108,68 @@ def diagnose(
     failure = first_failure(answers.values())
     if failure is not None:
         return failure
-    progress = {rank: a for rank, a in answers.items() if isinstance(a, RingProgress)}
-    silent = [rank for rank in answers if rank not in progress]
+    silent = {rank: a for rank, a in answers.items() if isinstance(a, NoAnswer)}
     if call.join_deadline is not None:
         if now <= call.join_deadline:
             return None
-        missing = (silent or [call.suspect])[0]
+        missing = next(iter(silent), call.suspect)
         return join_timeout_error(workers, missing, call.join_timeout_s)
-    if silent:
-        why = f"it does not answer: {answers[silent[0]]}"
-        return peer_lost_error(workers, silent[0], why, call.sequence, call.doing)
-    waited_s = now - call.began
-    if call.timeout_s is None or waited_s < call.timeout_s:
+    for rank, answer in silent.items():
+        if why := why_lost(answer, call.silent_limit_s):
+            return peer_lost_error(workers, rank, why, call.sequence, call.doing)
+    if call.timeout_s is None or now - call.began < call.timeout_s:
         return None
-    late = [rank for rank, answer in progress.items() if answer.calls < call.sequence]
+    return _timeout_error(answers, workers, call, call.timeout_s, now - call.began)
+
+
+def why_lost(answer: NoAnswer, limit_s: float) -> str:
+    """Why a worker that does not answer is lost; empty: its process is there, and may be late.
+
+    Args:
+        answer: What is known of it.
+        limit_s: How long a process that is there may not answer. Unit: seconds.
+    """
+    if not answer.is_there:
+        return f"it does not answer: {answer.error}"
+    if answer.is_stopped:
+        return "its process has been stopped (SIGSTOP)"
+    if answer.silent_s >= limit_s:
+        return (
+            f"its process is there, and has not answered for {answer.silent_s:.0f} s "
+            f"(orphan_timeout_s {limit_s:g}): {answer.error}"
+        )
+    return ""
+
+
+def _timeout_error(
+    answers: Mapping[int, Answer],
+    workers: RingWorkers,
+    call: StalledCall,
+    timeout_s: float,
+    waited_s: float,
+) -> CollectiveTimeoutError:
+    """The error for a worker that was waited for until the call's limit."""
+    late = [rank for rank, answer in answers.items() if _is_late(answer, call)]
     rank = late[0] if late else call.suspect
+    answer = answers.get(rank)
     where = ""
-    if rank in progress:
-        answer = progress[rank]
+    if isinstance(answer, NoAnswer):
+        where = " It does not answer, and its process is there."
+    elif answer is not None:
         verb = "is in" if answer.waiting else "has finished"
         where = f" It {verb} call {answer.calls}{f', {answer.doing}' if answer.doing else ''}."
     return CollectiveTimeoutError(
-        f"{workers.task} waited {waited_s:.1f} s (timeout_seconds {call.timeout_s:g}) for "
+        f"{workers.task} waited {waited_s:.1f} s (timeout_seconds {timeout_s:g}) for "
         f"{workers.members[rank]} in call {call.sequence}, {call.doing}.{where} Every worker must "
         "make the same calls; if it only computes for long, raise timeout_seconds",
         task=workers.members[rank],
         call=call.sequence,
-        timeout_s=call.timeout_s,
+        timeout_s=timeout_s,
     )
+
+
+def _is_late(answer: Answer, call: StalledCall) -> bool:
+    return isinstance(answer, NoAnswer) or answer.calls < call.sequence
 
 
 def first_failure(answers: Iterable[Answer]) -> RopewalkError | None:

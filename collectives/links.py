@@ -2,7 +2,9 @@
 
 A worker whose process ends breaks its links, which its neighbours notice at once; the one after it
 passes the failure on round the ring, so that every survivor's error names the same worker. A worker
-that hangs keeps its links open: a call that waits for long probes all workers (``diagnosis.py``).
+that hangs keeps its links open, and one whose machine is gone leaves them so: a call that waits for
+long probes all workers, and looks whether the process of one that does not answer is there
+(``diagnosis.py``).
 """
 
 import logging
@@ -10,16 +12,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
 from ..core.arrays.dtypes import Array
+from ..core.clock import Silence
 from ..core.errors import PeerLostError, RopewalkError
 from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.wire import error_table
 from .diagnosis import (
     Answer,
+    NoAnswer,
     RingWorkers,
     StalledCall,
     diagnose,
@@ -32,6 +37,7 @@ from .worker_client import WorkerClient
 log = logging.getLogger(__name__)
 
 _PROBE_S = 3.0
+_PORT_S = 2.0  # for a machine to take a connection: a lost packet is sent again after 1 s
 _LINGER_S = 5.0  # a neighbour that computes reads its frames later
 _NOTHING: Array = np.zeros(0, np.uint8)
 
@@ -74,6 +80,7 @@ class RingLinks:
         self._waiting = False
         self._failure: RopewalkError | None = None
         self._clients: dict[int, WorkerClient] = {}
+        self._silences: dict[int, Silence] = {}  # of workers that have not answered in this call
 
     @property
     def next_rank(self) -> int:
@@ -142,6 +149,7 @@ class RingLinks:
         with self._lock:
             self._sequence += 1
             self._doing, self._waiting = doing, True
+            self._silences.clear()
             return self._sequence
 
     def end_call(self) -> None:
@@ -237,12 +245,38 @@ class RingLinks:
             timeout_s,
             self.join_deadline,
             self._settings.join_timeout_s,
+            self._settings.orphan_timeout_s,
         )
-        return diagnose(self._probe_all(), self.workers, call, now=time.monotonic())
+        answers = self._with_silences(self._probe_all())
+        return diagnose(answers, self.workers, call, now=time.monotonic())
+
+    def _with_silences(self, answers: dict[int, Answer]) -> dict[int, Answer]:
+        """Add how long those that do not answer have been silent."""
+        now, longest_look_s = time.monotonic(), self._settings.lease_s + _PROBE_S + _PORT_S
+        heard = {rank for rank, answer in answers.items() if not isinstance(answer, NoAnswer)}
+        for rank in heard & self._silences.keys():
+            del self._silences[rank]
+        found = dict(answers)
+        for rank, answer in answers.items():
+            if not isinstance(answer, NoAnswer):
+                continue
+            if rank not in self._silences:
+                self._silences[rank] = Silence(now - _PROBE_S, longest_look_s)
+                self._tell_of(rank, answer)
+            found[rank] = replace(answer, silent_s=self._silences[rank].look(now))
+        return found
+
+    def _tell_of(self, rank: int, answer: NoAnswer) -> None:
+        if answer.is_there and not answer.is_stopped:
+            log.warning(
+                "%s does not answer, and its process is there: it is waited for (%s)",
+                self.workers.members[rank],
+                answer.error,
+            )
 
     def wait_log(self, timeout_s: float | None, began: float) -> WaitLog:
         """For a call of this worker that waits, by the system's clock since ``began``."""
-        limit = "timeout_seconds" if timeout_s else "a worker that does not answer is an error"
+        limit = "timeout_seconds" if timeout_s else "a worker that is lost is an error"
         return WaitLog(self.workers.task, limit_s=timeout_s, limit=limit, began=began)
 
     def closed_error(self) -> PeerLostError:
@@ -255,13 +289,22 @@ class RingLinks:
 
     def _probe_all(self) -> dict[int, Answer]:
         others = [rank for rank in range(self.workers.size) if rank != self.workers.rank]
-        clients = [self.client(rank) for rank in others]
-
-        def ask(client: WorkerClient) -> Answer:
-            try:
-                return client.progress(self.number, _PROBE_S)
-            except RopewalkError as error:
-                return error
-
+        for rank in others:
+            self.client(rank)  # made by one thread
         with ThreadPoolExecutor(min(16, len(others)), thread_name_prefix="probe") as pool:
-            return dict(zip(others, pool.map(ask, clients), strict=True))
+            return dict(zip(others, pool.map(self._probe, others), strict=True))
+
+    def _probe(self, rank: int) -> Answer:
+        client = self.client(rank)
+        try:
+            return client.progress(self.number, _PROBE_S)
+        except PeerLostError as error:
+            is_there = client.is_there(_PORT_S)
+            return NoAnswer(error, is_there, is_there and self._is_stopped(rank))
+        except RopewalkError as error:
+            return NoAnswer(error)
+
+    def _is_stopped(self, rank: int) -> bool:
+        """Whether a signal keeps a worker from running, as far as a link to it can tell."""
+        ends = [(self.next_rank, self.sender), (self.previous_rank, self.receiver)]
+        return any(end is not None and end.is_stopped for each, end in ends if each == rank)

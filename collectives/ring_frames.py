@@ -136,6 +136,13 @@ class Sender(Protocol):
         """Whether the receiver's process has ended, as far as that can be known by now."""
         ...
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal keeps the receiver's process from running; False if that is not known
+        here.
+        """
+        ...
+
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
         """Send one frame, its head packed; ``payload`` (flat bytes) may be changed after
         :meth:`flush`.
@@ -165,6 +172,13 @@ class Sender(Protocol):
 
 class Receiver(Protocol):
     """The receiving end of a link. Used by one thread at a time, except ``close``."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal keeps the sender's process from running; False if that is not known
+        here.
+        """
+        ...
 
     def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
         """The next frame: its packed head, and its payload as flat bytes, valid until

@@ -22,6 +22,7 @@ from ..core.errors import RefusedError
 from ..core.wire.memory import HEADER_BYTES
 from ..net.connection import Connection
 from ..net.shared_memory import SharedSegment
+from ..net.unix import peer_process
 from ..net.wait import spin_then_sleep
 from .ring_frames import HEAD_BYTES, LENGTH, MAX_PAYLOAD_BYTES
 
@@ -108,6 +109,15 @@ class _End:
     def has_hung_up(self) -> bool:
         """Whether the other end's process has ended."""
         return self._connection.has_hung_up
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal keeps the other end's process from running."""
+        # Imported late: asked of a worker that does not answer, which is rare.
+        from ..core.process.stopped import is_stopped
+
+        number = self._stream.fileno()
+        return number >= 0 and is_stopped(peer_process(number))
 
     def flush(self, timeout_s: float) -> None:
         """Nothing waits: what was sent is in the segment."""

@@ -30,6 +30,8 @@ class StreamSender:
         """Whether the receiver's process has ended."""
         return self._connection.has_hung_up
 
+    is_stopped = False  # of a process of another machine that is not known
+
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
         """Send one frame."""
         self._connection.post(head, payload, timeout_s)
@@ -53,6 +55,8 @@ class StreamReceiver:
     Args:
         connection: From the sender; owned from now on.
     """
+
+    is_stopped = False  # as above
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

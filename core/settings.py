@@ -82,7 +82,8 @@ class Settings(BaseModel):
         default=300.0,
         gt=0,
         description="A ps without a chief for this long ends, and with `chief_returns` a worker. "
-        "Longer than a chief's restart.",
+        "Longer than a chief's restart. A task that does not answer, and for which its machine "
+        "takes connections, is waited for as long: it may hold the interpreter's lock.",
     )
     chief_returns: bool = Field(
         default=False,

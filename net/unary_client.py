@@ -9,6 +9,7 @@ from ..cluster.address import parse_address
 from ..core.errors import PeerLostError
 from ..core.settings import Settings
 from .channel import invoke, open_channel
+from .tcp import is_listening
 
 _Response = TypeVar("_Response")
 
@@ -52,6 +53,14 @@ class UnaryClient:
             timeout_s=timeout_s,
             wait_for_ready=wait_for_ready,
         )
+
+    def is_there(self, timeout_s: float) -> bool:
+        """Whether the peer's machine takes connections for it, whatever its threads do.
+
+        The kernel does so for a process that does not run for a while, be it that it holds the
+        interpreter's lock, and for none that has ended.
+        """
+        return is_listening(self.address, timeout_s)
 
     def close(self) -> None:
         """Close the channel."""

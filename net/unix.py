@@ -98,10 +98,24 @@ _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 def peer_user(connection: socket.socket) -> int:
     """The user id of the process at the other end of a Unix socket."""
+    return _peer(connection)[1]
+
+
+def peer_process(descriptor: int) -> int:
+    """The process id at the other end of a Unix socket; 0: it is not known here, or closed."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            return _peer(connection)[0]
+    except OSError:
+        return 0
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Process id and user id at the other end."""
     size = struct.calcsize("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _, user, _ = struct.unpack("3i", credentials)
-    return int(user)
+    process, user, _ = struct.unpack("3i", credentials)
+    return int(process), int(user)
 
 
 def connect_unix(name: str) -> UnixStream:

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _CALL_S = 5.0
 _CONFIRM_S = 2.0
+_PORT_S = 2.0  # for the chief's machine to take a connection
 _LOOK_S = 0.05  # in a job that begins with a step of every task
 
 
@@ -170,7 +171,7 @@ class Membership:
             except PeerLostError as error:
                 silent_s = silence.look(self._clock.now())
                 self._is_end_known = False  # the next answer may be another chief's
-                if silent_s > self._settings.chief_lost_s:
+                if self._has_lost_chief(silent_s):
                     self._lose(
                         PeerLostError(
                             f"{self.task}: the chief at {self._chief.address} has not answered for "
@@ -202,6 +203,15 @@ class Membership:
                 self._tell_end(self._ended)
             if phase.is_over:
                 return
+
+    def _has_lost_chief(self, silent_s: float) -> bool:
+        """Whether a silent chief is given up: one whose process is there may hold its interpreter's
+        lock, and is waited for as long as a ps waits for it.
+        """
+        settings = self._settings
+        if silent_s <= settings.chief_lost_s:
+            return False
+        return silent_s > settings.orphan_timeout_s or not self._chief.is_there(_PORT_S)
 
     def _update(self, phase: Phase, reason: str) -> None:
         if phase is not self.phase and phase.is_over:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ...core.exit_codes import ExitCode
+from ...core.process.stopped import StoppedSince
 from ...core.process.threads import Failed, new_thread
 from .leftovers import end_leftovers
 from .process import TaskProcess
-from .stopped import StoppedSince
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ...core.process.stopped import is_stopped
 from ...core.settings import child_environment
 from ...core.task import TaskId
 from ..job.plan import ONE_THREAD
 from ..processes.process import ParentDeathPipe, start_python
-from ..processes.stopped import is_stopped
 
 log = logging.getLogger(__name__)
 

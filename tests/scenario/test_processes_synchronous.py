@@ -152,6 +152,64 @@ def test_every_survivor_names_the_worker_that_is_lost(
         assert "is lost" in errors
 
 
+HOLDS = """
+import ctypes
+import sys
+import numpy as np
+import ropewalk as rw
+
+strategy = rw.distribute.MultiWorkerMirroredStrategy()
+group = strategy.extended.group
+group.all_reduce(np.ones(1000))
+if group.rank == int(sys.argv[1]):  # as an extension that does not release the interpreter's lock
+    print("holds the lock", flush=True)
+    ctypes.PyDLL(None).usleep(9_000_000)
+assert group.all_reduce(np.ones(1000))[0] == group.size
+print(group.transport)
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "held"),
+    [
+        pytest.param("shm", 1, id="shm"),
+        pytest.param("tcp", 1, id="tcp"),
+        pytest.param("shm", 0, id="the one that leads the job"),
+    ],
+)
+def test_a_worker_whose_interpreter_is_held_up_is_not_lost(
+    tmp_path: Path, processes: list[subprocess.Popen[str]], transport: str, held: int
+) -> None:
+    program = tmp_path / "holds.py"
+    program.write_text(HOLDS)
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(3)]}
+    for rank in range(3):
+        config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+        environment = child_environment(
+            TF_CONFIG=json.dumps(config),
+            ROPEWALK_SHARED_MEMORY="1" if transport == "shm" else "0",
+            # Two probes of 3 s, each a lease after there was news; 2 s for the one that leads.
+            ROPEWALK_LEASE_S="1",
+            ROPEWALK_RECONNECT_TIMEOUT_S="1",
+        )
+        processes.append(
+            start_process(
+                [sys.executable, program, str(held)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    said = []
+    for process in processes:
+        output, errors = process.communicate(timeout=scaled(60))
+        assert process.returncode == 0, errors
+        assert output.splitlines()[-1] == transport
+        said.append(errors)
+    assert f"worker/task:{held} does not answer, and its process is there" in said[2]
+
+
 LEAVES = """
 import threading
 import numpy as np

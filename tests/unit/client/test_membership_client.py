@@ -51,6 +51,11 @@ class PlayedChief:
         self.known: Phase | None = None  # of the end, as the task has said
         self.cut = 0
         self.holds = False
+        self.process_is_there = False
+
+    def is_there(self, timeout_s: float) -> bool:
+        assert timeout_s > 0
+        return self.process_is_there
 
     def register(
         self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
@@ -287,6 +292,29 @@ def test_a_silent_chief_is_lost_after_the_lease_and_the_reconnect_timeout(played
     assert "it resumes from the last checkpoint" in error.message
     assert error.fields["peer"] == "chief"
     assert len(played.chief.heartbeats) == 17
+
+
+def test_a_silent_chief_whose_process_is_there_is_waited_for_as_a_ps_waits_for_it() -> None:
+    """By 40 s here: something may hold the lock of its interpreter."""
+    played = Played(SETTINGS.model_copy(update={"orphan_timeout_s": 40.0}))
+    played.chief.process_is_there = True
+    played.membership.join()
+    played.say(RUNNING, *[LOST] * 40, RUNNING, *[LOST] * 41)
+    played.until_over()
+    [error] = played.lost
+    assert "has not answered for 41 s" in error.message
+
+
+def test_a_silent_chief_is_lost_as_soon_as_its_process_is_not_there(played: Played) -> None:
+    played.chief.process_is_there = True
+    played.membership.join()
+    played.say(RUNNING, *[LOST] * 20)
+    wait_until(lambda: len(played.chief.heartbeats) == 22, 10)
+    played.chief.process_is_there = False
+    played.say(LOST)
+    played.until_over()
+    [error] = played.lost
+    assert "has not answered for 21 s" in error.message
 
 
 def test_a_chief_that_returns_is_gone_on_without_for_longer(

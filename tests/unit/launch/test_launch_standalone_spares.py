@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from ropewalk.core.process.stopped import is_stopped
 from ropewalk.core.task import TaskId
 from ropewalk.launch.processes.process import ParentDeathPipe
-from ropewalk.launch.processes.stopped import is_stopped
 from ropewalk.launch.standalone.spares import Spares
 
 WaitUntil = Callable[..., None]
