@@ -103,12 +103,17 @@ class Shares:
         known = self.configurations.keys() | self.lost
         return [share for share, home in self._homes.items() if home == task and share not in known]
 
-    @staticmethod
     def _left_out(
-        task: TaskId, now: Configuration | None, state: ShareState | None
+        self, task: TaskId, now: Configuration | None, state: ShareState | None
     ) -> Iterable[Reconfiguration]:
-        """A ps that has something of a share from an epoch before, and is not counted on."""
+        """A ps that has something of a share from an epoch before, and is not counted on.
+
+        Until another one leads in the epoch that leaves it out, workers have it alone: the order to
+        lead may wait for a ps that does not answer, or for the next chief.
+        """
         if now is None or state is None or task in now.replicas or state.epoch >= now.epoch:
+            return
+        if self._led.get(now.share) != now.epoch:
             return
         if state.role in (ReplicaRole.LEADING, ReplicaRole.FOLLOWING):
             yield Reconfiguration(tell=(GiveUpShare(now.share, now.epoch, task),))

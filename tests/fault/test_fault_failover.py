@@ -5,6 +5,8 @@ lost, nothing is applied twice, and the job goes on.
 import os
 import signal
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from ropewalk.cluster.replication.moves import MovePhase
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.checkpoint.file_systems import open_folder
 from ropewalk.core.checkpoint.job_record import read_job_record
-from ropewalk.core.errors import RefusedError
+from ropewalk.core.errors import RefusedError, RopewalkError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
 from ropewalk.launch.commands.move import move_command
@@ -204,6 +206,27 @@ def test_a_chief_that_is_killed_during_moves_and_its_successor_lose_nothing(tmp_
             job.go_on()
         job.stop_counting()
         job.check_digests()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_share_that_is_handed_over_when_the_chief_is_lost_goes_on_with_the_next_chief(
+    tmp_path: Path, when: str
+) -> None:
+    """Its leader has given up, and the next one has not been told to lead, or workers of that."""
+    with counting_job(tmp_path, chief_counts=False) as job:
+        job.go_on()
+        share = job.shares()[0]
+        (tmp_path / f"die-{when}-lead").touch()
+        with suppress(RopewalkError), job.chief() as chief:
+            chief.move_share(share.share, share.followers[0], timeout_s=10)
+        job.running["chief:0"].wait(scaled(10))
+        job.start_again("chief:0")
+        wait_until(lambda: bool(job.shares()), 60, "the next chief")
+        back = time.monotonic()
+        job.go_on()
+        assert time.monotonic() - back < scaled(3), "its word is all that was missing"
+        [moved] = [each for each in job.shares() if each.share == share.share]
+        assert moved.leader == share.followers[0]
 
 
 def test_a_job_whose_ps_are_all_asked_to_leave_saves_and_stops(tmp_path: Path) -> None:

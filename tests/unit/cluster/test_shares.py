@@ -153,10 +153,9 @@ def test_a_copy_that_breaks_off_is_made_again() -> None:
 def test_a_leader_that_may_answer_no_more_is_left_out() -> None:
     shares = followed(2)
     broken = ShareState(0, ReplicaRole.LEADING, 2, is_whole=False)
-    assert told(shares.reported(PS[0], PsReport(1, shares=(broken,)))) == [
-        GiveUpShare(0, 3, PS[0]),
-        Lead(0, 3, PS[1]),
-    ]
+    assert told(shares.reported(PS[0], PsReport(1, shares=(broken,)))) == [Lead(0, 3, PS[1])]
+    shares.obeyed(Lead(0, 3, PS[1]))
+    assert told(shares.reported(PS[0], PsReport(1, shares=(broken,)))) == [GiveUpShare(0, 3, PS[0])]
 
 
 def test_a_share_whose_replicas_are_all_lost_is_lost() -> None:
@@ -271,6 +270,8 @@ def test_a_ps_that_was_left_out_is_told_so_when_it_is_heard_of_again() -> None:
     """It stood still, and knows nothing of it."""
     shares = followed(2)
     shares.gone(PS[0])
+    for share in (0, 1):
+        shares.obeyed(Lead(share, 3, PS[1]))
     old = PsReport(
         1, shares=(leads(0, 2, joined(1)), ShareState(1, ReplicaRole.FOLLOWING, 2, is_whole=True))
     )
@@ -279,6 +280,22 @@ def test_a_ps_that_was_left_out_is_told_so_when_it_is_heard_of_again() -> None:
     assert told(shares.reported(PS[0], gone)) == []
     copied_to = ShareState(0, ReplicaRole.FOLLOWING, 3, is_whole=False)
     assert told(shares.reported(PS[0], PsReport(1, shares=(copied_to,)))) == []
+
+
+def test_a_ps_that_was_left_out_goes_on_until_another_one_leads() -> None:
+    """Both were suspected, by a chief that was itself slow, and the one that is to lead still is;
+    or the chief was lost before it had told it.
+    """
+    shares = followed(2)
+    for task in PS[:2]:
+        shares.gone(task, is_suspected=True)
+    assert shares.configurations[0] == Configuration(0, 3, PS[1])
+    old = PsReport(1, shares=(leads(0, 2, joined(1)),))
+    assert told(shares.reported(PS[0], old)) == []
+    restarted = Shares(2, {}, shares.configurations.values(), shares.processes)
+    assert told(restarted.reported(PS[0], old)) == []
+    shares.obeyed(Lead(0, 3, PS[1]))
+    assert told(shares.reported(PS[0], old)) == [GiveUpShare(0, 3, PS[0])]
 
 
 def test_a_change_after_a_handover_leaves_the_order_to_give_up_first() -> None:
@@ -390,6 +407,7 @@ def test_a_share_that_moves_elsewhere_is_copied_to_first() -> None:
     assert told(decided) == handover(0, 4, PS[0], PS[2], PS[0], PS[1])
     led = shares.reported(PS[2], PsReport(1, shares=(leads(0, 4),)))
     assert told(led) == [Lead(0, 6, PS[2])]
+    shares.obeyed(Lead(0, 6, PS[2]))
     follows = PsReport(1, shares=(ShareState(0, ReplicaRole.FOLLOWING, 2, is_whole=True),))
     assert told(shares.reported(PS[1], follows)) == [GiveUpShare(0, 6, PS[1])]
 
