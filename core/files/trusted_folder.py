@@ -1,13 +1,15 @@
 """Whether another user could have planted a folder, or could put another in its place.
 
-A folder on this machine is trusted if it and those above it belong to us or to root and nobody else
-may write to them; in a sticky folder such as ``/tmp`` nobody can replace what is another's. What is
-mounted (a volume of Kubernetes or Docker, a network share) was set up by whoever administers the
-machine, often with mode 0777 or an owner of its own: a mount point is trusted as it is, and within
-it its owner as well.
+A folder on this machine is trusted if it and those above it belong to us or to root, and nobody
+else may write to them, nor a group that has others in it; in a sticky folder such as ``/tmp``
+nobody can replace what is another's. What is mounted (a volume of Kubernetes or Docker, a network
+share) was set up by whoever administers the machine, often with mode 0777 or an owner of its own: a
+mount point is trusted as it is, and within it its owner as well.
 """
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +32,7 @@ def check_way(folder: Path) -> Path:
         check_owner(link, link.lstat(), trust_root=True)
     real = folder.parent.resolve() / folder.name
     for parent in real.parents:
-        others = stat.S_IWOTH if parent.lstat().st_gid == os.getegid() else _OTHERS_WRITE
-        _check_parent(parent, others)
+        _check_parent(parent, _OTHERS_WRITE)
     return real
 
 
@@ -54,7 +55,7 @@ def check_private(folder: Path) -> Path:
     if status.st_mode & 0o077:
         raise UnsafeFolderError(
             f"{real} has mode {stat.S_IMODE(status.st_mode):o}, not 700: others may have written "
-            "to it"
+            "to it (remove it; it is made again)"
         )
     return real
 
@@ -99,8 +100,33 @@ def check_owner(
 def _check_parent(parent: Path, others: int, trusted: tuple[int, ...] = ()) -> None:
     status = parent.lstat()
     check_owner(parent, status, trust_root=True, trusted=trusted)
-    if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
-        raise UnsafeFolderError(f"others may write to {parent}")
+    who = status.st_mode & others
+    if status.st_mode & stat.S_ISVTX or not who:
+        return
+    if who & stat.S_IWOTH:
+        raise UnsafeFolderError(f"others may write to {parent} (chmod o-w {parent})")
+    if not _is_our_own(status.st_gid):
+        raise UnsafeFolderError(
+            f"others may write to {parent}: all in its group, {_group_name(status.st_gid)} "
+            f"(chmod g-w {parent})"
+        )
+
+
+def _is_our_own(gid: int) -> bool:
+    """Whether a group has nobody but us: many systems give each user one, of the user's name."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _links_on_the_way(path: Path) -> Iterator[Path]:

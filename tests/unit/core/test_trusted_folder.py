@@ -1,13 +1,15 @@
 """Folders that another user could have planted are refused; those of volumes work."""
 
+import grp
 import os
+import pwd
 from pathlib import Path
 
 import pytest
 
 from ropewalk.core.checkpoint.storage import check_writable
 from ropewalk.core.errors import StorageError
-from ropewalk.core.files.trusted_folder import UnsafeFolderError, check_shared
+from ropewalk.core.files.trusted_folder import UnsafeFolderError, check_private, check_shared
 
 SELF = os.geteuid()
 as_root = pytest.mark.needs("root")  # for a folder of another user
@@ -74,3 +76,37 @@ def test_a_volume_is_trusted_as_it_was_mounted(
     (volume / "runs").chmod(0o777)
     with pytest.raises(UnsafeFolderError, match="anybody may write"):
         check_shared(volume / "runs")
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "is_trusted"),
+    [
+        pytest.param(None, [], True, id="our own, empty"),
+        pytest.param(None, [None], True, id="our own, with us"),
+        pytest.param(None, ["somebody"], False, id="our own, with somebody"),
+        pytest.param("team", [], False, id="of many, as whose first group it is not listed"),
+    ],
+)
+def test_a_group_may_write_above_a_private_folder_if_we_are_alone_in_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str | None,
+    members: list[str | None],
+    *,
+    is_trusted: bool,
+) -> None:
+    """Whoever may write there could put another folder in its place, after any check."""
+    me = pwd.getpwuid(SELF).pw_name
+    listed = [member or me for member in members]
+    group = grp.struct_group((name or me, "x", os.getegid(), listed))
+    monkeypatch.setattr("grp.getgrgid", lambda _: group)
+    (tmp_path / "shared" / "mine").mkdir(parents=True)
+    (tmp_path / "shared" / "mine").chmod(0o700)
+    (tmp_path / "shared").chmod(0o2775)
+    if is_trusted:
+        check_private(tmp_path / "shared" / "mine")
+        return
+    with pytest.raises(
+        UnsafeFolderError, match=rf"all in its group.*\(chmod g-w {tmp_path}/shared"
+    ):
+        check_private(tmp_path / "shared" / "mine")
