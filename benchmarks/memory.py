@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,18 @@ class Watch:
     def __init__(self, pid: int) -> None:
         self._folder = Path(f"/proc/{pid}")
         self.stages: list[dict[str, float | str]] = []
+
+    def wait_until_still(self) -> None:
+        """Wait until it has used no processor for two seconds, for a minute at most."""
+        quiet, before = 0, -1
+        for _ in range(120):
+            fields = (self._folder / "stat").read_text().rpartition(") ")[2].split()
+            used = int(fields[11]) + int(fields[12])
+            quiet = quiet + 1 if used == before else 0
+            if quiet == 4:
+                return
+            before = used
+            time.sleep(0.5)
 
     def stage(self, name: str, held_bytes: int) -> None:
         """Note what it takes now, and the most it took since the last stage."""
@@ -120,6 +133,7 @@ def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[s
     session.define(definitions, {}, create=True)
     watch.stage("initialized", values)
     session.bind(names, Adam())
+    watch.wait_until_still()  # its kernel is loaded meanwhile
     watch.stage("Adam bound", 3 * values)
     gradients = {
         name: np.full(shape, 0.5, np.float32) for name, shape in zip(names, shapes, strict=True)

@@ -17,6 +17,7 @@ from ..core.rules.update_rules import UpdateRule
 from ..core.wire.memory import MemoryLocation
 from ..core.wire.steps import Operation
 from .arena import Arena, Memory, zeros
+from .formula_kernel import formula_kernel
 from .library import library
 from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart
 from .rules import apply_formula, hyperparameters
@@ -196,24 +197,28 @@ class Block(PushTarget):
         """Run an update rule, which all entries of the range are bound to."""
         if rule.skips_rate_zero and not rule.rate(info.global_step):
             return
-        chosen = rule.chosen_kernel()
-        kernel = library.update_kernel(chosen, self.compute_dtype) if chosen else None
+        chosen, dtype = rule.chosen_kernel(), self.compute_dtype
+        compiled = library.update_kernel_if_ready(chosen, dtype) if chosen else None
         for counts in (self.updates, self.versions):
             entries = counts[where.first : where.last]
             entries += 1
-        if kernel is None:
+        if chosen is None:
             self._apply_formula(where, gradient, rule, info)
             return
         # Adam's correction depends on the number of updates, which may differ between entries.
         for part in self._runs(where) if rule.counts_updates else (where,):
             values = gradient.values[part.start - where.start : part.stop - where.start]
             piece = gradient if gradient.rows is not None else Gradient(values)
+            updates = rule.count(int(self.updates[part.first]), info.global_step)
             scalars = hyperparameters(
                 rule,
-                updates=rule.count(int(self.updates[part.first]), info.global_step),
+                updates=updates,
                 global_step=info.global_step,
                 gradient_scale=info.gradient_scale,
-            ).astype(self.compute_dtype)
+            ).astype(dtype)
+            kernel = compiled or formula_kernel(
+                rule, chosen, dtype, rate=rule.rate(info.global_step), updates=updates
+            )
             self._run(kernel, self._slots(rule, part), part, piece, scalars)
 
     def _apply_formula(
@@ -333,7 +338,7 @@ def _aligned(array: Array) -> Array:
 
 
 def warm_up(rule: UpdateRule, dtype: DType) -> None:
-    """Compile or load the rule's kernel, so that no step waits for it."""
+    """Begin to load the rule's kernel, or to compile it."""
     compute_dtype = np.dtype(np.float32) if dtype.itemsize < 4 else dtype
     if (kernel := rule.chosen_kernel()) is not None:
-        library.update_kernel(kernel, compute_dtype)
+        library.load_in_background(kernel, compute_dtype)

@@ -9,6 +9,7 @@ expression to the bit.
 """
 
 import contextlib
+import hashlib
 import logging
 import threading
 from collections.abc import Callable
@@ -20,10 +21,13 @@ import numpy as np
 from llvmlite import ir
 from numba import extending
 from numba.core import cgutils, types
+from numba.core.registry import cpu_target
 
 from ..core.arrays.dtypes import DType
+from ..core.clock import Clock, SystemClock
+from ..core.process.waiting import WaitLog
 from ..core.rules.kernels import clip, prefetch_row
-from .kernel_cache import locked
+from .kernel_cache import compiling_in, is_kept
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +36,9 @@ _numba: Any = numba
 _cgutils: Any = cgutils
 
 INT64 = types.int64
-# `numba.config` is of the whole process, and programs have functions of their own.
-_config_lock = threading.Lock()
-_given_up: set[Path] = set()  # folders that another process did not let go of
+COMPILE_TIMEOUT_S = 60.0  # nobody stands still meanwhile; a process may have been stopped
+_POLL_S = 0.1
+_one_at_a_time = threading.Lock()  # Numba compiles one function at a time, in all its threads
 
 
 def changed(dtype: DType) -> Any:
@@ -58,56 +62,93 @@ def inlined(function: Any) -> Any:
     return _numba.njit(function, nogil=True, error_model="numpy", inline="always")
 
 
+def processor() -> str:
+    """Name of the kind of processor that kernels are compiled for, and by what: for a folder."""
+    target = cpu_target.target_context.codegen().magic_tuple()
+    digest = hashlib.sha256(repr((target, _numba.__version__)).encode()).hexdigest()
+    return f"{target[1] or 'generic'}-{digest[:12]}"
+
+
 def compile_function(
-    function: Callable[..., Any], arguments: tuple[Any, ...], folder: Path | None
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    place: Path | None,
+    *,
+    begins: Callable[[], object] = lambda: None,
+    clock: Clock | None = None,
 ) -> tuple[Any, bool]:
     """Compile a function for one list of argument types, or load it from the cache.
+
+    While another process compiles it, this one waits, for ``COMPILE_TIMEOUT_S`` at most.
 
     Args:
         function: A Python function.
         arguments: Numba types. Calls with others raise TypeError; nothing is compiled at a call.
-        folder: Folder of the cache, checked (``kernel_cache.py``); None: no cache.
+        place: Folder for this function and these types alone, in one that was checked
+            (``kernel_cache.py``); None: no cache.
+        begins: Called before it is compiled here.
+        clock: For tests.
 
     Returns:
         (the compiled function, which releases the GIL; whether it came from the cache)
     """
-    if folder is not None and folder not in _given_up:
+    if place is not None:
         for _ in range(2):
             try:
-                return _compile_cached(function, arguments, folder)
-            except TimeoutError as error:
-                # Its holder does not go on: it is not waited for with each kernel.
-                _given_up.add(folder)
-                log.warning("%s; %s is compiled in memory", error, function.__qualname__)
-                break
+                return _compile_cached(function, arguments, place, begins, clock or SystemClock())
             except Exception as error:  # noqa: BLE001 - a damaged file fails in any way that unpickling can
                 name = function.__qualname__
-                log.warning("the cached kernel %s in %s cannot be used: %r", name, folder, error)
+                log.warning("the cached kernel %s in %s cannot be used: %r", name, place, error)
                 with contextlib.suppress(OSError):
-                    for path in folder.glob(f"*/*.{name}-*"):
+                    for path in place.glob("*/*.nb?"):
                         path.unlink(missing_ok=True)
-    dispatcher = _numba.njit(function, nogil=True, error_model="numpy")
-    return _compile(dispatcher, arguments), False
+    begins()
+    with _one_at_a_time:
+        dispatcher = _numba.njit(function, nogil=True, error_model="numpy")
+        return _compile(dispatcher, arguments), False
 
 
 def _compile_cached(
-    function: Callable[..., Any], arguments: tuple[Any, ...], folder: Path
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    place: Path,
+    begins: Callable[[], object],
+    clock: Clock,
 ) -> tuple[Any, bool]:
-    with _config_lock:
-        before = _numba.config.CACHE_DIR
-        _numba.config.CACHE_DIR = str(folder)
-        try:
-            dispatcher = _numba.njit(function, cache=True, nogil=True, error_model="numpy")
-        finally:
-            _numba.config.CACHE_DIR = before
-    # Numba takes the next place it knows if it cannot write to this one, and we did not check that.
-    if folder not in Path(dispatcher.stats.cache_path).parents:
-        raise OSError(f"Numba chose {dispatcher.stats.cache_path} instead")
-    with locked(folder, dispatcher.py_func.__qualname__):
-        compiled = _compile(dispatcher, arguments)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _one_at_a_time:
+        dispatcher = _cached_dispatcher(function, place)
+    files, name = Path(dispatcher.stats.cache_path), function.__qualname__
+    waits = WaitLog(f"the kernel {name}", limit_s=COMPILE_TIMEOUT_S, clock=clock)
+    pause, began = threading.Event(), clock.now()
+    while True:
+        # The lock of this process first: nobody waits for a kernel that nobody is compiling.
+        with _one_at_a_time, compiling_in(files) as is_ours:
+            is_late = clock.now() - began > COMPILE_TIMEOUT_S
+            if is_ours or is_late or is_kept(files):
+                if not is_kept(files):
+                    begins()
+                compiled = _compile(dispatcher, arguments)
+                break
+        waits.tick("another process, which compiles it", files)
+        clock.wait(pause, _POLL_S)
+    waits.done()
     if dispatcher.signatures != [arguments]:
         raise ValueError(f"the file holds a kernel for {dispatcher.signatures}")
     return compiled, bool(dispatcher.stats.cache_hits)
+
+
+def _cached_dispatcher(function: Callable[..., Any], place: Path) -> Any:
+    before = _numba.config.CACHE_DIR  # of the whole process, and programs have functions of theirs
+    _numba.config.CACHE_DIR = str(place)
+    try:
+        dispatcher = _numba.njit(function, cache=True, nogil=True, error_model="numpy")
+    finally:
+        _numba.config.CACHE_DIR = before
+    # Numba takes the next place it knows if it cannot write to this one, and we did not check that.
+    if place not in Path(dispatcher.stats.cache_path).parents:
+        raise OSError(f"Numba chose {dispatcher.stats.cache_path} instead")
+    return dispatcher
 
 
 def _compile(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:

@@ -1,40 +1,38 @@
 """Where compiled kernels are kept, and which folders may be believed.
 
-Numba's cache files are pickles: loading one runs what is in it. So a folder is used only if nobody
-else can have written into it: it is ours, with mode 0700, as is all it holds, and nobody else can
-put another in its place. A folder that is refused is named with the reason, and the next candidate
-is taken; without any, every process compiles its kernels in memory.
+Numba's own cache keeps them; what is added here is which folder it may use. Its files are pickles:
+loading one runs what is in it. So a folder is used only if nobody else can have written into it: it
+is ours, with mode 0700, as is all it holds, and nobody else can put another in its place. A folder
+that is refused is named with the reason, and the next candidate is taken; without any, every
+process compiles its kernels in memory.
+
+Each kernel has a folder of its own, for one dtype and one kind of processor: all who save into it
+save the same, and Numba puts each file in its place at once. So a kernel that is there is loaded
+without asking anybody, and a lock is only for the work: while one process compiles a kernel, others
+need not.
 """
 
 import atexit
 import contextlib
 import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import stat
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.clock import Clock, SystemClock
 from ..core.files.trusted_folder import UnsafeFolderError, check_owner, check_private
 from ..core.files.user_folders import cache_folder
-from ..core.process.waiting import WaitLog
 from ..core.settings import read_environment
-
-log = logging.getLogger(__name__)
 
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (
     "engine/jit.py", "engine/row_kernels.py", "engine/keyed/*_kernels.py",
     "core/rules/kernels.py", "core/rules/built_in/*.py",
 )  # fmt: skip
-_LOCK_POLL_S = 0.01
-_LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may have been stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,43 +115,33 @@ def check_folder(folder: Path) -> None:
             raise UnsafeFolderError(f"{path} is a link")
 
 
-@contextlib.contextmanager
-def locked(
-    folder: Path, kernel: str, timeout_s: float = _LOCK_TIMEOUT_S, clock: Clock | None = None
-) -> Iterator[None]:
-    """Lock a folder between processes: one compiles a kernel, the others load it.
+def is_kept(folder: Path) -> bool:
+    """Whether a kernel is in its folder: Numba writes the index first, and this file last."""
+    return any(folder.rglob("*.nbc"))
 
-    Numba alone would mix up the files of two that save kernels of one name at once. A wait is
-    logged.
+
+@contextlib.contextmanager
+def compiling_in(folder: Path) -> Iterator[bool]:
+    """Try to be the one process that compiles a kernel; yields whether it is, and waits for nobody.
+
+    Nothing breaks if two do, so on a file system without locks all are.
 
     Args:
-        folder: Which.
-        kernel: What it is locked for, for messages.
-        timeout_s: How long to wait at most. Unit: seconds.
-        clock: For tests.
+        folder: Where Numba keeps it.
 
     Raises:
-        TimeoutError: Another process kept it for so long.
-        OSError: The folder cannot be opened, or its file system knows no locks.
+        OSError: The folder cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        clock, pause = clock or SystemClock(), threading.Event()
-        began = clock.now()
-        waits = WaitLog(f"the kernel {kernel}", limit_s=timeout_s, clock=clock)
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if clock.now() - began > timeout_s:
-                    raise TimeoutError(
-                        f"another process has held {folder} for {timeout_s:g} s"
-                    ) from None
-                waits.tick(f"another process, which compiles kernels into {folder}")
-                clock.wait(pause, _LOCK_POLL_S)
-        waits.done()
-        yield
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = True
+    except BlockingIOError:
+        is_ours = False
+    except OSError:
+        is_ours = True
+    try:
+        yield is_ours
     finally:
         os.close(descriptor)
 
@@ -189,4 +177,4 @@ def _content(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         yield path
         if path.is_dir() and not path.is_symlink():
-            yield from path.iterdir()
+            yield from _content(path)

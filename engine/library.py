@@ -1,14 +1,18 @@
 """The compiled kernels of this process: loaded when they are asked for, or in the background.
 
-What needs a kernel waits for it; what has a slower way (``rows.py``) goes that way until it is
-there. Numba takes 0.3 s and 100 MB, so a process that never asks never loads it.
+No step and no definition waits for one: until a kernel is there, NumPy does the same to the bit,
+more slowly (``rows.py``, ``formula_kernel.py``). To compile one takes half a second, and two
+minutes on a machine that has more to do. Numba takes 0.3 s and 100 MB, so a process that never asks
+never loads it.
 """
 
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +24,13 @@ from ..core.process.threads import new_thread, nobody_waits
 from ..core.rules.kernels import UpdateFunction
 from ..core.rules.known_rules import built_in_rules
 from ..core.settings import load_settings
-from .kernel_cache import CacheFolder, candidates, choose_folder
+from .kernel_cache import CacheFolder, candidates, choose_folder, is_kept
 from .update_kernel import UpdateKernel
 
 log = logging.getLogger(__name__)
 
+_Key = tuple[str, DType]
+_importing = threading.Lock()
 _BYTES, _WORDS, _INTEGERS = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.int64)
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # Row kernel -> dtypes it is compiled for.
@@ -80,9 +86,11 @@ class KernelLibrary:
     def __init__(self, folder: str | None = None) -> None:
         self._chosen = folder
         self._folder: CacheFolder | None = None
-        self._lock = threading.Lock()  # around loading
-        self._kernels: dict[tuple[str, DType], Any] = {}
-        self._background: dict[tuple[str, DType], threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._loading: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
+        self._kernels: dict[_Key, Any] = {}
+        self._background: dict[_Key, threading.Thread] = {}
+        self._told: set[_Key] = set()  # that they are compiled
         self.loaded: list[Loaded] = []
 
     def use_folder(self, folder: str) -> None:
@@ -108,12 +116,19 @@ class KernelLibrary:
         return self._folder
 
     def update_kernel(self, update: UpdateFunction, dtype: DType) -> UpdateKernel:
-        """The compiled kernel of an update rule; loads or compiles it, and Numba, if need be."""
+        """The compiled kernel of an update rule; loads or compiles it, and waits for that."""
         kernel: UpdateKernel | None = self._kernels.get((update.name, dtype))
         return kernel if kernel is not None else self._load(update, dtype)
 
+    def update_kernel_if_ready(self, update: UpdateFunction, dtype: DType) -> UpdateKernel | None:
+        """The kernel of an update rule if it is there; otherwise None, and loading it begins."""
+        kernel: UpdateKernel | None = self._kernels.get((update.name, dtype))
+        if kernel is None:
+            self.load_in_background(update, dtype)
+        return kernel
+
     def row_kernel(self, name: str, dtype: DType) -> Callable[..., Any]:
-        """A row kernel; loads or compiles it, and Numba, if need be."""
+        """A row kernel; loads or compiles it, and waits for that."""
         kernel: Callable[..., Any] | None = self._kernels.get((name, dtype))
         return kernel if kernel is not None else self._load(name, dtype)
 
@@ -126,28 +141,28 @@ class KernelLibrary:
 
     def load_in_background(
         self,
-        name: str = "gather",
+        wanted: UpdateFunction | str = "gather",
         dtype: DType = _BYTES,
         loaded: Callable[[], object] = lambda: None,
     ) -> None:
         """Begin to load a kernel, and Numba with it. Returns at once; errors are logged.
 
         Args:
-            name: The row kernel.
+            wanted: The kernel of an update rule, or the name of a row kernel.
             dtype: Of what it works on.
             loaded: Called afterwards, in the thread that loads, unless another call began to.
         """
-        key = (name, dtype)
-        if key in self._kernels or key in self._background:
-            return
+        key = (_name(wanted), dtype)
 
         def load() -> None:
-            self._try_load(*key)
+            self._try_load(wanted, dtype)
             loaded()
 
-        thread = new_thread("kernel-loader", load, failed=nobody_waits)
-        thread.start()
-        self._background[key] = thread
+        with self._lock:
+            if key in self._kernels or key in self._background:
+                return
+            self._background[key] = new_thread("kernel-loader", load, failed=nobody_waits)
+            self._background[key].start()
 
     def wait(self, until: float) -> None:
         """Wait until what is loaded in the background is there: that slows all threads down.
@@ -156,7 +171,7 @@ class KernelLibrary:
             until: Wait no longer than this, by the clock of ``time.monotonic``.
         """
         for thread in tuple(self._background.values()):
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))
 
     def load_all(self) -> Iterator[Loaded]:
         """Load or compile every kernel there is; yields each."""
@@ -167,44 +182,84 @@ class KernelLibrary:
             *((name, dtype) for name, dtypes in rows.items() for dtype in dtypes),
         ]
         for kernel, dtype in wanted:
-            name = kernel if isinstance(kernel, str) else kernel.name
-            if (name, dtype) not in self._kernels:
+            if (_name(kernel), dtype) not in self._kernels:
                 self._load(kernel, dtype)
                 yield self.loaded[-1]
 
-    def _try_load(self, name: str, dtype: DType) -> None:
+    def _try_load(self, wanted: UpdateFunction | str, dtype: DType) -> None:
         try:
-            self._load(name, dtype)
+            self._load(wanted, dtype)
         except Exception:
-            log.exception("the kernel %s for %s cannot be loaded", name, dtype)
+            log.exception(
+                "the kernel %s for %s cannot be loaded; NumPy does its work, which takes several "
+                "times as long", _name(wanted), dtype,
+            )  # fmt: skip
 
     def _load(self, wanted: UpdateFunction | str, dtype: DType) -> Any:
-        name = wanted if isinstance(wanted, str) else wanted.name
+        key = (_name(wanted), dtype)
         with self._lock:
-            key = (name, dtype)
+            loading = self._loading[key]
+            self.folder  # noqa: B018 - chosen once
+        with loading:
             if key in self._kernels:
                 return self._kernels[key]
-            folder = self.folder.path
-            with quick_loading():  # not at the top: these import Numba
-                from . import jit, row_kernels
-                from .keyed import index_kernels, key_kernels, value_kernels
+            function, arguments = _source(wanted, dtype)
+            from . import jit
 
             began = time.perf_counter()
-            if isinstance(wanted, str):
-                rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS
-                rows |= key_kernels.FUNCTIONS | value_kernels.FUNCTIONS
-                function, arguments = rows[wanted]
-                kernel, from_cache = jit.compile_function(function, arguments(dtype), folder)
-            else:
-                types = jit.update_arguments(dtype)
-                run, from_cache = jit.compile_function(wanted.function, types, folder)
-                kernel = UpdateKernel(wanted, dtype, run)
+            kernel, from_cache = jit.compile_function(
+                function, arguments, self._place(key), begins=partial(self._tell, key)
+            )
+            if not isinstance(wanted, str):
+                kernel = UpdateKernel(wanted, dtype, kernel)
             took_s = time.perf_counter() - began
-            self.loaded.append(Loaded(name, dtype, from_cache, took_s))
+            self.loaded.append(Loaded(*key, from_cache, took_s))
             if not from_cache:
-                log.info("compiled the kernel %s for %s in %.1f s", name, dtype, took_s)
+                log.info("compiled the kernel %s for %s in %.1f s", *key, took_s)
             self._kernels[key] = kernel
             return kernel
+
+    def _place(self, key: _Key) -> Path | None:
+        """The folder of one kernel, for this kind of processor."""
+        from . import jit
+
+        folder = self.folder.path
+        return folder / jit.processor() / "-".join(map(str, key)) if folder else None
+
+    def _tell(self, key: _Key) -> None:
+        """Say that a kernel is compiled, and those beside it that are asked for and not kept."""
+        with self._lock:
+            if key in self._told:
+                return
+            asked = self._background.keys() - self._kernels.keys() - self._told
+            places = ((each, self._place(each)) for each in asked)
+            missing = {key, *(each for each, place in places if not (place and is_kept(place)))}
+            self._told |= missing
+        log.info(
+            "compiling %d %s, %s (%s); until then NumPy does their work, more slowly",
+            len(missing),
+            "kernel" if len(missing) == 1 else "kernels",
+            "once for this machine" if self.folder.path else "in memory, at each start",
+            ", ".join(sorted(f"{name} {dtype}" for name, dtype in missing)),
+        )
+
+
+def _name(wanted: UpdateFunction | str) -> str:
+    return wanted if isinstance(wanted, str) else wanted.name
+
+
+def _source(wanted: UpdateFunction | str, dtype: DType) -> tuple[Callable[..., Any], Any]:
+    """A kernel before it is compiled, and the types of its arguments."""
+    with _importing, quick_loading():  # not at the top: these import Numba
+        from . import jit, row_kernels
+        from .keyed import index_kernels, key_kernels, value_kernels
+
+    if not isinstance(wanted, str):
+        return wanted.function, jit.update_arguments(dtype)
+    rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS
+    rows |= key_kernels.FUNCTIONS | value_kernels.FUNCTIONS
+    function, arguments = rows[wanted]
+    return function, arguments(dtype)
 
 
 library = KernelLibrary()

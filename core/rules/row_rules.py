@@ -29,7 +29,7 @@ class RowwiseAdagrad(UpdateRule):
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
         """The formula above, of rows."""
-        squares = (g * g).sum(axis=1, keepdims=True) * (1 / w.shape[1])
+        squares = _row_sums(g * g) * (1 / w.shape[1])
         a = slots["accumulator"] = slots["accumulator"] + squares
         return w - rate / (xp.sqrt(a) + self.epsilon) * g
 
@@ -63,7 +63,7 @@ class GroupFtrl(UpdateRule):
         after = slots["accumulator"] = before + g * g
         z = slots["linear"] = slots["linear"] + (g - (xp.sqrt(after) - xp.sqrt(before)) / rate * w)
         shrunk = xp.clip(z, -l1, l1) - z
-        norm = xp.sqrt((shrunk * shrunk).sum(axis=1, keepdims=True))
+        norm = xp.sqrt(_row_sums(shrunk * shrunk))
         stays = norm > group
         keep = xp.where(stays, (norm - group) / xp.where(stays, norm, 1), 0)
         return keep * shrunk / (xp.sqrt(after) / rate + l2)
@@ -73,6 +73,11 @@ class GroupFtrl(UpdateRule):
         l2 = 2 * self.l2_regularization_strength + (self.beta / rate if self.beta else 0.0)
         group = self.group_regularization_strength * math.sqrt(width)
         return self.l1_regularization_strength, l2, group
+
+
+def _row_sums(values: Any) -> Any:
+    """Sum of each row, from its first element on, as kernels add up; shape ``(rows, 1)``."""
+    return values.cumsum(axis=1)[:, -1:]
 
 
 ROW_RULES: tuple[type[UpdateRule], ...] = (RowwiseAdagrad, GroupFtrl)

@@ -22,7 +22,7 @@ _KEPT_BYTES = 64 << 20
 
 
 def warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
-    """Load the kernels of the rules of tables, so that no step waits for them.
+    """Begin to load the kernels of the rules of tables, or to compile them.
 
     Raises:
         ConfigurationError: A definition has a number that is out of range.

@@ -103,11 +103,8 @@ class RowUpdater:
         self, store: RowStore, rows: Array, gradients: Array, step: int, scale: float, updates: int
     ) -> None:
         rule, dtype = self._rule, store.values.dtype
-        try:
-            chosen = rule.chosen_kernel()
-            kernel = library.update_kernel(chosen, dtype) if chosen else None
-        except ImportError:
-            kernel = None
+        chosen = rule.chosen_kernel()
+        kernel = library.update_kernel_if_ready(chosen, dtype) if chosen else None
         if kernel is None:
             self._run_formula(store, rows, gradients, step, scale, updates=updates)
             return
@@ -134,9 +131,8 @@ class RowUpdater:
         limit = rule.clipvalue if rule.clipvalue is not None else math.inf
         name, scalars = _own_scalars(rule, rate, width)
         table = self._table_of(rule, int(store.counts[rows].max()))
-        try:
-            kernel = library.row_kernel(name, dtype)
-        except ImportError:
+        kernel = library.row_kernel_if_ready(name, dtype)
+        if kernel is None:
             if not isinstance(rule, CorrectedAdam):
                 self._run_formula(store, rows, gradients, step, scale, updates=1)
                 return
@@ -203,11 +199,8 @@ RULE_KERNELS = frozenset({"adam_rows", "rowwise_adagrad", "group_ftrl"})
 
 
 def warm_up(rule: UpdateRule, dtype: Any) -> None:
-    """Load the rule's kernel, so that no push waits for it; without Numba, nothing."""
-    try:
-        if isinstance(rule, _Own):
-            library.row_kernel(_own_scalars(rule, 1.0, 1)[0], np.dtype(dtype))
-        elif (kernel := rule.chosen_kernel()) is not None:
-            library.update_kernel(kernel, np.dtype(dtype))
-    except ImportError:
-        return
+    """Begin to load the rule's kernel, or to compile it."""
+    if isinstance(rule, _Own):
+        library.load_in_background(_own_scalars(rule, 1.0, 1)[0], np.dtype(dtype))
+    elif (kernel := rule.chosen_kernel()) is not None:
+        library.load_in_background(kernel, np.dtype(dtype))

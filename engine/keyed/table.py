@@ -7,6 +7,7 @@ that runs the same pushes is equal, bit for bit. A read makes no row: a key with
 value with which its row would begin.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple
 
@@ -441,11 +442,12 @@ class KeyedTable:
 
 def prepare(definition: TableDefinition) -> None:
     """Load the kernels that a table needs, and wait for them. Without Numba, nothing."""
+    warm_up(definition.rule, definition.dtype)
     try:
         for name in KEYED_KERNELS.keys() - RULE_KERNELS:
             for dtype in KEYED_KERNELS[name]:
                 library.row_kernel(name, dtype)
     except ImportError:
         return
-    warm_up(definition.rule, definition.dtype)
     row_functions.prepare()
+    library.wait(math.inf)

@@ -209,12 +209,13 @@ def rowwise_adagrad(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[
     h[3]: eps. h[4]: 1 / width.
     """
     scale, limit, lr, eps = h[0], h[1], h[2], h[3]
+    zero = np.zeros(1, h.dtype)[0]  # in the arrays' dtype: with an integer's all were float64
     for r in range(rows.size):
         if r + AHEAD < rows.size:
             prefetch_row(w, rows[r + AHEAD] * width, width)
             prefetch(s0, rows[r + AHEAD])
         lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
-        total = scale * 0
+        total = zero
         for i in range(np.uint64(width)):
             x = clip(g[at + i] * scale, limit)
             total += x * x
@@ -231,6 +232,7 @@ def group_ftrl(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-un
     width.
     """
     scale, limit, lr, l1, l2, group = h[0], h[1], h[2], h[3], h[4], h[5]
+    zero = np.zeros(1, h.dtype)[0]  # as above
     for r in range(rows.size):
         if r + AHEAD < rows.size:
             ahead = rows[r + AHEAD] * width
@@ -238,7 +240,7 @@ def group_ftrl(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-un
             prefetch_row(s0, ahead, width)
             prefetch_row(s1, ahead, width)
         lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
-        total = scale * 0
+        total = zero
         for i in range(np.uint64(width)):
             x = clip(g[at + i] * scale, limit)
             n, old = s0[lo + i], w[lo + i]
@@ -249,7 +251,7 @@ def group_ftrl(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-un
             shrunk = clip(z, l1) - z
             total += shrunk * shrunk
         norm = np.sqrt(total)
-        keep = (norm - group) / norm if norm > group else total * 0
+        keep = (norm - group) / norm if norm > group else zero
         for i in range(np.uint64(width)):
             z = s1[lo + i]
             w[lo + i] = keep * (clip(z, l1) - z) / (np.sqrt(s0[lo + i]) / lr + l2)

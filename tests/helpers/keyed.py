@@ -28,6 +28,7 @@ def without_numba(patch: pytest.MonkeyPatch) -> None:
         raise ImportError(f"no module named numba, for {name} of {dtype}")
 
     patch.setattr(library, "row_kernel_if_ready", lambda *_: None)
+    patch.setattr(library, "update_kernel_if_ready", lambda *_: None)
     patch.setattr(library, "row_kernel", refuse)
     patch.setattr(library, "update_kernel", refuse)
 

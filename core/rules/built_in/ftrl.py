@@ -74,7 +74,7 @@ class Ftrl(UpdateRule):
         before = slots["accumulator"]
         after = before + g * g
         strength = (after**power - before**power) / rate
-        z = slots["linear"] = slots["linear"] + g + shrinkage * w - strength * w
+        z = slots["linear"] = slots["linear"] + (g + shrinkage * w - strength * w)
         slots["accumulator"] = after
         return (xp.clip(z, -l1, l1) - z) / (after**power / rate + l2)
 

@@ -1,15 +1,22 @@
 """A block: several shards in one memory, each with its own rule, counts and slots."""
 
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from helpers.rules import SGD, Adam, Ftrl, RMSprop
+from helpers.waiting import scaled
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
+from ropewalk.core.rules.built_in.adam import adam
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Operation
+from ropewalk.engine import jit
 from ropewalk.engine.block import Block, warm_up
+from ropewalk.engine.library import KernelLibrary, library
 from ropewalk.engine.push_target import Gradient, Range, StepInfo
 from ropewalk.engine.rules import hyperparameters
 
@@ -168,10 +175,42 @@ def test_adams_rate_carries_both_corrections() -> None:
     np.testing.assert_allclose(scalars, expected, rtol=1e-15)  # float64, one rounding each
 
 
-@pytest.mark.parametrize("rule", [SGD(), SGD(momentum=0.5), Adam(), Ftrl()], ids=repr)
-def test_warming_up_leaves_nothing_to_compile_and_changes_nothing(rule: UpdateRule) -> None:
+@pytest.mark.parametrize("rule", [SGD(momentum=0.5), Adam()], ids=repr)
+def test_warming_up_begins_to_load_the_kernel_that_steps_will_ask_for(
+    rule: UpdateRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(library, "load_in_background", lambda *wanted: begun.append(wanted))
     for dtype in (F32, BFLOAT16):
         warm_up(rule, dtype)
+    assert begun == [(rule.chosen_kernel(), F32)] * 2
+
+
+@pytest.mark.parametrize("dtype", [F32, BFLOAT16], ids=str)
+@pytest.mark.parametrize("rows", [None, [1, 5]], ids=["dense", "rows"])
+def test_a_step_does_not_wait_for_its_kernel(
+    rows: list[int] | None, dtype: DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stepped() -> bytes:
+        block = make_block((8, 3), (5, 3), dtype=dtype)
+        for entry in (0, 1):
+            block.bind(entry, Adam())
+        chosen = None if rows is None else np.array(rows, np.int64)
+        values = np.linspace(-1, 1, 24 if rows is None else 6).astype(dtype)
+        where = block.range_of(0)
+        for step in range(3):
+            info = StepInfo(WORKER, step + 1, step)
+            block.apply(where, Gradient(values, chosen), Adam(), info)
+        return block.value.tobytes() + block.slots["velocity"].tobytes()
+
+    library.update_kernel(adam, F32)
+    by_kernel = stepped()
+    cold = KernelLibrary(str(tmp_path))
+    monkeypatch.setattr("ropewalk.engine.block.library", cold)
+    with jit._one_at_a_time:  # so that nothing is compiled
+        assert stepped() == by_kernel
+    cold.wait(time.monotonic() + scaled(60))
+    assert [each.name for each in cold.loaded] == ["adam"]
 
 
 @pytest.mark.parametrize("count", [16, 33, 100_000])

@@ -2,14 +2,14 @@
 said.
 """
 
-import logging
+import errno
+import grp
 import os
 from pathlib import Path
 
 import pytest
 
-from helpers.clock import ManualClock
-from ropewalk.engine.kernel_cache import candidates, choose_folder, locked
+from ropewalk.engine.kernel_cache import candidates, choose_folder, compiling_in
 
 SELF = os.geteuid()
 
@@ -18,6 +18,15 @@ SELF = os.geteuid()
 def home(tmp_path: Path) -> Path:
     """A folder that is ours from the top; pytest's own have the mode 0700."""
     return tmp_path
+
+
+@pytest.fixture
+def group_of_others(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A group of this process that has other members."""
+    gid = os.getegid()
+    members = grp.struct_group(("team", "x", gid, ["somebody"]))
+    monkeypatch.setattr("grp.getgrgid", lambda _: members)
+    return gid
 
 
 def chosen(*folders: Path) -> tuple[Path | None, list[str]]:
@@ -107,6 +116,21 @@ def test_a_folder_under_one_that_anybody_may_rename_is_refused(home: Path) -> No
     assert refused == []
 
 
+@pytest.mark.parametrize("mode", [0o775, 0o2775], ids=oct)
+def test_a_folder_under_one_that_our_group_may_rename_is_refused_with_the_remedy(
+    home: Path, group_of_others: int, mode: int
+) -> None:
+    (home / "shared").mkdir()
+    os.chown(home / "shared", -1, group_of_others)
+    (home / "shared").chmod(mode)
+    path, (refusal,) = chosen(home / "shared" / "cache")
+    assert path is None
+    assert f"others may write to {home / 'shared'}: all in its group" in refusal
+    assert f"(chmod g-w {home / 'shared'})" in refusal
+    (home / "shared").chmod(mode & ~0o020)
+    assert chosen(home / "shared" / "cache")[0] is not None
+
+
 @pytest.mark.needs("root")  # for a link that belongs to another user
 def test_a_link_that_another_user_put_on_the_way_is_refused(home: Path) -> None:
     path, _ = chosen(home / "real")
@@ -175,18 +199,23 @@ def test_without_a_home_there_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -
     assert candidates() == []
 
 
-def test_a_wait_for_another_process_is_told_and_bounded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_kernel_is_compiled_by_one_process_and_the_others_do_not_wait(tmp_path: Path) -> None:
+    with compiling_in(tmp_path) as mine:
+        with compiling_in(tmp_path) as also_mine:
+            assert (mine, also_mine) == (True, False)
+        (tmp_path / "another").mkdir()
+        with compiling_in(tmp_path / "another") as is_ours:
+            assert is_ours
+    with compiling_in(tmp_path) as is_ours:
+        assert is_ours, "it was given back"
+
+
+def test_where_nothing_can_be_locked_each_process_compiles_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (
-        caplog.at_level(logging.WARNING),
-        locked(tmp_path, "adam"),
-        pytest.raises(TimeoutError, match="another process has held"),
-        locked(tmp_path, "sgd", 60.0, ManualClock()),
-    ):
-        pass
-    assert len(caplog.messages) == 3, "after 3, 10 and 30 seconds"
-    start = (
-        f"the kernel sgd waits for another process, which compiles kernels into {tmp_path} since"
-    )
-    assert caplog.messages[0].startswith(start)
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, f"no locks here: {descriptor}, {operation}")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with compiling_in(tmp_path) as is_ours:
+        assert is_ours

@@ -16,8 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropewalk.core.rules.built_in.sgd import sgd
-from ropewalk.engine.kernel_cache import locked
+from helpers.clock import ManualClock
+from helpers.slow_compile import compiling_for_ever
+from helpers.waiting import scaled
+from ropewalk.core.arrays.dtypes import DType
+from ropewalk.core.rules.built_in.adagrad import adagrad
+from ropewalk.core.rules.built_in.sgd import momentum, sgd
+from ropewalk.core.rules.kernels import UpdateFunction
+from ropewalk.engine import jit
 from ropewalk.engine.library import KEYED_KERNELS, ROW_KERNELS, KernelLibrary
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -27,7 +33,6 @@ SOURCES = Path(__file__).resolve().parents[3] / "src"
 PROGRAM = """
 import sys
 import numpy as np
-from ropewalk.engine.kernel_cache import locked
 from ropewalk.core.rules.built_in.sgd import sgd
 from ropewalk.core.rules.known_rules import built_in_rules
 from ropewalk.engine.library import library
@@ -81,7 +86,7 @@ def test_kernels_that_were_warmed_are_not_compiled_again(tmp_path: Path) -> None
     assert kept is not None
     shutil.copytree(kept, cache / kept.name)
     cache.chmod(0o700)
-    missing = [*cache.glob("*/*/*.adam-*.nbi"), *cache.glob("*/*/*.sgd-*.nbi")]
+    missing = [*cache.rglob("*.adam-*.nbi"), *cache.rglob("*.sgd-*.nbi")]
     assert len(missing) >= 2, "an index of each, for both dtypes, in a folder of each checkout"
     for index in missing:
         index.unlink()
@@ -135,7 +140,7 @@ def test_a_damaged_file_is_made_anew(
     tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
-    data, *others = tmp_path.glob("*/*/*.sgd-*.nbc")
+    data, *others = tmp_path.rglob("*.sgd-*.nbc")
     assert others == []
     whole = data.read_bytes()
     data.write_bytes({"cut": whole[:-100], "emptied": b"", "something else": b"x" * 500}[harm])
@@ -151,7 +156,7 @@ def test_a_file_of_another_dtype_is_not_run(tmp_path: Path) -> None:
     """What two processes that save at once could leave, if nothing kept them apart."""
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F64)
-    first, second = sorted(tmp_path.glob("*/*/*.sgd-*.nbc"))
+    first, second = sorted(tmp_path.rglob("*.sgd-*.nbc"))
     second.write_bytes(first.read_bytes())
     value = np.zeros(2)
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F64)(
@@ -170,13 +175,68 @@ def test_processes_that_start_at_once_compile_a_kernel_once(tmp_path: Path) -> N
     assert printed == ["0 1", "1 0", "1 0"]
 
 
-def test_a_folder_that_another_process_holds_for_ever_is_gone_without(tmp_path: Path) -> None:
-    with (
-        locked(tmp_path, "one"),
-        pytest.raises(TimeoutError, match="another process has held"),
-        locked(tmp_path, "another", timeout_s=0.02),
-    ):
-        pass
+def test_a_kernel_that_is_there_is_loaded_while_another_process_compiles_one(
+    tmp_path: Path,
+) -> None:
+    KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
+    with compiling_for_ever(tmp_path, "momentum"):
+        library = KernelLibrary(str(tmp_path))
+        library.update_kernel(sgd, F32)
+    assert [each.from_cache for each in library.loaded] == [True]
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), [(adagrad, F32), (sgd, F64)], ids=["rule", "dtype"])
+def test_two_kernels_are_compiled_at_once(
+    tmp_path: Path, kernel: UpdateFunction, dtype: DType
+) -> None:
+    with compiling_for_ever(tmp_path, "sgd"):
+        library = KernelLibrary(str(tmp_path))
+        library.update_kernel(kernel, dtype)
+    assert [each.from_cache for each in library.loaded] == [False]
+    again = KernelLibrary(str(tmp_path))
+    again.update_kernel(kernel, dtype)
+    assert [each.from_cache for each in again.loaded] == [True]
+
+
+def test_a_kernel_that_another_process_compiles_for_ever_is_compiled_here_after_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (begun := KernelLibrary(str(tmp_path))).row_kernel("gather", np.dtype(np.uint8))
+    place = begun._place(("sgd", F32))
+    clock, compiled = ManualClock(), []
+    with caplog.at_level(logging.WARNING), compiling_for_ever(tmp_path, "sgd"):
+        _, from_cache = jit.compile_function(
+            sgd.function,
+            jit.update_arguments(F32),
+            place,
+            begins=lambda: compiled.append(clock.now()),
+            clock=clock,
+        )
+    assert not from_cache
+    assert compiled == [pytest.approx(jit.COMPILE_TIMEOUT_S, abs=0.5)]
+    assert len(caplog.messages) == 3, "after 3, 10 and 30 seconds"
+    start = "the kernel sgd waits for another process, which compiles it since"
+    assert caplog.messages[0].startswith(start)
+    again = KernelLibrary(str(tmp_path))
+    again.update_kernel(sgd, F32)
+    assert [each.from_cache for each in again.loaded] == [True], "it is kept for all"
+
+
+def test_what_is_compiled_is_told_once_with_how_much_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
+    library = KernelLibrary(str(tmp_path))
+    with caplog.at_level(logging.INFO), jit._one_at_a_time:
+        for kernel in (sgd, adagrad, momentum):
+            assert library.update_kernel_if_ready(kernel, F32) is None
+    with caplog.at_level(logging.INFO):
+        library.wait(time.monotonic() + scaled(60))
+    told = [line for line in caplog.messages if line.startswith("compiling ")]
+    assert told == [
+        "compiling 2 kernels, once for this machine (adagrad float32, momentum float32); until "
+        "then NumPy does their work, more slowly"
+    ]
 
 
 def test_a_refused_folder_that_was_asked_for_is_a_warning(
@@ -232,6 +292,16 @@ def test_what_is_loaded_in_the_background_is_waited_for_so_long(tmp_path: Path) 
     assert library.loaded == []
     library.wait(time.monotonic() + 60)
     assert [each.name for each in library.loaded] == ["gather"]
+
+
+def test_no_rule_waits_for_its_kernel(tmp_path: Path) -> None:
+    library = KernelLibrary(str(tmp_path))
+    with jit._one_at_a_time:  # so that nothing is compiled
+        assert library.update_kernel_if_ready(sgd, F32) is None
+        assert library.update_kernel_if_ready(sgd, F32) is None
+    library.wait(time.monotonic() + scaled(60))
+    assert library.update_kernel_if_ready(sgd, F32) is not None
+    assert [each.name for each in library.loaded] == ["sgd"]
 
 
 def test_an_error_in_the_background_is_logged(
