@@ -6,6 +6,9 @@ waits. The one exception is a worker lost while the communicator is created: NCC
 that.
 """
 
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,24 @@ from ..core.errors import CollectiveMismatchError
 from ..core.process.accelerators import load_cupy, load_nccl
 from .group import CollectiveGroup
 
-DTYPES = ("float16", "float32", "float64")
+log = logging.getLogger(__name__)
+
+_NUMBERS = {
+    "int8": "NCCL_INT8",
+    "int32": "NCCL_INT32",
+    "int64": "NCCL_INT64",
+    "uint8": "NCCL_UINT8",
+    "uint32": "NCCL_UINT32",
+    "uint64": "NCCL_UINT64",
+    "float16": "NCCL_FLOAT16",
+    "float32": "NCCL_FLOAT32",
+    "float64": "NCCL_FLOAT64",
+    "bfloat16": "NCCL_BFLOAT16",
+}
+DTYPES = frozenset(_NUMBERS)
+"""Names of the dtypes that NCCL adds up."""
+
+_SUCCESS, _NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
 
 
 def nccl_available() -> bool:
@@ -27,9 +47,25 @@ def nccl_available() -> bool:
 
 def nccl_dtype(array: Any) -> int:
     """NCCL's number for an array's dtype, one of ``DTYPES``."""
+    return int(getattr(load_nccl(), _NUMBERS[array.dtype.name]))
+
+
+@contextmanager
+def nccl_group() -> Iterator[None]:
+    """Have NCCL begin the calls of a block together, at its end.
+
+    After a call that NCCL refuses, it begins none. It knows of no other errors, and would wait for
+    the calls that were not made: look up all that a call needs before the block.
+    """
     nccl = load_nccl()
-    numbers = (nccl.NCCL_FLOAT16, nccl.NCCL_FLOAT32, nccl.NCCL_FLOAT64)
-    return int(numbers[DTYPES.index(array.dtype.name)])
+    nccl.groupStart()
+    try:
+        yield
+    except BaseException:
+        with suppress(nccl.NcclError):  # the error of the block again
+            nccl.groupEnd()
+        raise
+    nccl.groupEnd()
 
 
 class NcclLink:
@@ -56,42 +92,99 @@ class NcclLink:
                 group.size, type(own)(identity), group.rank
             )
 
-    def all_reduce(self, array: Any, *, timeout_s: float | None = None) -> None:
-        """Sum an array over the workers, in place.
+    def all_reduce(self, arrays: Sequence[Any], *, timeout_s: float | None = None) -> None:
+        """Sum arrays over the workers, in place, and wait for it.
+
+        They are compared once, and summed together: one by one each would cost two messages round
+        the workers.
 
         Args:
-            array: contiguous array on the GPU, of one of ``DTYPES``, of one shape and dtype on all
-                workers.
+            arrays: contiguous arrays on this worker's GPU, of ``DTYPES``, of the same shapes and
+                dtypes on all workers.
             timeout_s: Overrides the group's.
 
         Raises:
             CollectiveMismatchError: A worker has another size or dtype.
             CollectiveTimeoutError: A worker did not reach the call in time.
             PeerLostError: A worker is lost.
+            CUDARuntimeError: This worker's GPU has failed; the others are told.
+            NcclError: NCCL has failed; the others are told.
         """
-        what = f"all_reduce of {array.size} {array.dtype.name} with NCCL"
-        number = nccl_dtype(array)
-        self._compare(array.size, number, timeout_s)
-        with array.device:
-            stream = self._cupy.cuda.get_current_stream()
-            self._communicator.allReduce(
-                array.data.ptr, array.data.ptr, array.size, number, self._nccl.NCCL_SUM, stream.ptr
-            )
-            end = self._cupy.cuda.Event()
-            end.record(stream)
+        if not arrays:
+            return
+        calls = [(array.data.ptr, array.size, nccl_dtype(array)) for array in arrays]
+        self._compare([call[1:] for call in calls], timeout_s)
+        what = f"all_reduce of {sum(size for _, size, _ in calls)} elements with NCCL"
+        end: Any = None
+
+        def is_done() -> bool:
+            nonlocal end
+            if end is None:  # begun here: the others are told of an error
+                end = self._begin(arrays[0].device, calls)
+            return self._has_passed(end)
+
         try:
-            self._group.watch(lambda: bool(end.done), what, timeout_s=timeout_s)
+            self._group.watch(is_done, what, timeout_s=timeout_s)
         except BaseException:
-            self._communicator.abort()  # else the stream would never end
+            self._abort()
             raise
 
-    def _compare(self, size: int, number: int, timeout_s: float | None) -> None:
-        gathered = self._group.all_gather(np.array([[size, number]]), timeout_s=timeout_s)
-        for member, (theirs,) in zip(self._group.members, gathered, strict=True):
-            if (int(theirs[0]), int(theirs[1])) != (size, number):
-                raise CollectiveMismatchError(
-                    f"{member} reduces {theirs[0]} elements of NCCL's dtype {theirs[1]}, this "
-                    f"worker {size} of {number}; every worker must make the same calls, in the "
-                    "same order, with arrays of the same shape",
-                    task=member,
+    def _begin(self, device: Any, calls: Sequence[tuple[int, int, int]]) -> Any:
+        """Begin calls of a pointer, a size and a dtype; an event that is at their end."""
+        with device:
+            stream = self._cupy.cuda.get_current_stream()
+            with nccl_group():
+                for pointer, size, number in calls:
+                    self._communicator.allReduce(
+                        pointer, pointer, size, number, self._nccl.NCCL_SUM, stream.ptr
+                    )
+            end = self._cupy.cuda.Event()
+            end.record(stream)
+        return end
+
+    def _abort(self) -> None:
+        """Give NCCL up, else the stream would never end."""
+        try:
+            self._communicator.abort()
+        except RuntimeError as error:  # of a GPU that has failed; the first error is the one
+            log.warning("NCCL could not be given up: %s", error)
+
+    def _has_passed(self, event: Any) -> bool:
+        """Whether the GPU has come to an event.
+
+        Raises:
+            CUDARuntimeError: Something before it failed on the GPU, which stays so. ``event.done``
+                would be False for ever.
+            NcclError: NCCL has failed.
+        """
+        runtime = self._cupy.cuda.runtime
+        status = runtime.eventQuery(event.ptr)
+        if status not in (_SUCCESS, _NOT_READY):
+            raise runtime.CUDARuntimeError(status)
+        self._communicator.check_async_error()
+        return bool(status == _SUCCESS)
+
+    def _compare(self, mine: Sequence[tuple[int, int]], timeout_s: float | None) -> None:
+        """Raise unless all workers have arrays of the same sizes and dtypes."""
+        gathered = self._group.all_gather(np.array(mine, np.int64), timeout_s=timeout_s)
+        for member, rows in zip(self._group.members, gathered, strict=True):
+            theirs = [(int(size), int(number)) for size, number in rows]
+            if theirs == list(mine):
+                continue
+            if len(theirs) != len(mine):
+                what = f"{member} reduces {len(theirs)} arrays, this worker {len(mine)}"
+            else:
+                at, (a, b) = next(
+                    (i, pair)
+                    for i, pair in enumerate(zip(theirs, mine, strict=True))
+                    if pair[0] != pair[1]
                 )
+                what = (
+                    f"{member} reduces {a[0]} elements of NCCL's dtype {a[1]} as array {at} of "
+                    f"{len(mine)}, this worker {b[0]} of {b[1]}"
+                )
+            raise CollectiveMismatchError(
+                f"{what}; every worker must make the same calls, in the same order, with arrays "
+                "of the same shape",
+                task=member,
+            )

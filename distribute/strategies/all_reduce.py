@@ -3,10 +3,11 @@
 import logging
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
-from ...collectives.nccl import nccl_available, nccl_dtype
+from ...collectives.nccl import DTYPES as NCCL_DTYPES
+from ...collectives.nccl import nccl_available, nccl_dtype, nccl_group
 from ...core.arrays.any_framework import as_array, beside, is_on_gpu
 from ...core.process.accelerators import load_cupy, load_nccl
 from ..base.communication import CommunicationOptions
@@ -120,7 +121,7 @@ def _pair_sum(pair: Sequence[Any]) -> Any:
 class NcclAllReduce(_AllReduce):
     """NVIDIA's all-reduce between the GPUs of this worker, through CuPy.
 
-    Values elsewhere, integers, and devices NCCL cannot use are reduced on one device.
+    Values elsewhere, and of dtypes that NCCL does not add up, are reduced on one device.
 
     Args:
         num_packs: Into how many arrays the gradients are packed; 0: they are not.
@@ -129,15 +130,17 @@ class NcclAllReduce(_AllReduce):
     _warned = False
 
     def _reduce_flat(self, op: ReduceOp, arrays: list[Any]) -> list[Any]:
-        if not all(is_on_gpu(array) for array in arrays) or arrays[0].dtype.kind != "f":
-            if not NcclAllReduce._warned and arrays[0].dtype.kind == "f":
+        wide = [widened(array) for array in arrays] if op is ReduceOp.MEAN else arrays
+        on_gpus = all(is_on_gpu(array) for array in arrays)
+        if not on_gpus or wide[0].dtype.name not in NCCL_DTYPES:
+            if not NcclAllReduce._warned and not on_gpus:
                 NcclAllReduce._warned = True
                 log.warning("NcclAllReduce: the values are not all on GPUs; reducing on one device")
             total = combine(op, [place(array, device_of(arrays[0])) for array in arrays])
             return [place(total, device_of(array)) for array in arrays]
         # Replicas that share a GPU are added up there first: NCCL takes each GPU once.
         by_gpu: dict[int, list[Any]] = {}
-        for array in arrays:
+        for array in wide:
             by_gpu.setdefault(array.device.id, []).append(array)
         sums = [
             combine(ReduceOp.SUM, group) if len(group) > 1 else _copy(group[0])
@@ -161,29 +164,65 @@ _nccl_lock = threading.Lock()
 
 @lru_cache(maxsize=8)
 def _communicators(gpus: tuple[int, ...]) -> list[Any]:
-    return list(load_nccl().NcclCommunicator.initAll(list(gpus)))
+    """One of each GPU.
+
+    Made in a group, as ``initAll`` does, which CuPy calls with the interpreter's lock held: for the
+    seconds that it takes on many GPUs no heartbeat would be sent, and the task would count as lost.
+    """
+    cupy, nccl = load_cupy(), load_nccl()
+    identity = nccl.get_unique_id()
+    made = []
+    with nccl_group():
+        for rank, gpu in enumerate(gpus):
+            with cupy.cuda.Device(gpu):
+                made.append(nccl.NcclCommunicator(len(gpus), identity, rank))
+    return made
 
 
 def _nccl_sum_in_place(arrays: list[Any]) -> None:
+    """Add up one array of each GPU, in all of them.
+
+    Raises:
+        NcclError: NCCL has failed. The next call makes new communicators.
+    """
     cupy, nccl = load_cupy(), load_nccl()
     with _nccl_lock:  # two groups at once would wait for each other
         communicators = _communicators(tuple(array.device.id for array in arrays))
-        nccl.groupStart()
+        calls = []
+        for array in arrays:
+            with array.device:
+                stream = cupy.cuda.get_current_stream().ptr
+            calls.append((array.device, array.data.ptr, array.size, nccl_dtype(array), stream))
         try:
-            for array, communicator in zip(arrays, communicators, strict=True):
-                with array.device:
-                    communicator.allReduce(
-                        array.data.ptr, array.data.ptr, array.size, nccl_dtype(array),
-                        nccl.NCCL_SUM,
-                        cupy.cuda.get_current_stream().ptr,
-                    )  # fmt: skip
-        finally:
-            nccl.groupEnd()
+            with nccl_group():
+                for (device, pointer, size, number, stream), communicator in zip(
+                    calls, communicators, strict=True
+                ):
+                    with device:
+                        communicator.allReduce(
+                            pointer, pointer, size, number, nccl.NCCL_SUM, stream
+                        )
+        except BaseException:
+            _communicators.cache_clear()
+            for communicator in communicators:
+                communicator.abort()  # else what has begun would wait forever
+            raise
 
 
 def choose_cross_device_ops(devices: Sequence[str]) -> CrossDeviceOps:
     """NCCL if it is available and each device has its own GPU, else reduction on one device."""
     gpus = {physical_gpu(device) for device in devices if is_gpu(device)}
-    if len(devices) > 1 and len(gpus) == len(devices) and nccl_available():
-        return NcclAllReduce()
+    if len(devices) > 1 and len(gpus) == len(devices):
+        if nccl_available():
+            return NcclAllReduce()
+        _tell_of_nccl(len(gpus))
     return ReductionToOneDevice()
+
+
+@cache
+def _tell_of_nccl(gpus: int) -> None:
+    log.warning(
+        "CuPy finds no NCCL, so the gradients of %d GPUs are added up on one of them, which is "
+        "slower: `pip install 'ropewalk[gpu]'` (CUDA 12) or 'ropewalk[gpu-cuda13]' brings it",
+        gpus,
+    )

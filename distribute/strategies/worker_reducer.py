@@ -1,14 +1,14 @@
 """Reductions over several synchronous workers: first on each worker, then round their ring."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import DTYPES as NCCL_DTYPES
 from ...collectives.nccl import NcclLink
-from ...core.arrays.any_framework import as_array, is_on_gpu, to_host
+from ...core.arrays.any_framework import as_array, beside, is_on_gpu, to_host
 from ...core.arrays.dtypes import DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.communication import CommunicationImplementation, CommunicationOptions
@@ -81,53 +81,90 @@ class WorkersReducer(Reducer):
         ring = chosen.implementation is CommunicationImplementation.RING
         nccl = None if ring else self._nccl
         results: list[Any] = [None] * len(pairs)
-        dense: list[tuple[int, Any]] = []
-        kinds: dict[int, DType] = {}
+        dense: list[_Local] = []
         for number, (value, where) in enumerate(pairs):
             if not self.differs(value):
                 results[number] = super().reduce(op, value, where, options)
                 continue
-            parts = on_every_replica(value, 1)
-            if op is ReduceOp.MEAN and not is_sparse(parts):
-                arrays = [as_array(part) for part in parts.values]
-                kinds[number] = mean_dtype(arrays[0].dtype)
-                parts = PerReplica([widened(array) for array in arrays])
-            home = HOST if nccl is None else self._devices[0]
-            local = self._cross_device_ops.reduce(ReduceOp.SUM, parts, home, options)
-            if isinstance(local, IndexedSlices):
-                total: Any = self._gather_slices(op, local, chosen)
+            local = self._local_sum(op, number, value, nccl, options)
+            if isinstance(local.total, IndexedSlices):
+                total = self._gather_slices(op, local.total, chosen)
                 results[number] = mirror(total, devices_of(where))
-            elif nccl is not None and local.dtype.name in NCCL_DTYPES:
-                dense.append((number, local))
             else:
-                dense.append((number, np.asarray(to_host(local))))
-        for group in by_dtype([array for _, array in dense]):
-            arrays = [dense[i][1] for i in group]
-            for pack in packs_to_send([a.nbytes for a in arrays], chosen.bytes_per_pack):
-                members = [arrays[i] for i in pack]
-                totals = split(self._sum(op, join(members), chosen), members)
-                for i, total in zip(pack, totals, strict=True):
-                    number = dense[group[i]][0]
-                    kind = kinds.get(number, total.dtype)
-                    reduced = total.astype(kind, copy=False)
-                    results[number] = mirror(reduced, devices_of(pairs[number][1]))
+                dense.append(local)
+        for local, total in self._over_workers(op, dense, nccl, chosen):
+            results[local.number] = mirror(total, devices_of(pairs[local.number][1]))
         return results
 
-    def _sum(self, op: ReduceOp, flat: Any, options: CommunicationOptions) -> Any:
-        """One pack, over the workers; of a mean it is of floats."""
-        if is_on_gpu(flat):
-            assert self._nccl is not None  # noqa: S101 - who else leaves it there
-            with flat.device:
-                total = flat.copy()
-                self._nccl.all_reduce(total, timeout_s=options.timeout_seconds)
-                if op is ReduceOp.MEAN:
-                    total /= self.num_replicas
-            return total
-        return self._group.all_reduce(
-            flat,
-            divisor=self.num_replicas if op is ReduceOp.MEAN else None,
-            timeout_s=options.timeout_seconds,
-        )
+    def _local_sum(
+        self,
+        op: ReduceOp,
+        number: int,
+        value: Any,
+        nccl: NcclLink | None,
+        options: CommunicationOptions | None,
+    ) -> "_Local":
+        """The sum over this worker's replicas, where it goes on from."""
+        parts, kind = on_every_replica(value, 1), None
+        if op is ReduceOp.MEAN and not is_sparse(parts):
+            arrays = [as_array(part) for part in parts.values]
+            kind = mean_dtype(arrays[0].dtype)
+            parts = PerReplica([widened(array) for array in arrays])
+        home = HOST if nccl is None else self._devices[0]
+        total = self._cross_device_ops.reduce(ReduceOp.SUM, parts, home, options)
+        if isinstance(total, IndexedSlices):
+            return _Local(number, total, None)
+        if nccl is None or total.dtype.name not in NCCL_DTYPES:
+            total = np.asarray(to_host(total))
+        return _Local(number, total, kind if kind is not None else total.dtype)
+
+    def _over_workers(
+        self,
+        op: ReduceOp,
+        dense: Sequence["_Local"],
+        nccl: NcclLink | None,
+        options: CommunicationOptions,
+    ) -> Iterator[tuple["_Local", Any]]:
+        """Each array reduced over the workers, packed on its way."""
+        packs = [
+            [dense[group[i]] for i in pack]
+            for group in by_dtype([local.total for local in dense])
+            for pack in packs_to_send(
+                [dense[i].total.nbytes for i in group], options.bytes_per_pack
+            )
+        ]
+        on_gpu = [pack for pack in packs if is_on_gpu(pack[0].total)]
+        if nccl is not None:
+            for pack, flat in zip(on_gpu, self._nccl_sums(op, on_gpu, nccl, options), strict=True):
+                yield from _parts(pack, flat)
+        for pack in packs:
+            if not is_on_gpu(pack[0].total):
+                flat = self._group.all_reduce(
+                    join([local.total for local in pack]),
+                    divisor=self.num_replicas if op is ReduceOp.MEAN else None,
+                    timeout_s=options.timeout_seconds,
+                )
+                yield from _parts(pack, flat)
+
+    def _nccl_sums(
+        self,
+        op: ReduceOp,
+        packs: Sequence[Sequence["_Local"]],
+        nccl: NcclLink,
+        options: CommunicationOptions,
+    ) -> list[Any]:
+        """Packs, each an array on this worker's GPU, over the workers; of a mean they are of
+        floats.
+        """
+        flats = []
+        for pack in packs:
+            flat = join([local.total for local in pack])
+            with beside(flat):
+                flats.append(flat.copy() if len(pack) == 1 else flat)  # that may be the program's
+        nccl.all_reduce(flats, timeout_s=options.timeout_seconds)
+        if op is ReduceOp.SUM:
+            return flats
+        return [divided(flat, self.num_replicas, flat.dtype) for flat in flats]
 
     def _gather_slices(
         self, op: ReduceOp, local: IndexedSlices, options: CommunicationOptions
@@ -171,3 +208,25 @@ class WorkersReducer(Reducer):
             rows = self._group.all_gather(np.asarray(first.values))[0]
             return IndexedSlices(rows, self._group.all_gather(first.indices)[0], first.dense_shape)
         return self._group.broadcast(np.asarray(to_host(first)))
+
+
+class _Local(NamedTuple):
+    """What this worker's replicas have of a value.
+
+    Attributes:
+        number: Its place among the values.
+        total: Their sum: an array, or rows.
+        kind: The dtype of the result.
+    """
+
+    number: int
+    total: Any
+    kind: DType | None
+
+
+def _parts(pack: Sequence[_Local], flat: Any) -> Iterator[tuple[_Local, Any]]:
+    """Results of a pack, each in its dtype."""
+    for local, total in zip(pack, split(flat, [each.total for each in pack]), strict=True):
+        with beside(total):
+            reduced = total.astype(local.kind, copy=False)
+        yield local, reduced
