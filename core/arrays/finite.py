@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from ..process.accelerators import load_cupy
 from .copying import joined
 from .dtypes import Array, DType, is_float
 
@@ -41,4 +43,21 @@ def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
     for several in small.values():
         if not all_finite(joined(several)):
             return next(name for name, array in arrays.items() if not all_finite(array))
+    return None
+
+
+def first_not_finite_on_gpus(arrays: Mapping[str, Any]) -> str | None:
+    """As :func:`first_not_finite`, of CuPy arrays. Waits for each GPU once."""
+    finite: dict[int, dict[str, Any]] = {}
+    for name, array in arrays.items():
+        if is_float(array.dtype) and array.size:
+            with array.device:
+                wide = array.astype(np.float32) if array.dtype.itemsize < 4 else array
+                finite.setdefault(array.device.id, {})[name] = load_cupy().isfinite(wide).all()
+    for several in finite.values():
+        flags = list(several.values())
+        with flags[0].device:
+            are_finite = load_cupy().stack(flags).get()
+        if not are_finite.all():
+            return list(several)[int(np.argmin(are_finite))]
     return None

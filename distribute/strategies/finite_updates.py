@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays.dtypes import Array
-from ...core.arrays.finite import first_not_finite
+from ...core.arrays.any_framework import is_on_gpu
+from ...core.arrays.finite import first_not_finite, first_not_finite_on_gpus
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import NonFiniteGradientError
 from ..runtime import ClusterRuntime
@@ -39,7 +39,7 @@ class FiniteUpdates:
         self._in_a_row = 0
 
     def refuses(self, updates: Mapping[str, Any], global_step: int) -> bool:
-        """Whether a step is to change nothing. Arrays on GPUs are not looked at.
+        """Whether a step is to change nothing.
 
         Args:
             updates: By name of the variable: arrays or IndexedSlices. None at all is no step.
@@ -87,23 +87,17 @@ class FiniteUpdates:
 
 
 def not_finite(updates: Mapping[str, Any]) -> str | None:
-    """The name of an update with NaN or infinity; None: there is none. GPUs are not looked at.
+    """The name of an update with NaN or infinity; None: there is none.
 
     Args:
-        updates: Arrays or IndexedSlices, by name.
+        updates: Arrays of NumPy or CuPy, or IndexedSlices, by name.
     """
-    return first_not_finite(_on_host(updates))
-
-
-def _on_host(updates: Mapping[str, Any]) -> Mapping[str, Array]:
-    arrays, kinds = updates, set(map(type, updates.values()))
-    if kinds == {np.ndarray}:
-        return arrays
-    if IndexedSlices in kinds:
+    arrays = updates
+    if IndexedSlices in set(map(type, updates.values())):
         arrays = {
             name: update.values if isinstance(update, IndexedSlices) else update
             for name, update in updates.items()
         }
-    if all(isinstance(array, np.ndarray) for array in arrays.values()):
-        return arrays
-    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    on_gpus = {name: array for name, array in arrays.items() if is_on_gpu(array)}
+    on_host = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    return first_not_finite(on_host) or first_not_finite_on_gpus(on_gpus)
