@@ -6,6 +6,7 @@ shared. CuPy is imported only for arrays of a GPU.
 
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -48,26 +49,48 @@ def as_array(value: Any) -> Any:
         return value
     if getattr(value, "requires_grad", False):  # PyTorch exports no such memory
         value = value.detach()
-    device = getattr(value, "__dlpack_device__", None)
-    if device is not None and not hasattr(value, "__array_interface__"):
-        kind = int(device()[0])
-        if kind == _DLPACK_CUDA:
-            return _of_gpu(value)
-        if kind == _DLPACK_CPU:
-            try:
-                return np.from_dlpack(value)
-            except (BufferError, RuntimeError, TypeError):
-                pass  # bfloat16: the array protocol may know more
+    if hasattr(value, "__dlpack_device__") and not hasattr(value, "__array_interface__"):
+        shared = _by_dlpack(value)
+        if shared is not None:
+            return shared
+        # PyTorch has no array protocol for memory that is not the host's; JAX has.
+        on_host = value.cpu() if hasattr(value, "cpu") else value
+        if on_host is not value:
+            return as_array(on_host)
     return in_native_order(np.asarray(value))
 
 
-def _of_gpu(value: Any) -> Any:
-    """An array of a GPU as CuPy's, which shares its memory, or without CuPy as NumPy's."""
+def _by_dlpack(value: Any) -> Any:
+    """An array of another framework's memory; None: it shares none, as of bfloat16 on the host,
+    of an array on several devices, or of a GPU without CuPy.
+    """
     try:
-        return load_cupy().from_dlpack(value)
-    except ImportError:
-        # PyTorch has no array protocol for a GPU's memory, JAX has.
-        return as_array(value.cpu()) if hasattr(value, "cpu") else np.asarray(value)
+        kind = int(value.__dlpack_device__()[0])
+        if kind == _DLPACK_CUDA:
+            return load_cupy().from_dlpack(value)
+        if kind == _DLPACK_CPU:
+            return np.from_dlpack(value)
+    except (BufferError, ImportError, NotImplementedError, RuntimeError, TypeError):
+        return None
+    return None
+
+
+def together(values: Iterable[Any]) -> tuple[AbstractContextManager[Any], list[Any]]:
+    """Values for an operation of several, and the context to compute it in.
+
+    Returns:
+        The context, and the values: if one of them is on a GPU, all arrays on the first one's.
+    """
+    found = list(values)
+    first = next(filter(is_on_gpu, found), None)
+    if first is None:
+        return nullcontext(), found
+    cupy = load_cupy()
+    with first.device:
+        return first.device, [
+            cupy.asarray(each) if isinstance(each, np.ndarray) or is_on_gpu(each) else each
+            for each in found
+        ]
 
 
 class _BuffersOfThread(threading.local):

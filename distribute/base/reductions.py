@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays.any_framework import as_array, beside, namespace_of
+from ...core.arrays.any_framework import as_array, beside, is_on_gpu, namespace_of
 from ...core.arrays.dtypes import DType, is_float
 from ...core.arrays.indexed_slices import IndexedSlices
 
@@ -263,22 +263,42 @@ def check_gatherable(arrays: Sequence[Any], axis: int) -> None:
 
 def clip_norm(gradient: Any, limit: float) -> Any:
     """A gradient, scaled to a norm of at most ``limit``."""
+    if is_on_gpu(gradient):
+        return _clipped_on_gpu(gradient, limit)
     scale = clip_scale([gradient], limit)
     if scale == 1.0:
         return gradient
     if isinstance(gradient, IndexedSlices):
         return IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return gradient * scale
+
+
+def _clipped_on_gpu(gradient: Any, limit: float) -> Any:
+    """As :func:`clip_norm`. The host does not wait for it."""
+    xp = namespace_of(gradient)
     with beside(gradient):
-        return gradient * scale
+        norm = xp.sqrt(_square_sum(gradient))
+        scale = xp.where(norm > limit, limit / norm, 1.0)
+        return gradient * scale.astype(gradient.dtype)
 
 
 def clip_scale(gradients: Sequence[Any], limit: float) -> float:
-    """What scales all gradients of a step to a joint norm of at most ``limit``."""
-    total = 0.0
+    """What scales all gradients of a step to a joint norm of at most ``limit``.
+
+    Waits once for each GPU that has some of them.
+    """
+    totals: dict[int | None, Any] = {}  # by GPU
     for gradient in gradients:
-        array = gradient.combined().values if isinstance(gradient, IndexedSlices) else gradient
+        rows = isinstance(gradient, IndexedSlices)
+        array: Any = gradient.combined().values if rows else gradient
+        where = array.device.id if is_on_gpu(array) else None
         with beside(array):
-            flat = array.reshape(-1).astype(np.float64, copy=False)
-            total += float(namespace_of(flat).dot(flat, flat))
-    norm = float(np.sqrt(total))
+            square = _square_sum(array)
+            totals[where] = totals[where] + square if where in totals else square
+    norm = float(np.sqrt(sum(float(total) for total in totals.values())))
     return limit / norm if norm > limit else 1.0
+
+
+def _square_sum(array: Any) -> Any:
+    flat = array.reshape(-1).astype(np.float64, copy=False)
+    return namespace_of(flat).dot(flat, flat)

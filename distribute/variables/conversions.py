@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays.any_framework import to_host
+from ...core.arrays.any_framework import beside, to_host
 from ...core.arrays.dtypes import DTYPES, Array, DType, is_float
 from ...core.errors import ShapeMismatchError
 
@@ -32,14 +32,16 @@ def in_dtype(given: Any, dtype: DType, name: str) -> Any:
             variable=name,
         )
     if dtype.kind in "iu" and given.dtype.kind in "iu" and given.size:
-        low, high, limits = int(given.min()), int(given.max()), np.iinfo(dtype)
+        with beside(given):
+            low, high, limits = int(given.min()), int(given.max()), np.iinfo(dtype)
         if low < limits.min or high > limits.max:
             raise ShapeMismatchError(
                 f"the value for {name!r} has {low if low < limits.min else high}, the variable is "
                 f"{dtype.name}, which goes from {limits.min} to {limits.max}",
                 variable=name,
             )
-    return given.astype(dtype, copy=False)
+    with beside(given):
+        return given.astype(dtype, copy=False)
 
 
 def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:

@@ -13,7 +13,6 @@ from ...core.process.accelerators import load_cupy
 from ...core.rules.update_rules import UpdateRule
 from ...engine.rules import apply_formula
 from ..base.devices import on_device
-from .scatter import Scatter
 from .spec import VariableSpec
 
 
@@ -61,22 +60,3 @@ def start_slots(xp: ModuleType, rule: UpdateRule, value: Any) -> dict[str, Any]:
     """Slot arrays of a value, initialised; half-precision values have float32 slots."""
     kind = np.float32 if is_float(value.dtype) and value.dtype.itemsize < 4 else value.dtype
     return {slot: xp.full(value.shape, start, kind) for slot, start in rule.slot_start().items()}
-
-
-def change_rows_on_gpu(kind: Scatter, table: Any, rows: Array, values: Any) -> None:
-    """As ``change_rows`` of ``local_variable.py``; CuPy has no ``ufunc.at`` for products."""
-    cupy = load_cupy()
-    with cupy.cuda.Device(table.device.id):
-        where, given = cupy.asarray(rows), cupy.asarray(values)
-        if kind in (Scatter.ADD, Scatter.SUB):
-            cupy.add.at(table, where, given if kind is Scatter.ADD else -given)
-        elif kind is Scatter.MIN:
-            cupy.minimum.at(table, where, given)
-        elif kind is Scatter.MAX:
-            cupy.maximum.at(table, where, given)
-        else:
-            # One after the other where a row repeats.
-            host = cupy.asnumpy(table)
-            ufunc = np.multiply if kind is Scatter.MUL else np.divide
-            ufunc.at(host, rows, cupy.asnumpy(given))
-            table[...] = cupy.asarray(host)

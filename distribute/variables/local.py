@@ -23,9 +23,9 @@ from ..base.interface import StrategyInterface
 from ..base.reductions import VariableSynchronization
 from ..base.values import DistributedValues
 from .conversions import in_dtype, row_numbers
-from .gpu_memory import GpuMemory, change_rows_on_gpu
+from .gpu_memory import GpuMemory
 from .memory import HostMemory, VariableMemory
-from .scatter import Scatter
+from .scatter import Scatter, change_rows
 from .spec import VariableSpec
 from .variable import Variable
 
@@ -269,33 +269,6 @@ class LocalVariable(Variable):
                 f"rows of {self.name!r} have shape {self.shape[1:]}, the given ones "
                 f"{values.shape[1:]}"
             )
-
-
-def change_rows(kind: Scatter, table: Any, rows: Array, values: Any) -> None:
-    """Change rows of an array in place; repeated ones count each.
-
-    Args:
-        kind: How.
-        table: array, shape ``(rows, *row)``. Modified.
-        rows: integer array, shape ``(n,)``.
-        values: array, shape ``(n, *row)``.
-    """
-    if kind is Scatter.UPDATE:
-        table[rows] = values
-    elif isinstance(table, np.ndarray):
-        _UFUNCS[kind].at(table, rows, values)
-    else:
-        change_rows_on_gpu(kind, table, rows, values)
-
-
-_UFUNCS: dict[Scatter, np.ufunc] = {
-    Scatter.ADD: np.add,
-    Scatter.SUB: np.subtract,
-    Scatter.MUL: np.multiply,
-    Scatter.DIV: np.divide,
-    Scatter.MIN: np.minimum,
-    Scatter.MAX: np.maximum,
-}
 
 
 def _own_part(value: Any) -> Any:

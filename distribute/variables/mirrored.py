@@ -9,7 +9,7 @@ it.
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.arrays.any_framework import as_array
+from ...core.arrays.any_framework import as_array, beside, together
 from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.contexts import require_own, update_component
 from ..base.interface import StrategyInterface
@@ -119,7 +119,7 @@ class SyncOnReadVariable(DistributedVariable):
         """Rows of :meth:`read_value`."""
         if self._is_one_copy():
             return self._here().sparse_read(indices)
-        return self.read_value()[row_numbers(indices, self.shape, self.name)]
+        return self[row_numbers(indices, self.shape, self.name)]
 
     def assign(self, value: Any) -> "SyncOnReadVariable":
         """This replica's copy in replica context; otherwise all, so that reading gives
@@ -137,7 +137,8 @@ class SyncOnReadVariable(DistributedVariable):
                 component.assign(part)
             return self
         given = self._given(value)
-        shares = self.shares(given) if self.aggregation is _SUM else [given] * len(self.values)
+        with beside(given):
+            shares = self.shares(given) if self.aggregation is _SUM else [given] * len(self.values)
         for component, share in zip(self.values, shares, strict=True):
             component.assign(share)
         return self
@@ -186,8 +187,9 @@ class SyncOnReadVariable(DistributedVariable):
                 f"SyncOnReadVariable does not support `{method}` in cross-replica context when "
                 f"aggregation is set to SUM: {self.name!r}. Read it and assign the result"
             )
-        value = self.read_value()
-        return self.assign(value + given if sign > 0 else value - given)
+        device, (value, change) = together([self.read_value(), given])
+        with device:
+            return self.assign(value + change if sign > 0 else value - change)
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "SyncOnReadVariable":
         """Not offered."""

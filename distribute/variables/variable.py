@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ...core.arrays.any_framework import as_array, to_host
+from ...core.arrays.any_framework import as_array, beside, to_host, together
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.rules.initializers import Initializer
@@ -159,8 +159,11 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def assign_sub(self, delta: Any) -> "Variable":
         """Subtract from the value."""
-        # Negated in the variable's dtype: an unsigned number has no negative.
-        return self.assign_add(-in_dtype(self._given(self._not_rows(delta)), self.dtype, self.name))
+        given = in_dtype(self._given(self._not_rows(delta)), self.dtype, self.name)
+        with beside(given):
+            # Negated in the variable's dtype: an unsigned number has no negative.
+            negated = -given
+        return self.assign_add(negated)
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "Variable":
         """Change rows; what the ``scatter_`` methods call."""
@@ -201,7 +204,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
     def gather_nd(self, indices: Any) -> Any:
         """Elements or slices at ``indices`` of shape ``(..., k)``, along the first ``k`` axes."""
         where = to_host(indices)
-        return self.read_value()[tuple(np.moveaxis(where, -1, 0))]
+        return self[tuple(np.moveaxis(where, -1, 0))]
 
     def _not_rows(self, value: Any) -> Any:
         """Not rows: those are for the ``scatter_`` methods."""
@@ -248,12 +251,17 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
                     f"{target.name!r} is a variable and changes through assign, assign_add and "
                     "assign_sub alone, not through `+=` or `out=`"
                 )
-        values = [item.read_value() if isinstance(item, Variable) else item for item in inputs]
-        return getattr(ufunc, method)(*values, **kwargs)
+        device, values = together(
+            item.read_value() if isinstance(item, Variable) else item for item in inputs
+        )
+        with device:
+            return getattr(ufunc, method)(*values, **kwargs)
 
     # NumPy would ask for elements one by one.
     def __getitem__(self, index: Any) -> Any:
-        return self.read_value()[index]
+        value = self.read_value()
+        with beside(value):
+            return value[index]
 
     def __bool__(self) -> bool:
         return bool(to_host(self.read_value()))

@@ -1,6 +1,11 @@
-"""Strategies on a GPU, through CuPy; the CPU is the reference."""
+"""Strategies on a GPU, through CuPy; the CPU is the reference.
+
+On machines without one they run on GPUs that are played, see ``helpers.strict_cupy``.
+"""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -8,6 +13,8 @@ import pytest
 
 import ropewalk as rw
 from helpers.replicas import SUM, replica
+from helpers.strict_cupy import played_gpus
+from ropewalk.collectives.nccl import DTYPES as NCCL_DTYPES
 from ropewalk.collectives.nccl import nccl_available
 from ropewalk.core.arrays.any_framework import as_array, is_on_gpu, to_host
 from ropewalk.core.process.accelerators import count_gpus, load_cupy
@@ -23,10 +30,9 @@ from ropewalk.distribute import (
 )
 from ropewalk.distribute.base.devices import place
 
-pytestmark = [
-    pytest.mark.skipif(count_gpus() == 0, reason="needs a GPU that CuPy can use"),
-    pytest.mark.timeout(120),
-]
+pytestmark = pytest.mark.timeout(120)
+
+_REAL = "real"
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +40,17 @@ def plain_process() -> None:
     """Here GPUs are counted."""
 
 
+@pytest.fixture(
+    params=[*([_REAL] if count_gpus() else []), 1, 2, 3], ids=lambda gpus: f"{gpus}", autouse=True
+)
+def machine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The machine's GPUs, if it has any, and one, two and three that are played."""
+    with nullcontext() if request.param == _REAL else played_gpus(request.param):
+        yield
+
+
 @pytest.fixture
-def two_gpus() -> Iterator[tuple[str, str]]:
+def two_gpus(machine: None) -> Iterator[tuple[str, str]]:
     """Two logical GPU devices, on one GPU or two."""
     rw.config.set_logical_gpu_devices(2)
     yield "/device:GPU:0", "/device:GPU:1"
@@ -134,6 +149,12 @@ def train(strategy: Strategy, optimizer: rw.optimizers.Optimizer) -> list[Any]:
     return [w.numpy(), table.numpy()]
 
 
+@cache
+def trained_on_the_cpu(make: Callable[[], rw.optimizers.Optimizer]) -> list[Any]:
+    """What every case is compared with; kernels are compiled for it."""
+    return train(OneDeviceStrategy("cpu:0"), make())
+
+
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 @pytest.mark.parametrize("kind", ["one", "mirrored", "central"])
 def test_update_rules_on_a_gpu_are_those_of_the_cpu(
@@ -145,7 +166,7 @@ def test_update_rules_on_a_gpu_are_those_of_the_cpu(
         "central": lambda: CentralStorageStrategy(parameter_device="gpu:0"),
     }
     trained = train(strategies[kind](), make())
-    for ours, wanted in zip(trained, train(OneDeviceStrategy("cpu:0"), make()), strict=True):
+    for ours, wanted in zip(trained, trained_on_the_cpu(make), strict=True):
         # float32, summed in another order and divided by small numbers.
         np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5)
 
@@ -195,9 +216,10 @@ def test_nccl_adds_up_what_a_gpu_has() -> None:
 
     alone: Any = Alone()
     link = NcclLink(alone, 0)
-    for dtype in (np.float16, np.float32, np.float64):
-        link.all_reduce(array := cupy.arange(6, dtype=dtype))
-        np.testing.assert_array_equal(to_host(array), np.arange(6))
+    arrays = [cupy.arange(6).astype(dtype) for dtype in NCCL_DTYPES]
+    link.all_reduce(arrays)
+    for array in arrays:
+        np.testing.assert_array_equal(to_host(array).astype(int), np.arange(6))
 
 
 def test_rows_are_named_by_arrays_of_a_gpu(two_gpus: tuple[str, str]) -> None:
