@@ -10,6 +10,7 @@ import pytest
 
 import ropewalk as rw
 from helpers import processes
+from helpers.strict_cupy import FOLDER
 from helpers.waiting import scaled
 
 pytestmark = [
@@ -319,6 +320,29 @@ print("all agree")
 """
 )
 
+LARGE = (
+    COMMON
+    + f"""
+sys.path.insert(0, {FOLDER!r})
+import cupy
+from ropewalk.training.jax_bridge import arrays
+
+arrays._has_accelerator = lambda: True
+assert arrays.gpus_in_use()
+dense = lambda: keras.layers.Dense(600)
+
+def losses(strategy):
+    model = compiled(strategy, dense, dense)
+    return [model.train_on_batch(X[:8].astype(np.float32), Y[:8])[0] for _ in range(3)]
+
+alone = losses(None)
+rw.config.set_logical_cpu_devices(2)
+strategy = rw.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+np.testing.assert_allclose(losses(strategy), alone, rtol=1e-4)
+print("all agree")
+"""
+)
+
 WORKERS = (
     COMMON
     + """
@@ -368,6 +392,16 @@ def test_on_several_devices_of_jax_a_step_is_one_program_for_all(tmp_path: Path)
         pytest.skip("the others have one CPU device")
     flags = "--xla_force_host_platform_device_count=2"
     assert "all agree" in run(MESH, tmp_path, processes.ROPEWALK[0], XLA_FLAGS=flags)
+
+
+def test_a_weight_above_a_mebibyte_is_trained_on_several_devices_with_cupy_in_use(
+    tmp_path: Path,
+) -> None:
+    """Large arrays on one device go to the host by CuPy; JAX shares none of several devices."""
+    if BACKEND != "jax":
+        pytest.skip("the others have one CPU device")
+    flags = "--xla_force_host_platform_device_count=2"
+    assert "all agree" in run(LARGE, tmp_path, processes.ROPEWALK[0], XLA_FLAGS=flags)
 
 
 def test_workers_in_sync_with_two_devices_each_have_the_curve_of_one_device(

@@ -63,14 +63,25 @@ def to_hosts(arrays: Mapping[str, Any]) -> dict[str, Array]:
     """Arrays of JAX as arrays of the host, in its memory where that is the host's.
 
     JAX copies from a GPU into memory that is not pinned, which takes eight times as long. CuPy,
-    where it is in use, copies what is large into buffers that are used again.
+    where it is in use, copies what is large into buffers that are used again; not what is on
+    several devices, of which JAX shares no memory.
     """
     if not _has_accelerator():
         return {name: np.asarray(each) for name, each in arrays.items()}
     pinned = gpus_in_use()
-    large = {n for n, each in arrays.items() if pinned and each.nbytes > _SMALL_BYTES}
+    large = {
+        name
+        for name, each in arrays.items()
+        if pinned and each.nbytes > _SMALL_BYTES and not _is_on_several(each)
+    }
     start_copies([each for name, each in arrays.items() if name not in large])
     return {n: to_host(each) if n in large else np.asarray(each) for n, each in arrays.items()}
+
+
+def _is_on_several(array: Any) -> bool:
+    """Whether it is on several devices: replicated, or a part on each."""
+    sharding = getattr(array, "sharding", None)
+    return sharding is not None and len(sharding.device_set) > 1
 
 
 def name_of(path: Any) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.late import Late
+from helpers.strict_cupy import played_gpus
 from ropewalk.core.arrays.any_framework import as_array, is_on_gpu, namespace_of, to_host
 from ropewalk.core.arrays.dtypes import BFLOAT16
 from ropewalk.distribute import (
@@ -329,6 +330,20 @@ def test_an_array_on_a_gpu_is_copied_to_the_host_where_there_is_no_cupy(
     array = np.arange(6, dtype=np.float32)
     np.testing.assert_array_equal(to_host(make(array)), array)
     np.testing.assert_array_equal(place(make(array), HOST), array)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [TensorOnGpu, lambda array: ArrayOnGpu(array, NotImplementedError)],
+    ids=["torch", "jax"],
+)
+def test_an_array_on_a_gpu_that_cupy_does_not_take_is_copied_to_the_host(
+    make: Callable[[Array], Any],
+) -> None:
+    """As bfloat16 before CuPy 14."""
+    array = np.arange(6, dtype=np.float32)
+    with played_gpus(1):
+        np.testing.assert_array_equal(as_array(make(array)), array)
 
 
 @pytest.mark.parametrize("view", [np.s_[::2], np.s_[:, 1], np.s_[::-1, ::-1]], ids=str)
