@@ -10,25 +10,32 @@ import numpy as np
 from ..process.accelerators import pinned_memory
 from .dtypes import Array, DType, size_of
 
-_SIZES_PER_DOUBLING_BITS = 4  # eight sizes: at most an eighth is not used
+_SIZES_PER_DOUBLING_BITS = 4  # eight sizes: at most an eighth is not used, if it is not pinned
 ALIGNMENT_BYTES = 64  # of a cache line: JAX takes memory without a copy only if it begins at one
 
 
 def host_memory(num_bytes: int) -> Array:
     """Memory for values: at a multiple of 64 bytes; pinned once a GPU is in use."""
+    return _host_memory(num_bytes)[0]
+
+
+def _host_memory(num_bytes: int) -> tuple[Array, bool]:
+    """Memory as of :func:`host_memory`, and whether it is pinned."""
     pinned = pinned_memory(num_bytes)
-    if pinned is None:
-        memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT_BYTES
-        return memory[start : start + num_bytes]
-    return np.asarray(pinned)
+    if pinned is not None:
+        return np.asarray(pinned), True
+    memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT_BYTES
+    return memory[start : start + num_bytes], False
 
 
 class _Slot:
     """Memory of a pool, and a weak reference to the array it was last lent as."""
 
     def __init__(self, num_bytes: int) -> None:
-        self.memory = host_memory(num_bytes)
+        self.memory, is_pinned = _host_memory(num_bytes)
+        # Of pinned memory PyTorch and CuPy take a power of two.
+        self.held_bytes = 1 << (num_bytes - 1).bit_length() if is_pinned else num_bytes
         self._lease: weakref.ref[Array] | None = None
 
     def lease(self) -> Array:
@@ -84,8 +91,8 @@ class BufferPool:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all buffers in the pool."""
-        return self._num_bytes * len(self._slots)
+        """Bytes of all buffers in the pool, with what is not used of pinned ones."""
+        return sum(slot.held_bytes for slot in self._slots)
 
     def forget(self) -> None:
         """The values kept last are about to be overwritten."""
@@ -105,7 +112,7 @@ class BufferPools:
         most_bytes: Limit for all pools together, except the latest one.
 
     Attributes:
-        held_bytes: Bytes of the buffers that are kept.
+        held_bytes: Bytes of the buffers that are kept; a pinned one takes a power of two.
     """
 
     def __init__(
@@ -152,7 +159,7 @@ class BufferPools:
             wanted: Shapes and dtypes.
         """
         ends = list(
-            accumulate(_in_lines(size_of(shape) * dtype.itemsize) for shape, dtype in wanted)
+            accumulate(in_lines(size_of(shape) * dtype.itemsize) for shape, dtype in wanted)
         )
         memory = self.take_array((ends[-1] if ends else 0,), np.dtype(np.uint8))
         return [
@@ -161,5 +168,6 @@ class BufferPools:
         ]
 
 
-def _in_lines(num_bytes: int) -> int:
+def in_lines(num_bytes: int) -> int:
+    """Bytes rounded up to whole cache lines."""
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

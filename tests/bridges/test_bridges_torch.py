@@ -12,6 +12,7 @@ import pytest
 import ropewalk as rw
 from helpers.resumed import resumed
 from helpers.sharded import through_a_session
+from helpers.strict_cupy import played_gpus
 
 torch: Any = pytest.importorskip("torch")
 
@@ -479,6 +480,23 @@ def test_a_state_without_a_counterpart_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(rw.errors.ConfigurationError, match=said):
             rw.training.torch.write_checkpoint(str(tmp_path), module, make(module.parameters()))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_several_devices_in_a_process_are_refused_with_what_to_do(gpus: int) -> None:
+    """``python train.py`` on a machine with many GPUs has a replica on each."""
+    with played_gpus(gpus):
+        if not gpus:
+            rw.config.set_logical_cpu_devices(2)
+        said = "CUDA_VISIBLE_DEVICES=0.*--workers 8" if gpus else "set_logical_cpu.*--workers 2"
+        parameters = net().parameters()
+        try:
+            with pytest.raises(rw.errors.ConfigurationError, match=said):
+                rw.training.torch.DistributedOptimizer(
+                    torch.optim.SGD(parameters, 0.1), rw.distribute.MirroredStrategy()
+                )
+        finally:
+            rw.config.set_logical_cpu_devices(1)
 
 
 class Assigning(torch.optim.Optimizer):  # type: ignore[misc]

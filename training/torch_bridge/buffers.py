@@ -19,8 +19,9 @@ from ...core.arrays.dtypes import Array
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
+from .host_copies import HostCopies
 from .names import named_buffers
-from .tensors import HostCopies, Targets, to_array
+from .tensors import Targets, to_array
 from .updates import JobUpdates
 
 _AVERAGES = ("running_", "moving_")

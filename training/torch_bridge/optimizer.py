@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ...core.errors import ConfigurationError, NonFiniteGradientError
+from ...distribute.base.devices import is_gpu
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
@@ -22,12 +23,13 @@ from .changes import parameter_changes, refuse_changes_in_forward
 from .closures import closure_of_all
 from .embedding import Collections
 from .gradients import GradientsInSync
+from .host_copies import HostCopies
 from .in_place import StepsInPlace
 from .names import SHARED, named_parameters
 from .optimizer_face import OptimizerFace
 from .rules import TorchRules, has_stepped, refuse_several_losses, take_scale_out
 from .server_state import StateOnServers, StepsOfState
-from .tensors import HostCopies, Targets, from_gradient, pin_values_for, to_array
+from .tensors import Targets, from_gradient, pin_values_for, to_array
 from .updates import JobUpdates, has_scheduler, name_of_updates
 from .worker_state import StateOnWorker
 
@@ -457,6 +459,19 @@ class DistributedModule(torch.nn.Module):  # type: ignore[misc]
         return found
 
 
+def _one_device(replicas: int, gpus: bool) -> str:
+    """What to do to have a process for each device."""
+    if not gpus:
+        return (
+            "Leave out rw.config.set_logical_cpu_devices and start a process for each "
+            f"(`ropewalk local --no-chief --workers {replicas}`)"
+        )
+    return (
+        "Train on one GPU (CUDA_VISIBLE_DEVICES=0), start a process for each GPU "
+        f"(`ropewalk local --no-chief --workers {replicas}`, without --gpus-per-worker)"
+    )
+
+
 def _check(optimizer: Any, strategy: Strategy) -> None:
     on_servers = isinstance(getattr(optimizer, "state", None), StateOnServers)
     if on_servers or isinstance(optimizer, DistributedOptimizer):
@@ -464,12 +479,12 @@ def _check(optimizer: Any, strategy: Strategy) -> None:
             "this optimizer is shared already: go on with the DistributedOptimizer that was made "
             "of it, or make a new optimizer of the same parameters"
         )
-    replicas = len(strategy.extended.replica_devices)
-    if replicas > 1:
+    devices = strategy.extended.replica_devices
+    if len(devices) > 1:
         raise ConfigurationError(
-            f"{type(strategy).__name__} has {replicas} replicas in this process, which would share "
-            "one module; start a process for each (`ropewalk local --workers`), or give each "
-            "replica a module by hand (docs/pytorch.md)"
+            f"{type(strategy).__name__} has {len(devices)} replicas in this process, which would "
+            f"share one module. {_one_device(len(devices), any(map(is_gpu, devices)))}, or give "
+            "each replica a module by hand (docs/pytorch.md)"
         )
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -11,7 +11,8 @@ from ...core.arrays.dtypes import Array
 from ...distribute.strategies.strategy import Strategy
 from ..extras import require
 from ..kept_state import KeptState, can_keep
-from .tensors import HostCopies, to_tensor
+from .host_copies import HostCopies
+from .tensors import to_tensor
 
 torch: Any = require("torch", "torch")
 

@@ -1,7 +1,7 @@
 """Tensors of PyTorch as arrays, and back; memory of the host is shared, not copied."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -41,68 +41,6 @@ def to_gradient(tensor: Any) -> Array | IndexedSlices:
     return IndexedSlices(to_array(tensor._values()), rows, tuple(tensor.shape))
 
 
-class HostCopies:
-    """Copies of gradients on another device, in memory of the host that is kept for them.
-
-    Copies of all gradients are started before any is waited for, into pinned memory of one buffer
-    for each parameter, which takes as much of the host's memory as the gradients do.
-
-    Args:
-        on_host: Whether a tensor's memory is the host's.
-        allocate: A buffer like a tensor; None: pinned if the device is CUDA's.
-        synchronize: Waits for the copies from a device; None: torch's of the device.
-    """
-
-    def __init__(
-        self,
-        on_host: Callable[[Any], bool] | None = None,
-        allocate: Callable[[Any], Any] | None = None,
-        synchronize: Callable[[Any], None] | None = None,
-    ) -> None:
-        self._on_host = on_host if on_host is not None else _on_host
-        self._allocate = allocate if allocate is not None else _buffer_like
-        self._synchronize = synchronize if synchronize is not None else _synchronize
-        self._buffers: dict[str, Any] = {}
-
-    def gradients(self, tensors: Mapping[str, Any]) -> dict[str, Array | IndexedSlices]:
-        """Gradients by name. Those of another device stay as they are until the next call.
-
-        Args:
-            tensors: By name, dense or sparse.
-        """
-        elsewhere = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if not self._on_host(tensor) and tensor.layout is torch.strided
-        }
-        copied = self._copied(elsewhere) if elsewhere else {}
-        return {name: to_gradient(copied.get(name, each)) for name, each in tensors.items()}
-
-    def _copied(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        devices: dict[Any, None] = {}
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                buffer = self._buffers.get(name)
-                if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-                    buffer = self._buffers[name] = self._allocate(tensor)
-                buffer.copy_(tensor, non_blocking=True)
-                devices[tensor.device] = None
-                found[name] = buffer
-        for device in devices:
-            self._synchronize(device)
-        return found
-
-
-def _on_host(tensor: Any) -> bool:
-    return bool(tensor.is_cpu)
-
-
-def _buffer_like(tensor: Any) -> Any:
-    pinned = tensor.device.type == "cuda"
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
-
-
 def pin_values_for(tensors: Iterable[Any]) -> None:
     """Have values that are pulled in memory that CUDA copies as it is, where tensors are there."""
     if any(tensor.device.type == "cuda" for tensor in tensors):
@@ -114,7 +52,8 @@ def _pinned_memory(num_bytes: int) -> Array:
     return memory
 
 
-def _synchronize(device: Any) -> None:
+def synchronize(device: Any) -> None:
+    """Wait for the copies of a device, in the stream that is current there."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     elif device.type != "cpu":
@@ -234,7 +173,7 @@ def copy_into(pairs: Sequence[tuple[Any, Array]]) -> None:
             tensor.copy_(to_tensor(value), non_blocking=True)
     # Until then the values' memory may not be used again.
     for device in {tensor.device for tensor, _ in pairs}:
-        _synchronize(device)
+        synchronize(device)
 
 
 def _mark(tensor: Any) -> tuple[int, int]:

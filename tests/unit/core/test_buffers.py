@@ -135,6 +135,20 @@ def test_a_buffer_of_each_size_is_used_again_when_nobody_looks() -> None:
         assert pools.take(size).ctypes.data == address
 
 
+def test_pinned_buffers_count_with_what_the_driver_takes_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch and CuPy take a power of two, and none of it can be swapped out."""
+    monkeypatch.setattr(
+        "ropewalk.core.arrays.buffers.pinned_memory", lambda size: np.empty(size, np.uint8)
+    )
+    pools = BufferPools(least_bytes=8, most_bytes=3000)
+    pools.take(1100)
+    assert pools.held_bytes == 2048
+    pools.take(600)
+    assert pools.held_bytes == 1024, "with the first it would be more than 3000"
+
+
 def test_sizes_not_asked_for_lately_are_forgotten() -> None:
     pools = BufferPools(least_bytes=8, sizes=2)
     for size in (8, 16, 24):
