@@ -77,6 +77,13 @@ def _count_option(name: str, default: int, about: str) -> Callable[[_Command], _
     "How often a chief that was killed is started again; the ps keep the variables meanwhile.",
 )
 @click.option(
+    "--gpus-per-worker",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="GPUs of this machine for each task that runs SCRIPT.",
+)
+@click.option(
     "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
 )
 @settings_options(
@@ -102,6 +109,7 @@ def local_command(
     standalone: bool,
     port: int,
     restarts: int,
+    gpus_per_worker: int,
     plain: bool,
     **flags: Any,
 ) -> None:
@@ -124,6 +132,7 @@ def local_command(
 
     if job_file is not None:
         _refuse_said(["coordinator"], "the job file says whether it has one: `coordinator: true`")
+        _refuse_said(["gpus_per_worker"], "the job file says it: `resources.gpu` of a role")
         counts = _said_counts(workers, ps, chief, evaluator)
         _run_job_file(
             job_file, script, counts, flags, dry_run=dry_run, plain=plain, restarts=restarts
@@ -145,7 +154,7 @@ def local_command(
 
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)
-    cluster = LocalRoles(workers, ps, chief, evaluator, coordinator)
+    cluster = LocalRoles(workers, ps, chief, evaluator, coordinator, gpus_per_worker)
     cluster.check_restarts(restarts)
     display = choose_display(cluster.tasks(), plain=plain)
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 
 def local_cluster(job: JobFile) -> LocalRoles:
-    """The tasks of a job."""
-    return LocalRoles(
+    """The tasks of a job. Those that run the program have as many GPUs as the most wants."""
+    cluster = LocalRoles(
         job.count(WORKER),
         job.count(PS),
         bool(job.count(CHIEF)),
         bool(job.count(EVALUATOR)),
         job.coordinator,
     )
+    roles = {task.type for task in cluster.tasks_with_program()}
+    return replace(cluster, gpus_each=max([1, *(job.role(role).resources.gpu for role in roles)]))
 
 
 def local_settings(job: JobFile, flags: Mapping[str, Any]) -> Settings:

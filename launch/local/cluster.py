@@ -15,13 +15,14 @@ from ...worker.process.program import Program
 
 @dataclass(frozen=True, slots=True)
 class LocalRoles:
-    """How many tasks of which role."""
+    """How many tasks of which role, and how many GPUs each that runs the program has."""
 
     workers: int = 1
     ps: int = 1
     chief: bool = True
     evaluator: bool = False
     coordinator: bool = False  # the chief alone runs the program
+    gpus_each: int = 1
 
     def tasks(self) -> list[TaskId]:
         """Every task, in the order in which they are started."""

@@ -1,7 +1,9 @@
 """Which of the machine's GPUs each task of a local cluster gets."""
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
+from ...core.errors import ConfigurationError
 from ...core.process.accelerators import count_node_gpus
 from ...core.task import TaskId
 from ...core.wording import counted
@@ -24,20 +26,33 @@ def visible_gpus(named: str | None) -> list[str]:
     """
     if named is None:
         return [str(number) for number in range(count_node_gpus())]
-    return [each for name in named.split(",") if (each := name.strip()) not in ("", "-1")]
+    names = [each for name in named.split(",") if (each := name.strip())]
+    return list(takewhile(lambda name: name != "-1", names))  # where CUDA stops, too
 
 
-def divide_gpus(tasks: Sequence[TaskId], gpus: Sequence[str]) -> dict[TaskId, list[str]]:
-    """GPUs of each task, as many for all; one that others have, too, where there are too few.
+def divide_gpus(
+    tasks: Sequence[TaskId], gpus: Sequence[str], each: int = 1
+) -> dict[TaskId, list[str]]:
+    """GPUs of each task; where there are too few of them, tasks share one.
 
     Args:
         tasks: Tasks that run the program.
         gpus: Names of the GPUs.
+        each: GPUs for each task. One is what programs of PyTorch take, and what most others are
+            written for.
+
+    Raises:
+        ConfigurationError: There are too few for more than one each.
     """
     if not gpus or not tasks:
         return {}
-    each = len(gpus) // len(tasks)
-    if not each:
+    if each > 1 and each * len(tasks) > len(gpus):
+        raise ConfigurationError(
+            f"{len(tasks)} tasks that run the program and {each} GPUs for each take "
+            f"{each * len(tasks)} GPUs, and there are {len(gpus)} ({', '.join(gpus)}); start fewer "
+            "workers, or give each fewer GPUs (--gpus-per-worker, resources.gpu of a job file)"
+        )
+    if len(tasks) > len(gpus):
         return {task: [gpus[i % len(gpus)]] for i, task in enumerate(tasks)}
     return {task: list(gpus[i * each : (i + 1) * each]) for i, task in enumerate(tasks)}
 
@@ -74,5 +89,5 @@ def describe_shares(shares: Mapping[TaskId, Sequence[str]]) -> str:
     tasks = len(shares)
     if count < tasks:
         return f"{tasks} tasks share {counted(count, 'GPU')}"
-    each = count // tasks
+    each = len(next(iter(shares.values())))
     return f"{counted(tasks, 'task')} {'has' if tasks == 1 else 'have'} {counted(each, 'GPU')} each"

@@ -185,7 +185,11 @@ class LocalJob:
         self._shared = process_settings(self._settings, **changes)
         tasks = self._cluster.tasks_with_program()
         self._gpus = (
-            divide_gpus(tasks, visible_gpus(environment_variables().get(VISIBLE)))
+            divide_gpus(
+                tasks,
+                visible_gpus(environment_variables().get(VISIBLE)),
+                self._cluster.gpus_each,
+            )
             if tasks[1:]
             else {}
         )
