@@ -16,7 +16,9 @@ def load_cupy() -> ModuleType:
     try:
         import cupy
     except ImportError as error:
-        raise ImportError("GPU devices need CuPy: pip install 'ropewalk[gpu]'") from error
+        raise ImportError(
+            "GPU devices need CuPy: pip install 'ropewalk[gpu]' (CUDA 12) or 'ropewalk[gpu-cuda13]'"
+        ) from error
     return cupy  # type: ignore[no-any-return]
 
 

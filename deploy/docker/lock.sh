@@ -11,7 +11,6 @@ lock() {
 }
 lock requirements-build.lock deploy/docker/build.in
 lock requirements-cpu.lock pyproject.toml --extra security
-lock requirements-gpu.lock pyproject.toml deploy/docker/gpu.in --extra security
+lock requirements-gpu.lock pyproject.toml --extra security --extra gpu
 lock requirements-digits-cpu.lock pyproject.toml --extra security --extra examples
-lock requirements-digits-gpu.lock pyproject.toml deploy/docker/gpu.in --extra security \
-    --extra examples
+lock requirements-digits-gpu.lock pyproject.toml --extra security --extra examples --extra gpu

@@ -154,7 +154,7 @@ def test_gpus_of_a_job_file_are_not_said_by_a_flag(
 ) -> None:
     done = run_cli("local", "--job", "job.yaml", "--gpus-per-worker", "2")
     assert done.returncode != 0
-    assert "a job file says it as resources.gpu" in done.stdout + done.stderr
+    assert "the job file says it: `resources.gpu`" in done.stdout + done.stderr
 
 
 @pytest.mark.timeout(120)
