@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
-from helpers.strict_cupy import cupy, cupyx, played_gpus
+from helpers.strict_cupy import cupy, cupyx, nccl, played_gpus
 from ropewalk.core.arrays.any_framework import to_host
+from ropewalk.core.arrays.dtypes import FLOATS, INTEGERS
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.distribute import (
     CentralStorageStrategy,
@@ -16,8 +17,10 @@ from ropewalk.distribute import (
     MirroredStrategy,
     NcclAllReduce,
     ParameterServerStrategy,
+    PerReplica,
     ReductionToOneDevice,
 )
+from ropewalk.distribute.strategies.all_reduce import _tell_of_nccl, choose_cross_device_ops
 
 GPUS = 3
 
@@ -171,3 +174,50 @@ def test_a_store_gives_frameworks_what_they_take() -> None:
     after = store.exchange({"w": np.ones(2, np.float32)})
     assert type(after["w"]) is np.ndarray
     assert after["w"].tolist() == [0.5, 0.5]
+
+
+# -- NCCL ------------------------------------------------------------------------------------
+
+
+def test_a_call_that_nccl_refuses_begins_none_and_the_next_ones_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of a group would wait forever for the other half."""
+    aborted: list[int] = []
+
+    monkeypatch.setattr(nccl.NcclCommunicator, "abort", lambda self: aborted.append(self.rank))
+    monkeypatch.setattr(nccl, "refused", {1})
+    values = PerReplica([on_gpu(np.full(2, gpu, np.float32), gpu) for gpu in range(GPUS)])
+    with pytest.raises(nccl.NcclError, match="unhandled"):
+        NcclAllReduce().reduce(rw.distribute.ReduceOp.SUM, values, values)
+    assert aborted == list(range(GPUS))
+    monkeypatch.setattr(nccl, "refused", set())
+    total = NcclAllReduce().reduce(rw.distribute.ReduceOp.SUM, values, values)
+    assert [to_host(part).tolist() for part in total.values] == [[3, 3]] * GPUS
+
+
+def test_without_nccl_several_gpus_add_up_on_one_of_them_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _tell_of_nccl.cache_clear()
+    monkeypatch.setattr(nccl, "available", False)
+    for _ in range(2):
+        ops = choose_cross_device_ops([f"/device:GPU:{gpu}" for gpu in range(GPUS)])
+        assert isinstance(ops, ReductionToOneDevice)
+    assert caplog.text.count("CuPy finds no NCCL, so the gradients of 3 GPUs are added up") == 1
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+@pytest.mark.parametrize("op", rw.distribute.ReduceOp)
+def test_nccl_gives_what_the_host_gives(op: Any, dtype: Any) -> None:
+    """Means of halves and of small integers are summed where they do not overflow."""
+    mean = op is rw.distribute.ReduceOp.MEAN
+    large = {"float16": 30_000, "int8": 100, "uint8": 200}.get(dtype.name, 30) if mean else 30
+    host = [np.array([large, number], dtype) for number in range(GPUS)]
+    values = PerReplica([on_gpu(array, gpu) for gpu, array in enumerate(host)])
+    on_host = PerReplica(host)
+    found = NcclAllReduce().reduce(op, values, values)
+    expected = ReductionToOneDevice().reduce(op, on_host, on_host)
+    for part in found.values:
+        np.testing.assert_array_equal(to_host(part), to_host(expected.values[0]))
+        assert part.dtype == expected.values[0].dtype

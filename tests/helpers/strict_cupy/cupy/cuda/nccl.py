@@ -29,11 +29,14 @@ class _Group(threading.local):
     """Calls between ``groupStart`` and ``groupEnd`` of a thread; None: outside of both."""
 
     calls: "list[tuple[NcclCommunicator, int, int, int]] | None" = None
+    was_refused = False
 
 
 _group = _Group()
 _cliques: dict[bytes, set[int]] = {}  # GPUs, by name
 _names = itertools.count()
+refused: set[int] = set()
+"""Ranks whose calls are refused."""
 
 
 def get_unique_id() -> bytes:
@@ -48,8 +51,14 @@ def groupStart() -> None:
 
 
 def groupEnd() -> None:
-    """Make the calls collected: the first of each rank, then the second of each."""
+    """Make the calls collected: the first of each rank, then the second of each.
+
+    None of them if one was refused, whose error comes again.
+    """
     calls, _group.calls = _group.calls, None
+    was_refused, _group.was_refused = _group.was_refused, False
+    if was_refused:
+        raise NcclError("unhandled system error")
     assert calls is not None, "no group was begun"
     _make(calls)
 
@@ -111,6 +120,9 @@ class NcclCommunicator:
         assert all(type(each) is int for each in (source, count, dtype, stream))
         if current.gpu != self.gpu:
             raise NcclError(f"GPU {current.gpu} is current, the communicator is of {self.gpu}")
+        if self.rank in refused:
+            _group.was_refused = _group.calls is not None
+            raise NcclError("unhandled system error")
         if _group.calls is None:
             _make([(self, source, count, dtype)])
         else:
