@@ -70,7 +70,13 @@ def run_ropewalk(rule: UpdateRule, start: Array, gradients: list[Array]) -> Arra
     return block.view(0).copy()
 
 
-OTHERS = {"rate_in_velocity", "corrected_epsilon", "epsilon_in_root", "float32_correction"}
+OTHERS = {
+    "by_iterations",
+    "rate_in_velocity",
+    "corrected_epsilon",
+    "epsilon_in_root",
+    "float32_correction",
+}
 """Hyperparameters that make a rule the one of PyTorch and optax."""
 
 
