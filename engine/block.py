@@ -17,10 +17,9 @@ from ..core.rules.update_rules import UpdateRule
 from ..core.wire.memory import MemoryLocation
 from ..core.wire.steps import Operation
 from .arena import Arena, Memory, zeros
-from .formula_kernel import formula_kernel
 from .library import library
 from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart
-from .rules import apply_formula, hyperparameters
+from .rules import apply_formula, formula_kernel, hyperparameters
 from .update_kernel import UpdateKernel
 
 _UFUNCS: dict[Operation, np.ufunc] = {

@@ -1,7 +1,7 @@
 """The compiled kernels of this process: loaded when they are asked for, or in the background.
 
 No step and no definition waits for one: until a kernel is there, NumPy does the same to the bit,
-more slowly (``rows.py``, ``formula_kernel.py``). To compile one takes half a second, and two
+more slowly (``rows.py``, ``rules.py``). To compile one takes half a second, and two
 minutes on a machine that has more to do. Numba takes 0.3 s and 100 MB, so a process that never asks
 never loads it.
 """

@@ -10,9 +10,8 @@ from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.rules.built_in.ftrl import Ftrl
 from ropewalk.core.rules.known_rules import built_in_rules
 from ropewalk.core.rules.update_rules import UpdateRule
-from ropewalk.engine.formula_kernel import formula_kernel
 from ropewalk.engine.library import library
-from ropewalk.engine.rules import hyperparameters
+from ropewalk.engine.rules import formula_kernel, hyperparameters
 from ropewalk.engine.update_kernel import UpdateKernel
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
