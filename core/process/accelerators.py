@@ -17,7 +17,8 @@ def load_cupy() -> ModuleType:
         import cupy
     except ImportError as error:
         raise ImportError(
-            "GPU devices need CuPy: pip install 'ropewalk[gpu]' (CUDA 12) or 'ropewalk[gpu-cuda13]'"
+            "GPU devices need CuPy: pip install 'ropewalk[gpu]', or for CUDA 13 "
+            "'ropewalk[gpu-cuda13]'"
         ) from error
     return cupy  # type: ignore[no-any-return]
 
