@@ -59,6 +59,7 @@ def connect(
     ca: str = "",
     cert: str = "",
     key: str = "",
+    insecure: bool = False,
     workers: int = -1,
     ps: int = -1,
     model: str = "",
@@ -84,6 +85,7 @@ def connect(
         ca: File with the CA of the cluster's certificates.
         cert: File with this program's certificate, where the cluster asks for one.
         key: File with its key.
+        insecure: Whether the cluster runs with ``--insecure``: no encryption, no identity.
         workers: How many run closures; -1: as many as the cluster has.
         ps: How many hold variables; -1: as many as the cluster has.
         model: Folder of the model below the cluster's ``--model-dir``. The job goes on from the
@@ -106,7 +108,10 @@ def connect(
             "program without TF_CONFIG"
         )
     files = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
-    loaded = load_settings({**{n: v for n, v in files.items() if v}, **(settings or {})})
+    chosen: dict[str, Any] = {name: value for name, value in files.items() if value}
+    if insecure:
+        chosen["insecure"] = True
+    loaded = load_settings({**chosen, **(settings or {})})
     loaded = with_own_job(loaded)
     quiet_grpc()
     request = _request(name, workers, ps, model, grace_s, settings or {})

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ..errors import StorageError
 from ..settings import read_environment
 from .remover import Remover
 from .tree_removal import open_folder
@@ -45,7 +46,7 @@ class TemporaryFolder:
         path: Path of the folder; :meth:`present` returns the same and makes sure that it exists.
 
     Raises:
-        OSError: No folder can be made, or no file system supports locks.
+        StorageError: No folder can be made that is safe and can be locked; says what to do.
     """
 
     def __init__(self, kind: str, max_path_bytes: int = 4096) -> None:
@@ -128,7 +129,12 @@ def _new_folder(prefix: str, max_path_bytes: int) -> tuple[Path, int]:
                     return path, lock
         except OSError as error:
             failure = error
-    raise failure
+    reason = str(failure) if isinstance(failure, UnsafeFolderError) else failure.strerror
+    raise StorageError(
+        f"there is no temporary folder for {prefix}: {reason or failure}. Set TMPDIR to a folder "
+        "that this user alone may write to",
+        path=failure.filename or "",
+    ) from failure
 
 
 def _make_again(path: Path) -> int:

@@ -5,6 +5,11 @@ else may write to them, nor a group that has others in it; in a sticky folder su
 nobody can replace what is another's. What is mounted (a volume of Kubernetes or Docker, a network
 share) was set up by whoever administers the machine, often with mode 0777 or an owner of its own: a
 mount point is trusted as it is, and within it its owner as well.
+
+For folders of which code is loaded that holds in a pod of Kubernetes alone. There the kubelet has
+mounted a volume for the containers of this pod, the folder that all pods' volumes lie in is closed
+to the node's users, and an emptyDir has mode 0777 without the sticky bit. On any other machine a
+mounted folder that all may write to is one that other users do write to.
 """
 
 import grp
@@ -14,6 +19,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..settings import read_environment
+
+_IN_POD = "KUBERNETES_SERVICE_HOST"  # which the kubelet sets for every container
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -31,8 +39,11 @@ def check_way(folder: Path) -> Path:
     for link in _links_on_the_way(folder):
         check_owner(link, link.lstat(), trust_root=True)
     real = folder.parent.resolve() / folder.name
+    volume, mounted = _volume_of(real.parent) if read_environment(_IN_POD) else (None, ())
     for parent in real.parents:
-        _check_parent(parent, _OTHERS_WRITE)
+        if parent == volume:
+            break
+        _check_parent(parent, _OTHERS_WRITE, mounted)
     return real
 
 
@@ -70,16 +81,15 @@ def check_shared(folder: Path) -> None:
     for link in _links_on_the_way(folder.absolute()):
         check_owner(link, link.lstat(), trust_root=True)
     real = folder.resolve()
-    volume = next(path for path in (real, *real.parents) if path.is_mount())
-    mounted = () if volume == Path(volume.anchor) else (volume.stat().st_uid,)
-    if real == volume and mounted:
+    volume, mounted = _volume_of(real)
+    if real == volume:
         return
     status = real.stat()
     check_owner(real, status, trust_root=True, trusted=mounted)
     if status.st_mode & stat.S_IWOTH:
         raise UnsafeFolderError(f"anybody may write to {real} (chmod o-w {real})")
     for parent in real.parents:
-        if parent == volume and mounted:
+        if parent == volume:
             return
         _check_parent(parent, stat.S_IWOTH, mounted)
 
@@ -97,6 +107,14 @@ def check_owner(
         raise UnsafeFolderError(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}")
 
 
+def _volume_of(path: Path) -> tuple[Path | None, tuple[int, ...]]:
+    """The mount point that a real path is below, and its owner; nothing for the root's."""
+    volume = next(each for each in (path, *path.parents) if each.is_mount())
+    if volume == Path(volume.anchor):
+        return None, ()
+    return volume, (volume.stat().st_uid,)
+
+
 def _check_parent(parent: Path, others: int, trusted: tuple[int, ...] = ()) -> None:
     status = parent.lstat()
     check_owner(parent, status, trust_root=True, trusted=trusted)
@@ -104,7 +122,9 @@ def _check_parent(parent: Path, others: int, trusted: tuple[int, ...] = ()) -> N
     if status.st_mode & stat.S_ISVTX or not who:
         return
     if who & stat.S_IWOTH:
-        raise UnsafeFolderError(f"others may write to {parent} (chmod o-w {parent})")
+        raise UnsafeFolderError(
+            f"others may write to {parent} (chmod o-w {parent}, or chmod +t where users share it)"
+        )
     if not _is_our_own(status.st_gid):
         raise UnsafeFolderError(
             f"others may write to {parent}: all in its group, {_group_name(status.st_gid)} "

@@ -1,5 +1,6 @@
 """Kubernetes manifests of the repository: built, and taken apart into what runs."""
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -97,6 +98,7 @@ class Pod:
         command: What is executed.
         environment: With fields of the pod and references to other variables filled in.
         domain: Below which its host name is found in DNS.
+        spec: Of the pod.
     """
 
     name: str
@@ -104,30 +106,52 @@ class Pod:
     command: tuple[str, ...]
     environment: dict[str, str]
     domain: str
+    spec: Manifest
 
 
 def pods(objects: tuple[Manifest, ...], namespace: str) -> Iterator[Pod]:
     """Every pod, with the name, the index and the variables that controllers and kubelet give."""
     services = {each["metadata"]["name"] for each in objects if each["kind"] == "Service"}
+    made_by_a_controller = any(each["kind"] in ("JobSet", "TrainJob") for each in objects)
     for kind in pod_templates(objects):
         [container] = kind.spec["containers"]
         for index in range(kind.count):
             name = f"{kind.name}-{index}"
-            given = {"JOB_COMPLETION_INDEX": str(index)} if kind.kind == "Job" else {}
+            given = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+            if kind.kind == "Job":
+                given["JOB_COMPLETION_INDEX"] = str(index)
+            role = kind.labels["app.kubernetes.io/component"]
+            if kind.kind == "Pod":  # the operator of TFJobs
+                given["TF_CONFIG"] = _tf_config(kind, objects, index, namespace)
             variables = environment_of(container, kind.labels, namespace, given)
             words = [*container["command"], *container.get("args", [])]
             command = tuple(expand(word, variables) for word in words)
+            if kind.kind == "Pod":
+                yield Pod(name, role, command, variables, f"{namespace}.svc", kind.spec)
+                continue
             domain = kind.spec.get("subdomain") or _service_of(kind, objects)
-            assert domain in services, domain
-            role = kind.labels["app.kubernetes.io/component"]
-            yield Pod(name, role, command, variables, f"{domain}.{namespace}.svc")
+            assert domain in services or made_by_a_controller, domain
+            yield Pod(name, role, command, variables, f"{domain}.{namespace}.svc", kind.spec)
+
+
+def _tf_config(kind: PodTemplate, objects: tuple[Manifest, ...], index: int, namespace: str) -> str:
+    """What the operator of TFJobs tells a pod (kubeflow/trainer, pkg/controller.v1/tensorflow)."""
+    cluster: dict[str, list[str]] = {}
+    for each in pod_templates(objects):
+        names = [f"{each.name}-{n}.{namespace}.svc:2222" for n in range(each.count)]
+        cluster[each.labels["app.kubernetes.io/component"]] = names
+    task = {"type": kind.labels["app.kubernetes.io/component"], "index": index}
+    return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
 
 
 def _service_of(kind: PodTemplate, objects: tuple[Manifest, ...]) -> str:
     [found] = [
-        each for each in objects if f"{each['kind']} {each['metadata']['name']}" == kind.owner
+        each
+        for each in objects
+        if f"{each['kind']} {each['metadata']['name']}" == kind.owner.partition(", ")[0]
     ]
-    return str(found["spec"]["serviceName"])
+    spec = found["spec"]["template"]["spec"] if "template" in found["spec"] else found["spec"]
+    return str(found["spec"].get("serviceName") or spec["network"]["subdomain"])
 
 
 def environment_of(

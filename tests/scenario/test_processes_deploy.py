@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.compose import services
 from helpers.manifests import Pod, build, pods
-from helpers.pods import Container, Running
+from helpers.pods import Container, Running, serves
 from helpers.processes import ROOT
 from helpers.waiting import scaled
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
@@ -50,16 +47,6 @@ def start(tmp_path: Path) -> Iterator[Callable[[list[Container]], Running]]:
             return running
 
         yield run
-
-
-def serves(address: str) -> bool:
-    with grpc.insecure_channel(f"{address}:2223") as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        request = health_pb2.HealthCheckRequest(service="readiness")
-        try:
-            return bool(stub.Check(request, timeout=5).status == 1)
-        except grpc.RpcError:
-            return False
 
 
 def metrics_of(address: str) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled, wait_until
+from ropewalk.core.errors import StorageError
 from ropewalk.core.files import temporary
 from ropewalk.core.files.remover import Remover
 from ropewalk.core.files.temporary import TemporaryFolder
@@ -192,3 +193,13 @@ def test_folders_are_where_the_user_says_else_in_the_cache_folder_else_in_tmp(
     assert above(TMPDIR=str(tmp_path / ("long" * 10))) == last  # a socket would not fit
     home.chmod(0o777)  # others could put another folder in its place
     assert above() == last
+
+
+def test_without_a_safe_folder_the_error_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(temporary, "_folders_above", lambda: iter([tmp_path]))
+    tmp_path.chmod(0o777)
+    with pytest.raises(StorageError, match=rf"others may write to {tmp_path} .*Set TMPDIR to a f"):
+        TemporaryFolder("ropewalk-s")

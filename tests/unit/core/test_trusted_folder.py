@@ -9,7 +9,12 @@ import pytest
 
 from ropewalk.core.checkpoint.storage import check_writable
 from ropewalk.core.errors import StorageError
-from ropewalk.core.files.trusted_folder import UnsafeFolderError, check_private, check_shared
+from ropewalk.core.files.trusted_folder import (
+    UnsafeFolderError,
+    check_private,
+    check_shared,
+    check_way,
+)
 
 SELF = os.geteuid()
 as_root = pytest.mark.needs("root")  # for a folder of another user
@@ -110,3 +115,46 @@ def test_a_group_may_write_above_a_private_folder_if_we_are_alone_in_it(
         UnsafeFolderError, match=rf"all in its group.*\(chmod g-w {tmp_path}/shared"
     ):
         check_private(tmp_path / "shared" / "mine")
+
+
+@pytest.fixture
+def empty_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A mounted folder with the mode of an emptyDir: anybody may write, nothing is sticky."""
+    volume = tmp_path / "tmp"
+    volume.mkdir()
+    volume.chmod(0o777)
+    is_mount = Path.is_mount
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == volume or is_mount(self))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    return volume
+
+
+def test_in_a_pod_a_volume_may_hold_what_code_is_loaded_from(
+    empty_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    (empty_dir / "cache" / "kernels").mkdir(mode=0o700, parents=True)
+    assert check_way(empty_dir / "new") == empty_dir / "new"
+    check_private(empty_dir / "cache" / "kernels")
+    (empty_dir / "cache").chmod(0o777)  # within it what is ours is looked at as everywhere
+    with pytest.raises(UnsafeFolderError, match=f"others may write to {empty_dir / 'cache'}"):
+        check_private(empty_dir / "cache" / "kernels")
+
+
+def test_on_a_machine_with_several_users_a_mounted_folder_needs_the_sticky_bit(
+    empty_dir: Path,
+) -> None:
+    """A shared scratch disk has the same mode, and anybody there may move our folder away."""
+    with pytest.raises(UnsafeFolderError, match=rf"others may write to {empty_dir} \(.*chmod \+t"):
+        check_way(empty_dir / "new")
+    empty_dir.chmod(0o1777)
+    assert check_way(empty_dir / "new") == empty_dir / "new"
+
+
+def test_in_a_pod_a_folder_that_is_no_volume_is_looked_at_as_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    tmp_path.chmod(0o777)
+    with pytest.raises(UnsafeFolderError, match=f"others may write to {tmp_path}"):
+        check_way(tmp_path / "new")
