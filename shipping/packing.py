@@ -7,6 +7,7 @@ whether it is executable. The format is gzip over pax, which every ``tar`` reads
 import gzip
 import io
 import tarfile
+from collections.abc import Collection
 from pathlib import Path
 
 from ..core.errors import ProjectError, ProjectTooLargeError
@@ -19,7 +20,7 @@ _LEVEL = 6
 _ENTRIES_PER_FILE = 20  # a project may have so many entries for each file that is allowed
 
 
-def pack(folder: Path, limits: PackageLimits = LIMITS) -> Package:
+def pack(folder: Path, limits: PackageLimits = LIMITS, leave_out: Collection[str] = ()) -> Package:
     """Pack a project directory.
 
     Left out are what ``.gitignore`` and ``.ropewalkignore`` files say, at every level
@@ -31,6 +32,7 @@ def pack(folder: Path, limits: PackageLimits = LIMITS) -> Package:
     Args:
         folder: The project.
         limits: Bounds.
+        leave_out: Names of further files to leave out, relative to the project.
 
     Raises:
         ProjectTooLargeError: Over a bound; names the largest files and folders.
@@ -41,7 +43,7 @@ def pack(folder: Path, limits: PackageLimits = LIMITS) -> Package:
     if not root.is_dir():
         raise ProjectError(f"{folder} is no folder; name the project directory", path=folder)
     max_entries = _ENTRIES_PER_FILE * limits.max_files
-    files, complete = list_files(root, max_entries=max_entries)
+    files, complete = list_files(root, max_entries=max_entries, leave_out=leave_out)
     sizes = {file.name: file.size for file in files}
     _check_bounds(root, sizes, limits)
     if not complete:

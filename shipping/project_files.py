@@ -8,7 +8,7 @@ error, unless an ignore file leaves it out. Sockets, FIFOs and devices are skipp
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,18 +38,21 @@ class ProjectFile:
     executable: bool
 
 
-def list_files(root: Path, *, max_entries: int) -> tuple[list[ProjectFile], bool]:
+def list_files(
+    root: Path, *, max_entries: int, leave_out: Collection[str] = ()
+) -> tuple[list[ProjectFile], bool]:
     """The files to pack, sorted by name, and whether these are all.
 
     Args:
         root: The project, without links in its path.
         max_entries: The walk ends after so many files and folders, whether packed or left out; what
             was found until then is returned with False.
+        leave_out: Names of files that are left out whatever ignore files say.
 
     Raises:
         ProjectError: A link leads elsewhere, a name cannot be packed, or a folder cannot be read.
     """
-    walk = _Walk(root, max_entries)
+    walk = _Walk(root, max_entries, leave_out)
     try:
         found = sorted(walk.files(), key=lambda file: file.name.encode())
     except OSError as error:
@@ -72,8 +75,9 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 class _Walk:
-    def __init__(self, root: Path, max_entries: int) -> None:
+    def __init__(self, root: Path, max_entries: int, leave_out: Collection[str]) -> None:
         self._root = root
+        self._leave_out = leave_out
         self._left = max_entries
         self.cut = False
         self.links: list[str] = []
@@ -92,6 +96,8 @@ class _Walk:
                 name = folder + entry.name
                 inner = entry.is_dir(follow_symlinks=False)
                 if is_never_sent(entry.name) or rules.leave_out(f"{name}/" if inner else name):
+                    continue
+                if name in self._leave_out and not inner:
                     continue
                 if inner:
                     folders.append((f"{name}/", rules))

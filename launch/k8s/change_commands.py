@@ -44,13 +44,15 @@ _form_option = click.option(
 
 
 def _code(
-    folder: Path | None, job: "JobFile", *, image_has_requirements: bool
+    folder: Path | None, job: "JobFile", job_file: str, *, image_has_requirements: bool
 ) -> "ShippedCode | None":
     if folder is None:
         return None
     from .code import pack_code
 
-    return pack_code(folder, job, image_has_requirements=image_has_requirements)
+    return pack_code(
+        folder, job, job_file=Path(job_file), image_has_requirements=image_has_requirements
+    )
 
 
 @click.command("render")
@@ -69,7 +71,7 @@ def render_command(
 
     job = read_job(job_file)
     check_rendered(job, Form(form))
-    sent = _code(code, job, image_has_requirements=image_has_requirements)
+    sent = _code(code, job, job_file, image_has_requirements=image_has_requirements)
     documents = manifests(job, Form(form), sent)
     if as_json:
         echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
@@ -111,7 +113,7 @@ def apply_command(
     from .launcher import KubernetesLauncher
 
     job = read_job(job_file)
-    sent = _code(code, job, image_has_requirements=image_has_requirements)
+    sent = _code(code, job, job_file, image_has_requirements=image_has_requirements)
     api = connect_api(context, namespace, job)
     if job_file != JOB_FILE:
         api.where = dataclasses.replace(api.where, job_file=job_file)

@@ -55,12 +55,21 @@ class ShippedCode:
         return [f"{self.job}-code-{self.package.digest[:10]}-{n}" for n in range(count)]
 
 
-def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = False) -> ShippedCode:
-    """Pack the project of a job.
+def pack_code(
+    folder: Path,
+    job: JobFile,
+    *,
+    job_file: Path | None = None,
+    image_has_requirements: bool = False,
+) -> ShippedCode:
+    """Pack the project of a job, without its job file.
+
+    Pods have what that file says already, so another number in it is no other program.
 
     Args:
         folder: The project; the job's program is a file of it.
         job: The job.
+        job_file: The file that says it; None: it was no file.
         image_has_requirements: Whether what the project declares is in the image; pods check it.
 
     Raises:
@@ -68,7 +77,7 @@ def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = Fals
         ProjectError: It cannot be packed, the program is not in it, or a private key is.
         ConfigurationError: It declares packages, of which nothing says that the image has them.
     """
-    package = pack(folder)
+    package = pack(folder, leave_out=_names_of(job_file, folder) if job_file else ())
     if job.program and job.program not in package.names:
         raise ProjectError(
             f"{job.program} is not in the project {folder.resolve()}, so pods would not find it: "
@@ -82,6 +91,13 @@ def pack_code(folder: Path, job: JobFile, *, image_has_requirements: bool = Fals
         _refuse_requirements(folder, package)
     flags = ("--image-has-requirements",) if image_has_requirements else ()
     return ShippedCode(job.name, package, ("--code", str(folder), *flags))
+
+
+def _names_of(file: Path, folder: Path) -> set[str]:
+    """The names by which a file is found in a project, a link and what it leads to; none if not."""
+    root = folder.resolve()
+    places = {file.parent.resolve() / file.name, file.resolve()}
+    return {str(place.relative_to(root)) for place in places if place.is_relative_to(root)}
 
 
 def _refuse_keys(folder: Path, package: Package) -> None:

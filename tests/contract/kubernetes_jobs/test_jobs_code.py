@@ -92,3 +92,41 @@ def test_render_shows_it(run: Callable[..., Result], project: Path) -> None:
     said = run("render", "--job", str(project / "ropewalk.yaml"), "--code", str(project))
     assert said.output.count("kind: ConfigMap") == 1
     assert "binaryData" in said.output
+
+
+def test_a_job_file_in_the_folder_of_the_code_can_be_changed_and_applied_again(
+    cluster: KubernetesCluster, apply: Callable[..., Result], project: Path
+) -> None:
+    """A comment changes nothing, and numbers are not another program."""
+    apply()
+    before = code_in(cluster)
+    workers = "roles: {worker: {count: 3}, ps: {count: 1, resources: {memory: 2Gi}}}\n"
+    (project / "ropewalk.yaml").write_text(f"# Three from today on.\n{FILE}{workers}")
+    again = apply()
+    assert again.exception is None, again.exception
+    assert code_in(cluster) == before
+    job = cluster.get("Job", "digits-worker")
+    assert job is not None
+    assert job["spec"]["completions"] == 3
+    ps = cluster.get("StatefulSet", "digits-ps")
+    assert ps is not None
+    (container,) = ps["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == "2Gi"
+
+
+def test_a_job_file_behind_a_link_is_no_part_of_the_code_and_others_of_its_name_are(
+    run: Callable[..., Result], project: Path
+) -> None:
+    (project / "trial").mkdir()
+    (project / "trial" / "ropewalk.yaml").write_text("read by the program\n")
+    (project / "job.yaml").symlink_to("ropewalk.yaml")
+
+    def digest() -> str:
+        job = ("--job", str(project / "job.yaml"))
+        return run("render", *job, "--code", str(project)).output.partition("-code-")[2][:10]
+
+    first = digest()
+    (project / "ropewalk.yaml").write_text(f"{FILE}# more\n")
+    assert digest() == first
+    (project / "trial" / "ropewalk.yaml").write_text("with other numbers\n")
+    assert digest() != first
