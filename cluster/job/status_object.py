@@ -114,7 +114,12 @@ def record_of(written: JobSnapshot | None, view: JobSnapshot, updated: str) -> d
 
 
 def _rate(written: JobSnapshot | None, view: JobSnapshot) -> str:
-    if written is None or view.at <= written.at or view.step < written.step:
+    """Steps a second; empty: not known. At first no task has told its step, and a job that goes on
+    from a checkpoint, or whose chief has come back, has made most of its steps before.
+    """
+    if written is None or not written.step:
+        return ""
+    if view.at <= written.at or view.step < written.step:
         return ""
     return f"{(view.step - written.step) / (view.at - written.at):.3g}"
 

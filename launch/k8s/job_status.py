@@ -12,7 +12,7 @@ from ...cluster.supervision.exits import End, JobNeeds, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode, is_retryable
 from ...core.states import Phase
 from ...core.task import TaskId
-from .names import COMPONENT, ROLES
+from .names import COMPONENT, ROLES, workload
 from .names import FIELD_MANAGER as OURS
 from .pod_state import DONE, FAILED, MISSING, OOM_KILLED, PodState, pod_state
 from .progress import Progress, read_progress
@@ -26,13 +26,16 @@ _ENDED = "its Job is suspended, since the job is over"
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Objects of a job, as the API lists them, and the ConfigMap that its chief writes."""
+    """Objects of a job, as the API lists them, the ConfigMap that its chief writes, and the JobSet
+    or TrainJob that is the job, which is asked for where there are no Jobs.
+    """
 
     jobs: Sequence[Json] = ()
     stateful_sets: Sequence[Json] = ()
     pods: Sequence[Json] = ()
     events: Sequence[Json] = ()
     record: Json | None = None
+    one_object: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,10 @@ def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
     leader = owners.get(_leader(owners))
     if leader is not None and leader["kind"] == "StatefulSet":
         phase, reason, code = _phase_of_sets(owners, tasks, seen.record)
-    elif (seen.stateful_sets and not seen.jobs) or is_left_over(seen):
-        phase, reason, code = _phase_without_jobs(seen.record)
+    elif seen.one_object is not None and not owners:
+        phase, reason, code = _phase_of_one_object(seen.one_object)
+    elif not seen.jobs or is_left_over(seen):
+        phase, reason, code = _phase_without_jobs(name, seen, events)
     else:
         phase, reason, code = _phase(owners, tasks)
     if code is not None or _leader_done(owners) or has_failed(leader):
@@ -178,7 +183,7 @@ def _without_pod(
         each
         for each in about
         # What the chief says is about its tasks, and no reason why a pod is missing.
-        if each.get("type") == "Warning" and (each.get("source") or {}).get("component") != OURS
+        if each.get("type") == "Warning" and not _is_ours(each)
     ]
     if not warnings:
         return MISSING, ""
@@ -187,8 +192,6 @@ def _without_pod(
 
 def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, str, int | None]:
     """Phase, reason and exit code: the Jobs say how it ended, whatever pods and logs look like."""
-    if not owners:
-        return "Absent", "there is no such job here: apply it, or check the namespace", None
     for role in (CHIEF, WORKER, EVALUATOR):
         failed = condition(owners.get(role), "Failed")
         # The evaluator's failure does not stop training, and counts when that has ended.
@@ -222,7 +225,8 @@ def _phase_of_sets(
 def _phase_that_goes_on(
     owners: Mapping[str, Json], tasks: Sequence[TaskLine]
 ) -> tuple[str, str, int | None]:
-    running = {line.task for line in tasks if line.state == "Running"}
+    # Of a pod that is done the Job says so a moment later.
+    running = {line.task for line in tasks if line.state in ("Running", DONE)}
     leader = f"{_leader(owners)}:0"
     return ("Running" if leader in running else "Pending"), _why_stuck(leader, tasks), None
 
@@ -247,17 +251,37 @@ def is_left_over(seen: Observed) -> bool:
     return bool(seen.stateful_sets) and not (is_led or runs or pods)
 
 
-def _phase_without_jobs(record: Json | None) -> tuple[str, str, int | None]:
-    """Phase, reason and exit code of what is left when Jobs that had ended were deleted: what the
-    chief wrote last.
+def _phase_of_one_object(item: Json) -> tuple[str, str, int | None]:
+    """Phase, reason and exit code of a JobSet or TrainJob without Jobs, not yet or no longer."""
+    kind = str(item.get("kind", "JobSet"))
+    if condition(item, "Completed") or condition(item, "Complete"):
+        return "Done", "", 0
+    if failed := condition(item, "Failed"):
+        return "Failed", str(failed.get("message") or ""), int(ExitCode.PROGRAM_FAILED)
+    if (item.get("spec") or {}).get("suspend"):
+        return SUSPENDED, "a queue has not admitted it yet, or a person has suspended it", None
+    return "Pending", f"its {kind} has no Jobs yet: its controller makes them, if it runs", None
+
+
+def _phase_without_jobs(
+    name: str, seen: Observed, events: Mapping[tuple[str, str], list[Json]]
+) -> tuple[str, str, int | None]:
+    """Phase, reason and exit code when there are no Jobs (any more), as those that had ended are
+    deleted after ``keep_s``: what the chief wrote last, or what the events of its Job say.
     """
-    said = (record or {}).get("data") or {}
+    said = (seen.record or {}).get("data") or {}
     match said.get("phase"):
         case Phase.DONE:
             return "Done", "", 0
         case Phase.FAILED:
             return "Failed", str(said.get("reason") or ""), int(ExitCode.PROGRAM_FAILED)
-    return "Absent", "its Jobs were deleted, maybe since they had ended: delete the rest, too", None
+    about = [e for e in events.get(("Job", workload(name, CHIEF)), []) if not _is_ours(e)]
+    if about and about[-1].get("reason") == "Completed":
+        return "Done", "", 0
+    if seen.stateful_sets:
+        left = "its Jobs were deleted, maybe since they had ended: delete the rest, too"
+        return "Absent", left, None
+    return "Absent", "there is no such job here: apply it, or check the namespace", None
 
 
 def _failure(
@@ -315,6 +339,11 @@ def _by_object(events: Iterable[Json]) -> dict[tuple[str, str], list[Json]]:
         about = event.get("involvedObject") or {}
         found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(event)
     return found
+
+
+def _is_ours(event: Json) -> bool:
+    """Whether the job's chief has made an event, and no controller."""
+    return (event.get("source") or {}).get("component") == OURS
 
 
 def _when(event: Json) -> str:

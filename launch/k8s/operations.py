@@ -1,5 +1,6 @@
 """What the commands do to a job that was applied: look at it, and scale it."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,9 +36,11 @@ def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -
         for each in api.list_all("Event").items
         if str(each.get("involvedObject", {}).get("name", "")).startswith(f"{name}-")
     ]
+    one_object = None
     if not owners.jobs and not owners.stateful_sets and not pods:
         api.check_namespace()  # lists of a namespace that does not exist are empty
-    seen = replace(owners, pods=pods, events=events)
+        one_object = _one_object(api, name)
+    seen = replace(owners, pods=pods, events=events, one_object=one_object)
     return job_status(name, seen, api.now())
 
 
@@ -47,6 +50,15 @@ def _record(api: KubernetesApi, name: str) -> Json | None:
         return api.get("ConfigMap", status_object(name))
     except AccessError:
         return None
+
+
+def _one_object(api: KubernetesApi, name: str) -> Json | None:
+    """The TrainJob or JobSet that is the job; None: there is none, or it may not be read."""
+    for kind in ("TrainJob", "JobSet"):
+        with contextlib.suppress(AccessError):
+            if found := api.get(kind, name):
+                return {"kind": kind, **found}
+    return None
 
 
 def owners_of(api: KubernetesApi, name: str) -> Observed:

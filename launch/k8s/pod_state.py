@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ...cluster.resolvers.pods import why_not_running
-from ...core.exit_codes import describe_exit
+from ...core.exit_codes import ExitCode, describe_exit
 from .image_pulls import PULL_ERROR, pull_cause
 from .names import REPLICATED
 
@@ -77,12 +77,15 @@ def pod_state(
         more = f"; {retry}" if phase == FAILED else ""
         return said(OOM_KILLED, _memory_words(pod), f"{_MEMORY_REMEDY}{more}")
     if until := pod.get("metadata", {}).get("deletionTimestamp"):
-        if phase == FAILED:  # its Job keeps it until the next one is made
+        if phase == FAILED and not _ended_by_itself(pod, ended):
+            # Its Job keeps it until the next one is made.
             return said("Leaving", "was asked to stop, and has left", retry)
+        if phase == FAILED:
+            return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
         if now is not None and (now - datetime.fromisoformat(until)).total_seconds() > _LATE_S:
             return said("Leaving", *_node_words(pod))
         return said("Leaving", "asked to stop: it saves and leaves within its grace period")
-    if phase == "Succeeded":
+    if phase == "Succeeded" or _have_ended_well(containers):
         return said(DONE)
     if phase == FAILED:
         return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
@@ -95,6 +98,8 @@ def pod_state(
         return said(RUNNING, before, _MEMORY_REMEDY if killed else "")
     if code and _waits_after_end(containers):
         return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
+    if phase == RUNNING and _has_started(containers) and not _waits_for_replicas(pod):
+        return said(RUNNING, "its port does not answer now: its task starts again, or ends")
     reason, remedy = _why_waiting(pod, status, list(events))
     state = "Starting" if phase == RUNNING else phase
     if state == "Starting" and not reason:
@@ -146,12 +151,40 @@ def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]
 
 def _why_not_ready(pod: Json, status: Json) -> str:
     """Why a pod that runs is not ready; a ps may answer and wait for its job's replicas."""
-    has_started = any(each.get("started") for each in status.get("containerStatuses") or [])
-    containers = pod.get("spec", {}).get("containers") or []
-    asked = [(each.get("readinessProbe") or {}).get("grpc") or {} for each in containers]
-    if has_started and any(each.get("service") == REPLICATED for each in asked):
+    if _has_started(status.get("containerStatuses") or []) and _waits_for_replicas(pod):
         return "it serves, and is ready once each share has its replicas again"
     return "its port does not answer yet"
+
+
+def _has_started(containers: list[Json]) -> bool:
+    """Whether a container has answered once, and runs."""
+    return any(
+        each.get("started") and "running" in (each.get("state") or {}) for each in containers
+    )
+
+
+def _have_ended_well(containers: list[Json]) -> bool:
+    """Whether all containers have ended with 0; the phase of their pod follows later."""
+    ends = [(each.get("state") or {}).get("terminated") for each in containers]
+    return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)
+
+
+def _waits_for_replicas(pod: Json) -> bool:
+    """Whether it is ready only when its job has its replicas."""
+    containers = pod.get("spec", {}).get("containers") or []
+    asked = [(each.get("readinessProbe") or {}).get("grpc") or {} for each in containers]
+    return any(each.get("service") == REPLICATED for each in asked)
+
+
+def _ended_by_itself(pod: Json, ended: Json | None) -> bool:
+    """Whether a container of a pod that is being deleted had failed before, or for good."""
+    code, finished = (ended or {}).get("exitCode", 0), (ended or {}).get("finishedAt")
+    metadata = pod["metadata"]
+    if 0 < code < 128 or not finished or "deletionGracePeriodSeconds" not in metadata:
+        return bool(0 < code < 128)
+    grace = timedelta(seconds=metadata["deletionGracePeriodSeconds"])
+    asked = datetime.fromisoformat(metadata["deletionTimestamp"]) - grace
+    return bool(code) and datetime.fromisoformat(finished) < asked and code != ExitCode.DRAINED
 
 
 def _pull_words(pod: Json, status: Json, warnings: list[Json]) -> str:

@@ -17,6 +17,7 @@ from ropewalk.launch.k8s.client import KubernetesApi
 from ropewalk.launch.k8s.form import Form
 from ropewalk.launch.k8s.manifests import manifests
 from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.status_view import headline
 
 
 def with_gang(gang: Gang) -> JobFile:
@@ -44,6 +45,9 @@ def test_a_jobset_is_applied_looked_at_and_deleted(
     assert "JobSet digits applied" in said.output
     kinds = {kind for kind, _ in cluster.names()}
     assert not {"Job", "StatefulSet", "Service"} & kinds, "its controller makes them"
+    assert headline(observe(api, "digits")).startswith(
+        "digits: Pending: its JobSet has no Jobs yet"
+    )
     controlled(cluster)
     cluster.put("Pod", task_pod("ps", 1, ready()))
     status = observe(api, "digits")

@@ -34,6 +34,14 @@ def test_a_record_has_every_number_as_text_and_a_rate_over_the_time_between() ->
     assert record_of(None, TRAINING, "")["stepsPerSecond"] == ""
 
 
+def test_steps_that_were_made_before_the_job_went_on_are_no_rate() -> None:
+    """A chief that resumes knows of no step until the first task says 1,178 of them."""
+    begins = later(step=0)
+    resumed, on = later(5.0, step=1178), later(20.0, step=1268)
+    assert record_of(begins, resumed, "")["stepsPerSecond"] == ""
+    assert record_of(resumed, on, "")["stepsPerSecond"] == "6"
+
+
 @pytest.mark.parametrize(
     ("view", "due"),
     [

@@ -125,6 +125,12 @@ CASES: list[Any] = [
     ("waiting for replicas", {"phase": "Running", "containerStatuses": [{"name": "ropewalk",
      "started": True, "state": {"running": {}}}], "asks": "replicated"}, [], "Starting",
      "ready once each share has its replicas again", ""),
+    ("starting again in place", {"phase": "Running", "containerStatuses": [{"name": "ropewalk",
+     "started": True, "state": {"running": {}}}]}, [("Unhealthy", "Readiness probe failed: "
+     "timeout")], "Running", "its task starts again, or ends", ""),
+    ("ended, and its pod not yet", {"phase": "Running", "containerStatuses": [{"name": "ropewalk",
+     "started": False, "state": {"terminated": {"exitCode": 0}}}]}, [("Unhealthy", "Readiness "
+     "probe failed")], "Done", "", ""),
     ("waiting to answer", {"phase": "Running", "containerStatuses": [{"name": "ropewalk",
      "started": False, "state": {"running": {}}}], "asks": "replicated"}, [], "Starting",
      "its port does not answer yet", ""),
@@ -322,7 +328,7 @@ def test_the_leaders_job_decides_and_not_what_pods_look_like() -> None:
     assert status(running).phase == "Running"
     assert status(running, chief="Complete").phase == "Done"
     # All pods have ended well, and nobody has said that the job is done.
-    assert status([task_pod("chief", 0, ended(0))]).phase == "Pending"
+    assert status([task_pod("chief", 0, ended(0))]).phase == "Running"
     assert status([task_pod("worker", 0, ended(0))], worker="Complete").phase == "Pending"
 
 
@@ -459,3 +465,75 @@ def test_a_task_whose_pod_was_tidied_away_is_done() -> None:
             each["status"] = {"completedIndexes": "0-1"}
     found = job_status("digits", Observed(jobs, sets), NOW)
     assert [line(found, f"worker:{index}").state for index in range(2)] == ["Done", "Done"]
+
+
+@pytest.mark.parametrize(
+    ("code", "finished", "state"),
+    [
+        pytest.param(1, None, "Failed", id="a failure that is final, whenever it was"),
+        pytest.param(138, "2026-11-20T10:00:29Z", "Failed", id="it failed before it was asked"),
+        pytest.param(138, "2026-11-20T10:00:31Z", "Leaving", id="it ended since it was asked"),
+        pytest.param(137, "2026-11-20T10:01:00Z", "Leaving", id="it was killed in the end"),
+        pytest.param(137, None, "Leaving", id="it is not known when"),
+    ],
+)
+def test_a_pod_that_failed_is_not_shown_as_one_that_was_asked_to_stop(
+    code: int, finished: str | None, state: str
+) -> None:
+    pod = task_pod(
+        "worker", 0, ended(code), deletionTimestamp="2026-11-20T10:01:00Z",
+        deletionGracePeriodSeconds=30,
+    )  # fmt: skip
+    (container,) = pod["status"]["containerStatuses"]
+    container["state"]["terminated"].pop("finishedAt", None)
+    if finished:
+        container["state"]["terminated"]["finishedAt"] = finished
+    found = pod_state(pod)
+    assert found.state == state
+    assert found.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("of_set", "phase", "code"),
+    [
+        pytest.param({}, "Pending", None, id="just made"),
+        pytest.param({"spec": {"suspend": True}}, "Suspended", None, id="in a queue"),
+        pytest.param(
+            {"status": {"conditions": [{"type": "Completed", "status": "True"}]}}, "Done", 0,
+            id="done, and its Jobs are gone",
+        ),
+        pytest.param(
+            {"status": {"conditions": [{"type": "Failed", "status": "True", "message": "why"}]}},
+            "Failed", 1, id="failed",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_set_without_jobs_is_no_absent_job(
+    of_set: Listed, phase: str, code: int | None
+) -> None:
+    found = job_status("digits", Observed(one_object={"kind": "JobSet", **of_set}), NOW)
+    assert (found.phase, found.exit_code) == (phase, code)
+
+
+def about_the_chief(reason: str, component: str = "job-controller") -> Listed:
+    """An event of the chief's Job."""
+    return {
+        "type": "Normal",
+        "reason": reason,
+        "involvedObject": {"kind": "Job", "name": "digits-chief"},
+        "source": {"component": component},
+        "lastTimestamp": CREATED,
+    }
+
+
+def test_a_job_whose_jobs_were_tidied_away_is_as_its_chief_or_its_events_say() -> None:
+    """After ``keep_s`` nothing of a job without ps is left but its record."""
+    record = {"data": {"phase": "done"}}
+    assert job_status("digits", Observed(record=record), NOW).phase == "Done"
+    completed = [about_the_chief("SuccessfulCreate"), about_the_chief("Completed")]
+    events = [*completed, about_the_chief("Done", "ropewalk")]
+    assert job_status("digits", Observed(events=events), NOW).exit_code == 0
+    begun_again = [*completed, about_the_chief("SuccessfulCreate")]
+    assert job_status("digits", Observed(events=begun_again), NOW).phase == "Absent"
+    _, sets = owners()
+    assert job_status("digits", Observed(stateful_sets=sets, events=events), NOW).phase == "Done"
