@@ -396,13 +396,24 @@ class PsControl(WatchingClient):
         """Whether the ps's machine says that no process listens at its address any more."""
         return is_refused(self.address, timeout_s)
 
-    def end_job(self, phase: Phase, reason: str, *, timeout_s: float) -> None:
+    def end_job(
+        self, phase: Phase, reason: str, *, timeout_s: float, began_again: bool = False
+    ) -> None:
         """Tell this ps that the job is over.
+
+        Args:
+            phase: How it has ended.
+            reason: Why.
+            timeout_s: Unit: seconds.
+            began_again: The job has failed since the process before this one ended. One that has
+                nothing of it yet may wait for the next chief.
 
         Raises:
             PeerLostError: No answer.
         """
-        request = ps_pb2.EndJobRequest(phase=codec.PHASES.to_wire(phase), reason=reason)
+        request = ps_pb2.EndJobRequest(
+            phase=codec.PHASES.to_wire(phase), reason=reason, began_again=began_again
+        )
         self._call(self._stub.EndJob, request, "end the job", timeout_s)
 
 

@@ -64,6 +64,7 @@ class Job:
         self.has_failed_for_good = False  # by a task that would fail again
         self.saved_step = 0  # of the last checkpoint
         self.has_lost_variables = False  # which the reason says
+        self.begun_again: set[TaskId] = set()  # ps that have another process than at first
         self.program_is_outside = False  # the chief's, so that it has to be told things, too
         self.holds_first_steps = False  # tasks that have made their first step wait for the others
 
@@ -242,6 +243,7 @@ class Job:
         member.heard = now
         if member.generation not in (0, generation) and not self._shares_move:
             member.enter(State.LOST, now, "restarted")  # and stays lost, whoever answers
+            self.begun_again.add(task)
             self.fail_without_variables(f"{task} restarted and lost its variables")
             return
         member.generation, member.counters = generation, counters

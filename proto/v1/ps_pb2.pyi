@@ -356,12 +356,14 @@ class VerifyShardsResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class EndJobRequest(_message.Message):
-    __slots__ = ("phase", "reason")
+    __slots__ = ("phase", "reason", "began_again")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_AGAIN_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    began_again: bool
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., began_again: bool = ...) -> None: ...
 
 class EndJobResponse(_message.Message):
     __slots__ = ()

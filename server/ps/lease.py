@@ -150,6 +150,13 @@ class ChiefLease:
         with self._lock:
             return self._clock.now() - self._heard
 
+    def forget(self) -> None:
+        """Know of no chief and no job any more, as when this process began."""
+        with self._lock:
+            log.info("the job before has failed, and nothing of it is here: waits for a chief")
+            self._job, self._chief, self._address = self._given, None, ""
+            self._until = self._heard = self._clock.now()
+
     def end(self, phase: Phase, reason: str) -> None:
         """The job is over. Only the first call has an effect.
 

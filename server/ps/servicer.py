@@ -9,6 +9,7 @@ from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.errors import CutVoidError
+from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
 from ...core.wire.bounds import (
@@ -260,7 +261,11 @@ class ParameterServerServicer:
         _: Visitor,
     ) -> ps_pb2.EndJobResponse:
         """The job is over: this ps leaves after answering."""
-        self._lease.end(codec.PHASES.from_wire(request.phase), request.reason)
+        phase = codec.PHASES.from_wire(request.phase)
+        if request.began_again and phase is Phase.FAILED and not self._shares.held()[0]:
+            self._lease.forget()
+        else:
+            self._lease.end(phase, request.reason)
         return ps_pb2.EndJobResponse()
 
 

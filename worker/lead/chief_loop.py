@@ -360,12 +360,17 @@ class ChiefLoop:
             self._locked_job.clock.wait(self._leaving, 0.05)
 
     def _dismiss(self, phase: Phase, reason: str) -> None:
-        """Tell the ps that the job is over, and wait until the other tasks know."""
+        """Tell the ps that the job is over, and wait until the other tasks know.
+
+        A ps that was started again, for which the job has failed, hears that, too: if it has
+        nothing of this job it waits for the chief that goes on from the checkpoint.
+        """
 
         def end(control: PsControl) -> bool:
             """Whether the ps need not be told again."""
             try:
-                control.end_job(phase, reason, timeout_s=_ATTACH_S)
+                again = phase is Phase.FAILED and control.task in begun_again
+                control.end_job(phase, reason, timeout_s=_ATTACH_S, began_again=again)
             except PeerLostError as error:
                 log.debug("%s", error)
                 return not self._comes_back(control.task)
@@ -378,6 +383,8 @@ class ChiefLoop:
         waits = WaitLog(
             self._who.task, limit_s=grace_s, limit="leave_grace_s", clock=self._locked_job.clock
         )
+        with self._locked_job.open() as (job, _):
+            begun_again = frozenset(job.begun_again)
         untold = tuple(self._controls)
         while True:
             told = list(self._pool.map(end, untold))

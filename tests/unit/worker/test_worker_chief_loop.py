@@ -208,6 +208,40 @@ def test_a_ps_that_is_started_again_as_its_job_ends_is_told(
     assert clock.now() - silent_s == pytest.approx(took_s, abs=0.06)
 
 
+class Told:
+    """A ps that answers as one process, and notes in which phase its job was over."""
+
+    def __init__(self, index: int) -> None:
+        self.task = TaskId("ps", index)
+        self.process = 7
+        self.ends: list[tuple[Phase, bool]] = []
+
+    def attach(self, *_: object, **__: object) -> PsAnswer:
+        return PsAnswer(self.process, PsCounters(), draining=False)
+
+    def end_job(self, phase: Phase, *_: object, began_again: bool, **__: object) -> None:
+        self.ends.append((phase, began_again))
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.DONE], ids=str)
+def test_a_ps_that_begins_again_hears_that_the_job_has_failed_for_the_one_before(
+    phase: Phase,
+) -> None:
+    """It would be started again once more, and all others would wait for it."""
+    ps = [Told(0), Told(1)]
+    tasks = [(task, "") for task in (CHIEF, *(each.task for each in ps))]
+    job = Job(tasks, chief=CHIEF, lease_s=9, now=0)
+    loop = make_loop(LockedJob(job, ManualClock()), job.register(CHIEF, now=0), ps)
+    loop._attach()
+    ps[0].process = 8
+    loop._attach()
+    assert job.phase is Phase.FAILED
+    loop._dismiss(phase, "")
+    loop.close()
+    assert ps[0].ends == [(phase, phase is Phase.FAILED)]
+    assert ps[1].ends == [(phase, False)]
+
+
 @pytest.mark.parametrize(
     ("listens", "silent_s", "took_s"),
     [
