@@ -9,13 +9,15 @@ container has done itself. What is started again, and when, is decided in
 The task writes to the output of the container itself. Its exit code is the container's.
 """
 
+import contextlib
 import logging
 import queue
 import signal
+import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..cluster.resolvers.resolved import ResolvedTask
@@ -84,8 +86,10 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         on_interrupts(lambda _: stop.set()),
     ):
         ended = _ended_before(settings) if holds and task.is_chief else None
-        container = Container(task.task, arguments, settings, Path(folder) / "error")
-        code, error = ended or _run(container)
+        with _held_port(task, settings) as port:
+            report = Path(folder) / "error"
+            container = Container(task.task, arguments, settings, report, port=port)
+            code, error = ended or _run(container)
         if container.was_asked_to_stop:
             stop.set()
         code = code_for_launcher(
@@ -104,6 +108,26 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         if holds and is_over:
             _hold(task, settings, stop)
         return code
+
+
+@contextlib.contextmanager
+def _held_port(task: ResolvedTask, settings: Settings) -> Iterator[socket.socket | None]:
+    """Keep the port for probes open as long as tasks come and go; None: there is none, or it is
+    taken, which the task says.
+    """
+    if not settings.health_port:
+        yield None
+        return
+    from ..net.probe_port import hold_port
+    from ..worker.process.probes import probe_address
+
+    try:
+        held = hold_port(probe_address(task, settings))
+    except (OSError, RopewalkError):
+        yield None
+        return
+    with held:
+        yield held
 
 
 def _ended_before(settings: Settings) -> tuple[int, str] | None:
@@ -164,6 +188,7 @@ class Container:
         report: File in which the task writes why it ends.
         memory_kills: Counts the container's processes that were killed so far because memory ran
             out; None: the system does not report it.
+        port: Listens for probes, of one task after the other; None: none does.
     """
 
     def __init__(
@@ -173,11 +198,13 @@ class Container:
         settings: Settings,
         report: Path,
         memory_kills: Callable[[], int | None] = out_of_memory_kills,
+        port: socket.socket | None = None,
     ) -> None:
         self._task = task
         self._arguments = list(arguments)
         self._settings = settings
         self._report = report
+        self._port = port
         self._run = TaskRun()
         self._supervision = Supervision({task: self._run}, container_policy(task))
         self._executor = Executor[TaskId](0.0, failed=nobody_waits)
@@ -229,11 +256,16 @@ class Container:
     def _make(self) -> TaskProcess:
         own = self._settings.model_copy(update={"supervise": False}).environment()
         told = {**launcher_variables(), **own, ERROR_COPY: str(self._report)}
+        kept = [] if self._port is None else [self._port.fileno()]
+        if kept:
+            from ..net.probe_port import HELD_PORT
+
+            told[HELD_PORT] = str(kept[0])
         variables = task_environment(told, self._death_pipe)
         command = ["ropewalk.launch.cli", *self._arguments]
 
         def start() -> TaskProcess:
-            process = start_python(command, variables, self._death_pipe, output=None)
+            process = start_python(command, variables, self._death_pipe, output=None, further=kept)
             return TaskProcess(self._task, process, [])
 
         return self._reaper.own(start)

@@ -1,14 +1,25 @@
-"""A port for health probes alone, in plaintext, which strangers cannot exhaust."""
+"""A port for health probes alone, in plaintext, which strangers cannot exhaust.
 
+The parent process of a container's task keeps it open while it starts the task again: the kernel
+accepts connections meanwhile, which is all that a liveness probe asks, and a question for readiness
+waits for the next task's answer, or until its time is over.
+"""
+
+import socket
+
+from ..core.settings import take_environment
 from .health import Health
 from .http2.server import Http2Server
 from .listener import Listener
 from .shares import CallPool
 from .tcp import listen_tcp, split_address, tcp_stream
 
+HELD_PORT = "ROPEWALK_HEALTH_FD"
+"""Variable with the number of the socket that the parent process keeps open."""
+
 _THREADS = 2
 _WAITING_CALLS = 64
-_BACKLOG = 64
+_BACKLOG = 64  # five minutes of probes that nobody takes
 _REQUEST_BYTES = 4096
 _IDLE_S = 60.0
 
@@ -31,12 +42,12 @@ class ProbePort:
         self._listener = Listener(lambda stream, _: stream.close(), self._calls, 1)
 
     def start(self, where: str) -> None:
-        """Listen at host:port.
+        """Listen at host:port, or where the parent process does.
 
         Raises:
             OSError: The port is taken.
         """
-        self._listener.add(listen_tcp(*split_address(where), _BACKLOG), tcp_stream)
+        self._listener.add(_held_port() or hold_port(where), tcp_stream)
         self._calls.start()
         self._listener.start()
 
@@ -44,3 +55,22 @@ class ProbePort:
         """Stop answering."""
         self._listener.stop()
         self._calls.stop(0)
+
+
+def hold_port(where: str) -> socket.socket:
+    """A socket that listens at host:port, and on which nothing answers yet.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    return listen_tcp(*split_address(where), _BACKLOG)
+
+
+def _held_port() -> socket.socket | None:
+    """The parent's socket; None: it keeps none."""
+    number = take_environment(HELD_PORT)
+    if not number.isdecimal():
+        return None
+    held = socket.socket(fileno=int(number))
+    held.set_inheritable(False)
+    return held

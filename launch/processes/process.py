@@ -115,6 +115,7 @@ def start_python(
     death_pipe: ParentDeathPipe,
     stdin: int = subprocess.DEVNULL,
     output: int | None = subprocess.PIPE,
+    further: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start ``python -m MODULE`` in a process group of its own.
 
@@ -124,6 +125,7 @@ def start_python(
         death_pipe: Tells it of the end of this process.
         stdin: As ``subprocess.Popen`` takes it.
         output: Where stdout and stderr go; None: where those of this process do.
+        further: Open files that it inherits.
     """
     return subprocess.Popen(
         [sys.executable, "-u", "-m", *module],
@@ -131,7 +133,7 @@ def start_python(
         stdout=output,
         stderr=output,
         env=environment,
-        pass_fds=(death_pipe.child_fd,),
+        pass_fds=(death_pipe.child_fd, *further),
         # Ctrl-C in the terminal reaches the launcher alone, which ends the tasks in order.
         start_new_session=True,
     )

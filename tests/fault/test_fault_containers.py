@@ -10,7 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers import processes
 from helpers.waiting import scaled
@@ -458,3 +460,36 @@ def test_the_status_of_a_pod_gets_a_name_and_a_sentence(
     write_termination_message(file, code, report)
     assert file.read_text().startswith(said)
     assert bool(file.read_text()) == bool(said)
+
+
+@pytest.mark.scenario
+@pytest.mark.timeout(300)
+def test_the_port_for_probes_stays_open_while_a_task_is_started_again_in_its_container(
+    write_program: Callable[..., str], tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    """A liveness probe asks for a connection; a refused one would have the kubelet kill the pod."""
+    [port] = free_ports(1)
+    ports = {"ROPEWALK_HEALTH_PORT": str(port)}
+    job = Containers(write_program(HOOK), tmp_path, started=[PS0], environment=ports)
+    try:
+        wait_until(lambda: "ready at port" in job.log(PS0).read_text(), 60, "the ps")
+        assert is_listening(f"127.0.0.1:{port}", scaled(1))
+        for pid in children(job.running[PS0].pid):
+            os.kill(pid, signal.SIGKILL)
+
+        def serves_again() -> bool:
+            assert is_listening(f"127.0.0.1:{port}", scaled(1)), "a probe was refused"
+            return job.log(PS0).read_text().count("ready at port") == 2
+
+        wait_until(serves_again, 60, "the next task")
+        assert probes_as_serving(port)
+    finally:
+        job.close()
+
+
+def probes_as_serving(port: int) -> bool:
+    """Whether the task at a port for probes says that it serves."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service="readiness")
+        return bool(stub.Check(request, timeout=scaled(5)).status == 1)

@@ -39,12 +39,9 @@ class Probes:
         if not self._settings.health_port:
             return
         from ...net.health import Health
-        from ...net.host import bind_address
         from ...net.probe_port import ProbePort
 
-        task = self._task
-        host = bind_address(task.known_address or ":0", self._settings).rpartition(":")[0]
-        where = f"{host}:{self._settings.health_port}"
+        task, where = self._task, probe_address(self._task, self._settings)
         self._health = Health()
         self._port = ProbePort(self._health)
         try:
@@ -70,3 +67,11 @@ class Probes:
         if self._port is not None:
             self._port.stop()
             self._port = None
+
+
+def probe_address(task: ResolvedTask, settings: Settings) -> str:
+    """Where a task listens for probes: host:port."""
+    from ...net.host import bind_address
+
+    host = bind_address(task.known_address or ":0", settings).rpartition(":")[0]
+    return f"{host}:{settings.health_port}"
