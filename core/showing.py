@@ -48,3 +48,14 @@ def one_line(text: str) -> str:
     """What is printed of a value, in one line, cut if it is long."""
     text = " ".join(text.split())  # an array has lines
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number and what it counts: ``1 cut``, ``2 cuts``, ``0 cuts``.
+
+    Args:
+        count: How many there are.
+        noun: What one of them is called.
+        plural: What several are called; empty: the noun with an s.
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"

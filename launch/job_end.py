@@ -22,8 +22,8 @@ from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..core.backoff import attempts
 from ..core.errors import NotFoundError, RopewalkError
 from ..core.exit_codes import ExitCode, is_retryable
+from ..core.outside_text import parse_number
 from ..core.settings import read_environment
-from ..core.whole_numbers import parse_number
 from ..net.pod_account import ACCOUNT_FOLDER, PodAccount
 from ..worker.lead.own_job import ENDS_JOB, HOLDS, chief_account, has_failed, path_of_own_job
 

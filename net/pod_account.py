@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..core.errors import AccessError, ConfigurationError, NotFoundError, PeerLostError
-from ..core.json_text import read_json
+from ..core.outside_text import read_json
 from ..core.settings import read_environment
 
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")

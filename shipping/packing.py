@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ..core.errors import ProjectError, ProjectTooLargeError
-from ..core.wording import counted
+from ..core.showing import counted
 from .largest import largest
 from .package import LIMITS, Package, PackageLimits, digest_of
 from .project_files import ProjectFile, list_files, read_regular

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from ...cluster.access.principal import Principal
 from ...cluster.standalone.logged_line import LoggedLine
 from ...core.backoff import attempts
-from ...core.json_text import read_json
+from ...core.outside_text import read_json
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.wire import codec

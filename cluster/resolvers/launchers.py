@@ -12,9 +12,8 @@ processes) and ``ROPEWALK_PORT``, or from flags.
 from collections.abc import Callable, Mapping
 
 from ...core.errors import ConfigurationError
-from ...core.json_text import read_json
+from ...core.outside_text import parse_number, read_json
 from ...core.settings import environment_variables
-from ...core.whole_numbers import parse_number
 from ..roles import TASK_TYPES
 from . import sagemaker, slurm
 from .resolver import ClusterResolver

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...core.errors import ConfigurationError
+from ...core.outside_text import parse_number
 from ...core.task import TaskId
-from ...core.whole_numbers import parse_number
 from ..roles import EVALUATOR, TASK_TYPES, canonical_type
 from ..spec import ClusterSpec
 from .natural_order import natural

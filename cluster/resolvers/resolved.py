@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...core.errors import ConfigurationError, TFConfigError
+from ...core.showing import counted
 from ...core.task import TaskId
-from ...core.wording import counted
 from ..address import parse_address
 from ..roles import (
     CHIEF,

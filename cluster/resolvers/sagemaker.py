@@ -13,7 +13,7 @@ from copy import copy
 from typing import Any
 
 from ...core.errors import ConfigurationError
-from ...core.json_text import read_json
+from ...core.outside_text import read_json
 from ...core.settings import environment_variables
 from ..spec import ClusterSpec
 from .division import divide, jobs_or_workers, task_of_rank

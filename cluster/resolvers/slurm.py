@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.errors import ConfigurationError
+from ...core.outside_text import parse_number
+from ...core.showing import counted
 from ...core.task import MAX_TASK_INDEX
-from ...core.whole_numbers import parse_number
-from ...core.wording import counted
 from .host_list import expand_counts, expand_host_list
 
 RANK = "SLURM_PROCID"

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import ConfigurationError
+from ...core.outside_text import parse_number
 from ...core.process.accelerators import count_node_gpus
 from ...core.settings import environment_variables, set_environment
 from ...core.task import TaskId
-from ...core.whole_numbers import parse_number
 from ..spec import ClusterSpec
 from .division import divide, jobs_or_workers, task_of_rank
 from .resolver import ClusterResolver

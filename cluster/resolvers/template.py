@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 
 from ...core.errors import ConfigurationError
+from ...core.outside_text import parse_number
 from ...core.task import MAX_TASK_INDEX
-from ...core.whole_numbers import parse_number
 from ..roles import TASK_TYPES
 from ..spec import ClusterSpec
 from .resolver import ClusterResolver

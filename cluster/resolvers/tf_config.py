@@ -12,7 +12,7 @@ from copy import copy
 from typing import Any
 
 from ...core.errors import TFConfigError
-from ...core.json_text import read_json
+from ...core.outside_text import read_json
 from ...core.task import MAX_TASK_INDEX, TaskId
 from ..spec import ClusterSpec
 from .resolver import ClusterResolver, format_master_url

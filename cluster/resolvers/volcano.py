@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import ConfigurationError
+from ...core.outside_text import parse_number
 from ...core.settings import environment_variables
+from ...core.showing import counted
 from ...core.task import MAX_TASK_INDEX
-from ...core.whole_numbers import parse_number
-from ...core.wording import counted
 from ..roles import TASK_TYPES
 from ..spec import ClusterSpec
 from .resolver import ClusterResolver

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import TracebackType
 
 from ..errors import RopewalkError
+from ..showing import counted
 from ..terminal import terminal_text
-from ..wording import counted
 
 _OURS = str(Path(__file__).parents[2]) + "/"  # the package; its rooms are folders or links here
 _LIBRARIES = tuple(  # Python's own, and what is installed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..argument_errors import argument_error, check_types
-from ..wording import counted
+from ..showing import counted
 
 
 class LearningRateSchedule(ABC):

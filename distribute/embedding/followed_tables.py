@@ -15,8 +15,8 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array, DType
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
+from ...core.showing import counted
 from ...core.wire.followed_rows import MAX_RANGES, FollowAnswer, FollowRequest, Position, within
-from ...core.wording import counted
 from ...engine.keyed.hashing import ps_of_keys
 from ...telemetry.catalogue import (
     READER_BYTES,

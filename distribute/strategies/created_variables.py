@@ -12,7 +12,7 @@ from typing import Any
 from ...cluster.placement.balance import Placement
 from ...cluster.placement.partitioners import PartitionFunction, parts_of
 from ...core.rules.definitions import VariableDefinition
-from ...core.wording import counted
+from ...core.showing import counted
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import PsShard, PsVariable
 from ..variables.ps_table import PsTable

@@ -31,8 +31,8 @@ from ...core.errors import (
     StorageError,
 )
 from ...core.process import optimizer_steps
+from ...core.showing import counted
 from ...core.task import TaskId
-from ...core.wording import counted
 from ..base.reductions import VariableAggregation
 from ..job_snapshots import JobSnapshots, SavedVariable, Snapshot
 from ..runtime import TaskProgress

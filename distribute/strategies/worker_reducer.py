@@ -81,7 +81,7 @@ class WorkersReducer(Reducer):
         ring = chosen.implementation is CommunicationImplementation.RING
         nccl = None if ring else self._nccl
         results: list[Any] = [None] * len(pairs)
-        dense: list[_Local] = []
+        dense: list[_LocalSums] = []
         for number, (value, where) in enumerate(pairs):
             if not self.differs(value):
                 results[number] = super().reduce(op, value, where, options)
@@ -103,7 +103,7 @@ class WorkersReducer(Reducer):
         value: Any,
         nccl: NcclLink | None,
         options: CommunicationOptions | None,
-    ) -> "_Local":
+    ) -> "_LocalSums":
         """The sum over this worker's replicas, where it goes on from."""
         parts, kind = on_every_replica(value, 1), None
         if op is ReduceOp.MEAN and not is_sparse(parts):
@@ -113,18 +113,18 @@ class WorkersReducer(Reducer):
         home = HOST if nccl is None else self._devices[0]
         total = self._cross_device_ops.reduce(ReduceOp.SUM, parts, home, options)
         if isinstance(total, IndexedSlices):
-            return _Local(number, total, None)
+            return _LocalSums(number, total, None)
         if nccl is None or total.dtype.name not in NCCL_DTYPES:
             total = np.asarray(to_host(total))
-        return _Local(number, total, kind if kind is not None else total.dtype)
+        return _LocalSums(number, total, kind if kind is not None else total.dtype)
 
     def _over_workers(
         self,
         op: ReduceOp,
-        dense: Sequence["_Local"],
+        dense: Sequence["_LocalSums"],
         nccl: NcclLink | None,
         options: CommunicationOptions,
-    ) -> Iterator[tuple["_Local", Any]]:
+    ) -> Iterator[tuple["_LocalSums", Any]]:
         """Each array reduced over the workers, packed on its way."""
         packs = [
             [dense[group[i]] for i in pack]
@@ -149,7 +149,7 @@ class WorkersReducer(Reducer):
     def _nccl_sums(
         self,
         op: ReduceOp,
-        packs: Sequence[Sequence["_Local"]],
+        packs: Sequence[Sequence["_LocalSums"]],
         nccl: NcclLink,
         options: CommunicationOptions,
     ) -> list[Any]:
@@ -210,7 +210,7 @@ class WorkersReducer(Reducer):
         return self._group.broadcast(np.asarray(to_host(first)))
 
 
-class _Local(NamedTuple):
+class _LocalSums(NamedTuple):
     """What this worker's replicas have of a value.
 
     Attributes:
@@ -224,7 +224,7 @@ class _Local(NamedTuple):
     kind: DType | None
 
 
-def _parts(pack: Sequence[_Local], flat: Any) -> Iterator[tuple[_Local, Any]]:
+def _parts(pack: Sequence[_LocalSums], flat: Any) -> Iterator[tuple[_LocalSums, Any]]:
     """Results of a pack, each in its dtype."""
     for local, total in zip(pack, split(flat, [each.total for each in pack]), strict=True):
         with beside(total):

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ...core.errors import ConfigurationError, RopewalkError
-from ...core.wording import counted
+from ...core.showing import counted
 from ..screen.echo import echo
 
 _FORMATS = ("safetensors", "torch", "orbax", "keras", "npy", "parquet")

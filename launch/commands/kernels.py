@@ -3,7 +3,7 @@
 import click
 
 from ...core.errors import ConfigurationError
-from ...core.wording import counted
+from ...core.showing import counted
 from ..screen.echo import echo
 
 

@@ -7,8 +7,8 @@ import click
 
 from ...cluster.replication.moves import MovePhase
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
+from ...core.outside_text import parse_number
 from ...core.task import MAX_TASK_INDEX, TaskId
-from ...core.whole_numbers import parse_number
 from ..as_driver import chief_client
 from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
 from ..screen.echo import echo

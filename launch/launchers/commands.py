@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ...core.wording import counted
+from ...core.showing import counted
 from ..options.job_file import job_option
 from ..screen.echo import echo
 

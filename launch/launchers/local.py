@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings, load_settings
-from ...core.wording import counted
+from ...core.showing import counted
 from ...worker.process.program import Program, find_program
 from ..job.model import JobFile
 from ..local.cluster import LocalRoles, RoleExtras

@@ -5,8 +5,8 @@ from itertools import takewhile
 
 from ...core.errors import ConfigurationError
 from ...core.process.accelerators import count_node_gpus
+from ...core.showing import counted
 from ...core.task import TaskId
-from ...core.wording import counted
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _JAX_MEMORY = "XLA_PYTHON_CLIENT_"

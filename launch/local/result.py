@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ...cluster.roles import EVALUATOR
 from ...core.exit_codes import ExitCode, describe_exit, shell_status
+from ...core.showing import counted
 from ...core.task import TaskId
-from ...core.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

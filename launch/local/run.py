@@ -35,9 +35,9 @@ from ...cluster.supervision.exits import End
 from ...core.exit_codes import ExitCode, is_retryable
 from ...core.process.threads import nobody_waits
 from ...core.settings import ALL_WORKERS, Settings, environment_variables
+from ...core.showing import counted
 from ...core.states import Phase
 from ...core.task import TaskId, new_job_id
-from ...core.wording import counted
 from ...net.free_ports import free_ports
 from ...worker.lead.status import STATUS_FILE, read_status
 from ...worker.process.error_report import ERROR_FILE, read_report

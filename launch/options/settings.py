@@ -20,7 +20,7 @@ from ...cluster.resolvers.tf_config import TFConfigClusterResolver
 from ...cluster.roles import PS
 from ...cluster.spec import ClusterSpec
 from ...core.errors import ConfigurationError
-from ...core.json_text import read_json
+from ...core.outside_text import read_json
 from ...core.settings import Settings, load_settings, read_environment
 from ...core.task import MAX_TASK_INDEX
 

@@ -10,9 +10,9 @@ from ...client.chief.calls import JobStatus, TaskStatus
 from ...cluster.replication.moves import Move, MovePhase
 from ...cluster.replication.reports import ShareLeader
 from ...core.report import TableCounters
+from ...core.showing import counted
 from ...core.states import State
 from ...core.terminal import terminal_line
-from ...core.wording import counted
 from .numbers import ordered
 
 _WIDE = 110

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import ConfigurationError
 from ...core.files.plain_file import read_plain
 from ...core.files.tree_removal import remove_tree
-from ...core.json_text import read_json
+from ...core.outside_text import read_json
 from .exporting import exports_in
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 import fsspec
 
 from ...core.backoff import attempts
-from ...core.json_text import read_json
+from ...core.outside_text import read_json
 from .frameworks import keras
 
 log = logging.getLogger(__name__)

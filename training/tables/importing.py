@@ -21,8 +21,8 @@ from ...core.checkpoint.manifest import TableRecord
 from ...core.checkpoint.storage import open_model_dir
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...core.errors import ConfigurationError, ShapeMismatchError
+from ...core.showing import counted
 from ...core.versions import own_versions
-from ...core.wording import counted
 from ...distribute.embedding.config import TableConfig
 from ...distribute.optimizers import SGD
 from ...engine.keyed.row_store import LAST_STEP

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...core.wording import counted
+from ...core.showing import counted
 from ...distribute.embedding.inputs import Ragged
 from ..extras import require
 from .tensors import to_array

@@ -13,9 +13,8 @@ from helpers.strategies import text_of
 from ropewalk.core.checkpoint.file_systems import open_folder
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.files.plain_file import open_plain, read_plain
-from ropewalk.core.json_text import read_json
+from ropewalk.core.outside_text import parse_number, read_json
 from ropewalk.core.settings import load_settings
-from ropewalk.core.whole_numbers import parse_number
 
 
 def _fifo(path: Path) -> None:

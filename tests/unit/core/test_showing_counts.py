@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from helpers.pages import ROOT
-from ropewalk.core.wording import counted
+from ropewalk.core.showing import counted
 
 
 @pytest.mark.parametrize(

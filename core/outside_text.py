@@ -1,10 +1,11 @@
-"""JSON from outside: one kind of error, whatever is wrong with it.
+"""JSON and numbers from outside: one kind of error, whatever is wrong with them.
 
-The interpreter's own reader raises RecursionError for nested brackets, and what it does read can be
-nested so deeply that the next message about it is a RecursionError.
+The interpreter's own reader of JSON raises RecursionError for nested brackets, and what it does
+read can be nested so deeply that the next message about it is a RecursionError.
 """
 
 import json
+import re
 from typing import Any
 
 _MOST_LEVELS = 100
@@ -35,3 +36,12 @@ def _inside(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
+
+
+def parse_number(text: str, most: int) -> int | None:
+    """The whole number that a text from outside is: digits of ASCII; None: none, or above ``most``.
+
+    ``int`` takes other digits and blanks, and raises for thousands of digits.
+    """
+    number = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else -1
+    return number if 0 <= number <= most else None
