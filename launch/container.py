@@ -13,12 +13,12 @@ import contextlib
 import logging
 import queue
 import signal
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.resolvers.tf_config import TF_CONFIG
@@ -41,6 +41,9 @@ from .processes.executor import Executor, Work
 from .processes.interrupts import on_interrupts
 from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
 from .shipped_code import enter_shipped_code
+
+if TYPE_CHECKING:
+    from ..net.probe_port import HeldPort
 
 log = logging.getLogger(__name__)
 
@@ -111,18 +114,18 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
 
 
 @contextlib.contextmanager
-def _held_port(task: ResolvedTask, settings: Settings) -> Iterator[socket.socket | None]:
+def _held_port(task: ResolvedTask, settings: Settings) -> "Iterator[HeldPort | None]":
     """Keep the port for probes open as long as tasks come and go; None: there is none, or it is
     taken, which the task says.
     """
     if not settings.health_port:
         yield None
         return
-    from ..net.probe_port import hold_port
+    from ..net.probe_port import HeldPort
     from ..worker.process.probes import probe_address
 
     try:
-        held = hold_port(probe_address(task, settings))
+        held = HeldPort(probe_address(task, settings))
     except (OSError, RopewalkError):
         yield None
         return
@@ -198,7 +201,7 @@ class Container:
         settings: Settings,
         report: Path,
         memory_kills: Callable[[], int | None] = out_of_memory_kills,
-        port: socket.socket | None = None,
+        port: "HeldPort | None" = None,
     ) -> None:
         self._task = task
         self._arguments = list(arguments)
@@ -256,11 +259,10 @@ class Container:
     def _make(self) -> TaskProcess:
         own = self._settings.model_copy(update={"supervise": False}).environment()
         told = {**launcher_variables(), **own, ERROR_COPY: str(self._report)}
-        kept = [] if self._port is None else [self._port.fileno()]
-        if kept:
-            from ..net.probe_port import HELD_PORT
-
-            told[HELD_PORT] = str(kept[0])
+        kept = []
+        if self._port is not None:
+            kept = [self._port.number]
+            told |= self._port.variables
         variables = task_environment(told, self._death_pipe)
         command = ["ropewalk.launch.cli", *self._arguments]
 

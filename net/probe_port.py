@@ -6,6 +6,7 @@ waits for the next task's answer, or until its time is over.
 """
 
 import socket
+from typing import Self
 
 from ..core.settings import take_environment
 from .health import Health
@@ -47,7 +48,7 @@ class ProbePort:
         Raises:
             OSError: The port is taken.
         """
-        self._listener.add(_held_port() or hold_port(where), tcp_stream)
+        self._listener.add(_held_port() or _listening(where), tcp_stream)
         self._calls.start()
         self._listener.start()
 
@@ -57,12 +58,33 @@ class ProbePort:
         self._calls.stop(0)
 
 
-def hold_port(where: str) -> socket.socket:
-    """A socket that listens at host:port, and on which nothing answers yet.
+class HeldPort:
+    """A port for probes at which nothing answers yet. Use as a context manager.
+
+    Args:
+        where: host:port.
+
+    Attributes:
+        number: Number of the open file, which a task inherits.
+        variables: By which the task knows that.
 
     Raises:
         OSError: The port is taken.
     """
+
+    def __init__(self, where: str) -> None:
+        self._socket = _listening(where)
+        self.number = self._socket.fileno()
+        self.variables = {HELD_PORT: str(self.number)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def _listening(where: str) -> socket.socket:
     return listen_tcp(*split_address(where), _BACKLOG)
 
 
