@@ -351,9 +351,10 @@ class Job:
     def why_not_done(self) -> str:
         """Why a job whose chief's program is over has not done its work; empty: it has.
 
-        A chief that has made its steps alone, since none of its workers came or is left, has not.
+        A chief that has made its steps alone, since none of its workers came or is left, has not;
+        one whose job was asked to stop, or has failed, ends as that says.
         """
-        gone = self.members.workers_all_gone()
+        gone = self.members.workers_all_gone() if self.phase is Phase.RUNNING else []
         if not gone or not self.members[self.chief].report.steps:
             return ""
         shown = [f"{m.task.short} {m.state}{m.detail and f' ({m.detail})'}" for m in gone[:3]]

@@ -70,8 +70,9 @@ class LocalFolder:
     def read(self, name: str, most_bytes: int) -> bytes:
         """All of a file."""
         with self.open(name) as stream:
-            check_size(os.fstat(stream.fileno()).st_size, most_bytes)
-            return stream.read(most_bytes)
+            size = os.fstat(stream.fileno()).st_size
+            check_size(size, most_bytes)
+            return stream.read(size)  # which takes as much memory as it is asked for
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:

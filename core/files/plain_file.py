@@ -49,7 +49,7 @@ def read_plain(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> by
     """
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(most_bytes + 1) if size <= most_bytes else b""
+        data = file.read(size + 1) if size <= most_bytes else b""
     if size > most_bytes or len(data) > most_bytes:
         raise OSError(
             errno.EFBIG,

@@ -270,7 +270,7 @@ def test_outside_of_a_pod_it_says_what_to_do() -> None:
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(ImportError, match=r"install ropewalk\[k8s\]"):
+    with pytest.raises(ImportError, match=r"pip install 'ropewalk\[k8s\]'"):
         KubernetesClusterResolver()
     KubernetesClusterResolver(override_client=object())
 

@@ -671,5 +671,5 @@ def test_a_server_ends_in_order_when_it_is_asked_to(tmp_path: Path, wait_until: 
         )
     wait_until(lambda: f"grpc://127.0.0.1:{port}" in said.read_text(), 30, "the server")
     process.terminate()
-    assert process.wait(scaled(20)) == 143, said.read_text()
+    assert process.wait(scaled(20)) == 144, said.read_text()
     assert "Traceback" not in said.read_text()

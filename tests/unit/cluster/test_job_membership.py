@@ -339,6 +339,14 @@ def test_a_chief_that_has_made_its_steps_without_any_worker_has_not_done_the_job
     assert done or "none of 2 workers is left to have a part in it: worker:0" in why
 
 
+def test_a_job_that_is_asked_to_stop_needs_no_worker_any_more() -> None:
+    job, lives = _job(CHIEF, W0)
+    job.heartbeat(lives[CHIEF], TaskReport(steps=1), now=1)
+    job.stop("enough")
+    job.finish(lives[W0], TaskEnd(Outcome.LEFT, "the job is stopping", 138), REPORT, now=1)
+    assert not job.why_not_done()
+
+
 def test_a_worker_that_comes_back_has_a_part_in_the_job_again() -> None:
     job, lives = _job(CHIEF, W0)
     job.heartbeat(lives[CHIEF], TaskReport(steps=1), now=1)

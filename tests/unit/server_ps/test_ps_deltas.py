@@ -436,7 +436,7 @@ def test_changed_rows_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
 def test_the_command_that_verifies_reads_both(tmp_path: Path) -> None:
     whole, delta = a_delta(tmp_path)
     result = CliRunner().invoke(verify_command, [str(tmp_path)])
-    assert result.output.splitlines()[0].startswith(f"{delta}: whole, 1 variables")
+    assert result.output.splitlines()[0].startswith(f"{delta}: whole, 1 variable, ")
     assert f"what changed since {whole}, which is whole, too" in result.output
     (whole / "ps-0.safetensors").write_bytes(b"")
     failure = CliRunner().invoke(verify_command, [str(tmp_path)]).exception

@@ -115,7 +115,7 @@ def test_weights_of_frameworks_are_rows_by_number(tmp_path: Path) -> None:
         (GROWS, np.ones((2, 3), int), ShapeMismatchError, r"values int64\[2, 3\]"),
         (GROWS, np.full((2, 3), np.nan), ConfigurationError, "NaN"),
         (GROWS, np.full((2, 3), 1e300), ConfigurationError, "that float32 cannot hold"),
-        (FIXED, np.ones((19, 3)), ConfigurationError, "1 rows are missing, first of them 19"),
+        (FIXED, np.ones((19, 3)), ConfigurationError, "1 row missing, first of them 19"),
         (FIXED, np.ones((21, 3)), ConfigurationError, "vocabulary_size=20.*key 20"),
         (FIXED, "no-such.npy", CheckpointError, "no-such.npy has no rows to read"),
         (FIXED, "rows.txt", ValueError, "npy, safetensors, parquet"),
