@@ -92,12 +92,15 @@ def not_finite(updates: Mapping[str, Any]) -> str | None:
     Args:
         updates: Arrays of NumPy or CuPy, or IndexedSlices, by name.
     """
-    arrays = updates
-    if IndexedSlices in set(map(type, updates.values())):
+    arrays, kinds = updates, set(map(type, updates.values()))
+    if IndexedSlices in kinds:
         arrays = {
             name: update.values if isinstance(update, IndexedSlices) else update
             for name, update in updates.items()
         }
+        kinds = set(map(type, arrays.values()))
+    if kinds == {np.ndarray}:  # of ten thousand variables each look would show
+        return first_not_finite(arrays)
     on_gpus = {name: array for name, array in arrays.items() if is_on_gpu(array)}
     on_host = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     return first_not_finite(on_host) or first_not_finite_on_gpus(on_gpus)
