@@ -363,13 +363,14 @@ class ChiefLoop:
         """Tell the ps that the job is over, and wait until the other tasks know.
 
         A ps that was started again, for which the job has failed, hears that, too: if it has
-        nothing of this job it waits for the chief that goes on from the checkpoint.
+        nothing of this job, and a launcher starts the chief again, it waits for that one, which
+        goes on from the checkpoint.
         """
 
         def end(control: PsControl) -> bool:
             """Whether the ps need not be told again."""
             try:
-                again = phase is Phase.FAILED and control.task in begun_again
+                again = returns and phase is Phase.FAILED and control.task in begun_again
                 control.end_job(phase, reason, timeout_s=_ATTACH_S, began_again=again)
             except PeerLostError as error:
                 log.debug("%s", error)
@@ -378,7 +379,7 @@ class ChiefLoop:
                 log.debug("%s", error)
             return True
 
-        grace_s = self._settings.leave_grace_s
+        returns, grace_s = self._settings.chief_returns, self._settings.leave_grace_s
         until = self._locked_job.clock.now() + grace_s
         waits = WaitLog(
             self._who.task, limit_s=grace_s, limit="leave_grace_s", clock=self._locked_job.clock

@@ -223,22 +223,28 @@ class Told:
         self.ends.append((phase, began_again))
 
 
+@pytest.mark.parametrize("returns", [True, False], ids=["chief returns", "nobody comes"])
 @pytest.mark.parametrize("phase", [Phase.FAILED, Phase.DONE], ids=str)
 def test_a_ps_that_begins_again_hears_that_the_job_has_failed_for_the_one_before(
-    phase: Phase,
+    phase: Phase, *, returns: bool
 ) -> None:
-    """It would be started again once more, and all others would wait for it."""
+    """It would be started again once more, and all others would wait for it; unless there is nobody
+    who starts the chief again, for whom it would wait.
+    """
     ps = [Told(0), Told(1)]
     tasks = [(task, "") for task in (CHIEF, *(each.task for each in ps))]
     job = Job(tasks, chief=CHIEF, lease_s=9, now=0)
-    loop = make_loop(LockedJob(job, ManualClock()), job.register(CHIEF, now=0), ps)
+    settings = Settings(chief_returns=returns)
+    loop = make_loop(
+        LockedJob(job, ManualClock()), job.register(CHIEF, now=0), ps, settings=settings
+    )
     loop._attach()
     ps[0].process = 8
     loop._attach()
     assert job.phase is Phase.FAILED
     loop._dismiss(phase, "")
     loop.close()
-    assert ps[0].ends == [(phase, phase is Phase.FAILED)]
+    assert ps[0].ends == [(phase, returns and phase is Phase.FAILED)]
     assert ps[1].ends == [(phase, False)]
 
 
