@@ -4,7 +4,7 @@
 best file after it. Asynchronous workers go on pushing to the same variables, so what the servers
 have soon is something else. On the chief such weights therefore stay until it makes a step with
 them: it evaluates, saves and exports them, and the servers are given them once more when its next
-`fit` begins and before the job's last checkpoint (ADR 0082).
+`fit` begins and before the job's last checkpoint (ADR 0080).
 """
 
 import logging
