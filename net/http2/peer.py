@@ -234,7 +234,7 @@ class Peer:
                 continue
             if now - waiting.call.began > _MESSAGE_S:
                 with contextlib.suppress(OSError):
-                    waiting.call.fail_soon(Status(4, f"no message came within {_MESSAGE_S:.0f} s"))
+                    self._refuse(waiting, Status(4, f"no message came within {_MESSAGE_S:.0f} s"))
 
     # -- the link's ----------------------------------------------------------------------------
 
