@@ -27,12 +27,13 @@ from ..core.process.loading import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
+from ..core.states import Outcome
 from ..core.task import TaskId
 from ..net.auth.own_job import with_own_job
 from .process.error_report import ErrorReport, take_error_report
 from .process.interrupts import handle_signals
 from .process.limits import check_limits
-from .process.program import Program, run_program
+from .process.program import Ending, Program, run_program
 from .process.start_watch import StartWatch
 from .running_task import RunningTask, task_of_role
 
@@ -62,7 +63,7 @@ def run_task(
     watch.begin()
     try:
         check_limits()
-        settings = with_own_job(settings)
+        settings = _with_absolute_paths(with_own_job(settings))
         run = partial(_run_program, program, arguments, report, watch) if program else None
         code = _run_role(task, settings, run, watch)
     except RopewalkError as error:
@@ -74,6 +75,19 @@ def run_task(
         watch.over()
     keep_exit_code(code)
     return code
+
+
+def _with_absolute_paths(settings: Settings) -> Settings:
+    """Settings whose paths stay what they are when the program changes its working directory."""
+    paths = {name: getattr(settings, name) for name in ("key_file", "model_dir", "token_file")}
+    relative = {name: path for name, path in paths.items() if path and not _is_absolute(path)}
+    here = {name: os.path.join(os.getcwd(), path) for name, path in relative.items()}
+    return settings.model_copy(update=here)
+
+
+def _is_absolute(path: str) -> bool:
+    """Whether a path, or the URL of a folder, does not depend on the working directory."""
+    return path.startswith(("/", "~")) or "://" in path
 
 
 # For a task beside another one in this process.
@@ -128,6 +142,8 @@ def _run_role(
     with quick_loading():
         load_public_names("ropewalk.distribute")
         own = task_of_role(task, settings)
+        if task.is_chief:  # before the program's folder is where modules are looked for
+            from .lead import leader  # noqa: F401
     return run(own, settings)
 
 
@@ -220,23 +236,40 @@ def _run_program(
     task: "JobTask",
     settings: Settings,
 ) -> int:
-    from ..distribute.program_cluster import in_cluster
+    from ..distribute.program_cluster import while_joining
 
     run = RunningTask(task, settings)
+    watch.over()  # the thread that joins has one of its own
     try:
-        runtime = run.join()
+        run.begin_to_join()
     except PeerLostError:
         if _has_failed_for_good(task, report):
             return int(ExitCode.JOB_FAILED)
         raise
-    watch.over()
-    with in_cluster(runtime, all_threads=True):
+    with while_joining(run.joined):
         ending = run_program(program, arguments, report.show)
+    if (error := run.join_error()) is not None:
+        return _code_without_joining(ending, error, task, report)
     if ending.message and not ending.shown:
         report.write(f"{ending.message}\n")
     code = run.leave(ending)
     is_over = code == ExitCode.PEER_LOST and _has_failed_for_good(task, report)
     return int(ExitCode.JOB_FAILED) if is_over else code
+
+
+def _code_without_joining(
+    ending: Ending, error: BaseException, task: "JobTask", report: ErrorReport
+) -> int:
+    """The exit code of a program whose task could not join.
+
+    Raises:
+        RopewalkError: ``error``, unless the program has failed by itself.
+    """
+    if ending.outcome is Outcome.FAILED:
+        return ending.code  # which has been shown
+    if isinstance(error, PeerLostError) and _has_failed_for_good(task, report):
+        return int(ExitCode.JOB_FAILED)
+    raise error
 
 
 def _has_failed_for_good(task: "JobTask", report: ErrorReport) -> bool:

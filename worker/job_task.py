@@ -81,16 +81,22 @@ class JobTask(JobLink):
         self._leader: JobLeader | None = None
         self._first_steps: FirstSteps | None = None  # that this task has yet to wait for
         self._runtime: ClusterRuntime | None = None
+        self._on_registered: Callable[[], None] = lambda: None
         self._on_interrupt: Callable[[RopewalkError], None] = lambda error: log.error("%s", error)
         self._interrupts = False
         self._metrics = MetricsPort(task.task, task.known_address, settings, self._samples)
 
-    def start(self, on_interrupt: Callable[[RopewalkError], None] | None = None) -> ClusterRuntime:
+    def start(
+        self,
+        on_interrupt: Callable[[RopewalkError], None] | None = None,
+        on_registered: Callable[[], None] = lambda: None,
+    ) -> ClusterRuntime:
         """Join the job.
 
         Args:
             on_interrupt: Called when the program must end without waiting for its next step; None:
                 the error is logged.
+            on_registered: Called when the job has taken this task in; its peers may be missing yet.
 
         Raises:
             AddressInUseError: The task's port is taken.
@@ -101,6 +107,7 @@ class JobTask(JobLink):
             StorageError: The model directory cannot be written.
         """
         self._on_interrupt = on_interrupt or self._on_interrupt
+        self._on_registered = on_registered
         self._interrupts = on_interrupt is not None
         self._metrics.start()
         chief_address = self._begin_to_lead() if self._leads else self._plane.listen(self.check)
@@ -141,6 +148,7 @@ class JobTask(JobLink):
         if self._leader is not None and self._interrupts and not self._plane.in_sync:
             membership.on_stopping = self._on_interrupt
         who = join_unless_done(membership, self.task, self._settings, self.check)
+        self._on_registered()
         self._barrier = BarrierClient(chief, who, self.check)
         self._marker = marker = CutMarker(chief, who, lambda: self._plane.session)
         membership.on_cut = marker.hear

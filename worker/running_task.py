@@ -1,9 +1,16 @@
-"""What a task does around its program: it joins its job before, takes requests to stop meanwhile,
-and leaves with an exit code.
+"""What a task does around its program: it joins its job, takes requests to stop meanwhile, and
+leaves with an exit code.
+
+A program that this process starts begins when its task is registered, while a thread connects to
+the peers: what a program imports takes seconds, and so does waiting for a ps that comes back. The
+program waits for the thread where it first needs its cluster.
 """
 
 import contextlib
 import logging
+import threading
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..cluster.resolvers.resolved import ResolvedTask
@@ -18,10 +25,12 @@ from ..core.errors import (
 from ..core.exit_codes import ExitCode
 from ..core.process import optimizer_steps
 from ..core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
+from ..core.process.threads import new_thread
 from ..core.settings import Settings
 from ..core.states import Outcome
 from .process.interrupts import Interrupter, handle_signals
 from .process.program import Ending
+from .process.start_watch import StartWatch, thread_position
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime
@@ -51,7 +60,7 @@ def task_of_role(task: ResolvedTask, settings: Settings) -> "JobTask":
 
 
 class RunningTask:
-    """The run of one task around its program: :meth:`join`, the program, and :meth:`leave`.
+    """The run of one task around its program: join, the program, and :meth:`leave`.
 
     Args:
         task: Not a ps, which runs no program.
@@ -63,6 +72,8 @@ class RunningTask:
         self._interrupter = Interrupter(settings.drain_grace_s)
         self._program = contextlib.ExitStack()
         self._was_signalled = False
+        self._may_begin = threading.Event()
+        self._joined: Future[ClusterRuntime] = Future()
 
     def join(self) -> "ClusterRuntime":
         """Join the cluster. SIGTERM and SIGINT ask the program to end from now on.
@@ -71,13 +82,65 @@ class RunningTask:
             RopewalkError: The task cannot join; the chief knows it if it can be reached.
         """
         handle_signals(self._stop, self._interrupter)
+        runtime = self._join()
+        self._program.enter_context(self._interrupter.program())
+        return runtime
+
+    def begin_to_join(self) -> None:
+        """Register; a thread goes on to connect to the peers, while the program may begin.
+
+        SIGTERM and SIGINT ask the program to end from now on.
+
+        Raises:
+            RopewalkError: The task cannot register; the chief knows it if it can be reached.
+        """
+        handle_signals(self._stop, self._interrupter)
+        new_thread("join", self._join_meanwhile, failed=self._has_failed_to_join).start()
+        self._may_begin.wait()
+        if self._joined.done() and (error := self.join_error()) is not None:
+            raise error
+        self._program.enter_context(self._interrupter.program())
+
+    def joined(self) -> "ClusterRuntime":
+        """Wait for the thread that joins; the program's cluster.
+
+        Raises:
+            JobStoppedError: The task cannot join, and its program ends; :meth:`join_error` is why.
+        """
+        if (error := self.join_error()) is None:
+            return self._joined.result()
+        raise self._has_not_joined(error)
+
+    def join_error(self) -> BaseException | None:
+        """Wait for the thread that joins; why it could not."""
+        return self._joined.exception()
+
+    def _join_meanwhile(self) -> None:
+        watch = StartWatch(self._task.task.task, partial(thread_position, threading.get_ident()))
+        watch.begin()
         try:
-            runtime = self._task.start(self._interrupter.later)
+            self._joined.set_result(self._join())
+            self._may_begin.set()
+        except RopewalkError as error:
+            self._has_failed_to_join(error)
+        finally:
+            watch.over()
+
+    def _has_failed_to_join(self, error: BaseException) -> None:
+        self._joined.set_exception(error)
+        self._may_begin.set()
+        self._interrupter.later(self._has_not_joined(error))  # if it never needs its cluster
+
+    def _has_not_joined(self, error: BaseException) -> JobStoppedError:
+        task = self._task.task.task
+        return JobStoppedError(f"{task} could not join its cluster: {error}", task=task)
+
+    def _join(self) -> "ClusterRuntime":
+        try:
+            return self._task.start(self._interrupter.later, self._may_begin.set)
         except BaseException as error:
             self._fail_to_join(error)
             raise
-        self._program.enter_context(self._interrupter.program())
-        return runtime
 
     def _fail_to_join(self, error: BaseException) -> None:
         # The program has not begun: no traceback is needed, but the chief must know.

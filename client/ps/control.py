@@ -104,6 +104,7 @@ class PsControl(WatchingClient):
         timeout_s: float,
         may_leave: bool = False,
         replicated_process: int = 0,
+        is_last: bool = False,
     ) -> PsAnswer:
         """Renew the chief's lease.
 
@@ -114,11 +115,14 @@ class PsControl(WatchingClient):
             timeout_s: Unit: seconds.
             may_leave: Other ps have all that this one has, if it was asked to leave.
             replicated_process: Process of this ps, if each share has its replicas; else 0.
+            is_last: Nobody asks again: a ps that listens is waited for, also if it was refused
+                before, which a channel notices a little later.
 
         Raises:
             PeerLostError: No answer.
             FencedError: The ps serves another chief.
         """
+        waits = is_last and self.is_there(timeout_s)
         request = ps_pb2.AttachRequest(
             chief=codec.incarnation_to_wire(chief),
             chief_address=chief_address,
@@ -126,7 +130,8 @@ class PsControl(WatchingClient):
             may_leave=may_leave,
             replicated_process=replicated_process,
         )
-        response = self._call(self._stub.Attach, request, "attach", timeout_s)
+        attach = self._stub.Attach
+        response = self._call(attach, request, "attach", timeout_s, wait_for_ready=waits)
         counters = codec.counters_from_wire(response.counters)
         return PsAnswer(response.ps_generation, counters, response.draining)
 
@@ -414,7 +419,9 @@ class PsControl(WatchingClient):
         request = ps_pb2.EndJobRequest(
             phase=codec.PHASES.to_wire(phase), reason=reason, began_again=began_again
         )
-        self._call(self._stub.EndJob, request, "end the job", timeout_s)
+        # A channel that was refused notices a little later that the ps listens now.
+        waits = self.is_there(timeout_s)
+        self._call(self._stub.EndJob, request, "end the job", timeout_s, wait_for_ready=waits)
 
 
 def _state_from_wire(message: ps_pb2.ShareState) -> ShareState:

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.ps_peers import Ps, vector
+from helpers.ps_peers import SETTINGS, Ps, vector
 from ropewalk.client.ps.control import PsControl
 from ropewalk.cluster.access.principal import Principal
+from ropewalk.core.errors import PeerLostError
 from ropewalk.core.states import Phase
 from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.net.free_ports import free_ports
+from ropewalk.server.ps.server import PsServer
 
 CALL_S = 10.0
 WHO = Incarnation(TaskId("chief", 0), 1, "first")
@@ -58,3 +61,24 @@ def test_any_other_ps_ends_with_its_job(
     assert ps.server is not None
     assert ps.server.lease.ended.is_set()
     assert ps.server.lease.phase is phase
+
+
+@pytest.mark.parametrize("says", ["that the job is over", "that its lease goes on"])
+def test_a_ps_that_was_asked_before_it_listened_hears_the_chiefs_last_word(says: str) -> None:
+    [port] = free_ports(1)
+    task, address = TaskId("ps", 0), f"127.0.0.1:{port}"
+    control = PsControl(task, address, SETTINGS, Principal("chief", index=0))
+    server = PsServer(task, SETTINGS)
+    try:
+        for _ in range(20):  # after some the channel makes a pause before it tries again
+            with pytest.raises(PeerLostError):
+                control.find_job(timeout_s=CALL_S)
+        server.start(address)
+        if says == "that the job is over":
+            control.end_job(Phase.DONE, "", timeout_s=CALL_S)
+            assert server.lease.ended.is_set()
+        else:
+            control.attach(WHO, "127.0.0.1:1", lease_s=600, timeout_s=CALL_S, is_last=True)
+    finally:
+        control.close()
+        server.stop()

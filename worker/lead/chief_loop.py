@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...client.ps.control import PsAnswer, PsControl
@@ -152,11 +153,11 @@ class ChiefLoop:
                 shown,
             )
 
-    def _attach(self, *, asks_lost: bool = True) -> None:
+    def _attach(self, *, is_last: bool = False) -> None:
         with self._locked_job.open() as (job, _):
-            lost = set() if asks_lost else job.members.in_state(State.LOST)
-        controls = [each for each in tuple(self._controls) if each.task not in lost]
-        answers = list(self._pool.map(self._attach_one, controls))
+            lost = job.members.in_state(State.LOST) if is_last else ()
+        controls = [control for control in tuple(self._controls) if control.task not in lost]
+        answers = list(self._pool.map(partial(self._attach_one, is_last=is_last), controls))
         pairs = list(zip(controls, answers, strict=True))
         self._draining = [c.task for c, a in pairs if isinstance(a, PsAnswer) and a.draining]
         with self._locked_job.open() as (job, now):
@@ -171,7 +172,7 @@ class ChiefLoop:
                     if answer.draining and (keeper is None or keeper.is_stuck(control.task)):
                         job.stop(f"{control.task} was asked to stop")
 
-    def _attach_one(self, control: PsControl) -> PsAnswer | RopewalkError:
+    def _attach_one(self, control: PsControl, *, is_last: bool) -> PsAnswer | RopewalkError:
         keeper = self._keeper
         try:
             return control.attach(
@@ -181,6 +182,7 @@ class ChiefLoop:
                 timeout_s=_ATTACH_S,
                 may_leave=keeper is not None and keeper.may_leave(control.task),
                 replicated_process=keeper.replicated_process(control.task) if keeper else 0,
+                is_last=is_last,
             )
         except RopewalkError as error:
             return error
@@ -278,7 +280,7 @@ class ChiefLoop:
         self._wait_for_workers(on_wait)
         saver.wait()
         self._change_last(change_last)
-        self._attach(asks_lost=False)  # the pushes up to now
+        self._attach(is_last=True)  # the pushes up to now
         with self._locked_job.open() as (job, _):
             phase, pushes = job.phase, job.members.pushes
             step = max(job.members.global_step, global_step)
@@ -298,7 +300,7 @@ class ChiefLoop:
                     job.fail(f"the last checkpoint could not be written: {saver.failure}")
         self._leaving.set()
         self._thread.join()
-        self._attach(asks_lost=False)  # the last counters, for the status
+        self._attach(is_last=True)  # the last counters, for the status
         self._summarize(is_last=True)
         with self._locked_job.open() as (job, _):
             if why_not_done:

@@ -1,9 +1,10 @@
 """Watching a task while it starts: it is never silent for long, and never stuck for ever.
 
 Every known wait has its own message and limit (``core/process/waiting.py``). This is for the
-others: a network folder that does not answer, a lock in a library, a defect of ours. A thread
-samples the position of the main thread. After a silence it logs that position; if the task has not
-moved for longer than any wait is silent, it ends the task, which a launcher may restart.
+others: a network folder that does not answer, a lock in a library, a defect of ours. A watcher
+samples the position of the thread that starts the task. After a silence it logs that position; if
+the thread has not moved for longer than any wait is silent, it ends the task, which a launcher may
+restart.
 """
 
 import logging
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
-from ...core.process.frames import main_thread_frame
+from ...core.process.frames import thread_frames
 from ...core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,8 @@ _BUSY_S = 1.0  # of processor time: a task that has used it was not stuck
 
 
 @dataclass(frozen=True, slots=True)
-class MainPosition:
-    """The position of a process's main thread.
+class ThreadPosition:
+    """The position of one thread of a process.
 
     Attributes:
         stack: The thread's calls, the outermost first: file, line, function.
@@ -52,12 +53,21 @@ class MainPosition:
         return f"{file.rpartition('/ropewalk/')[2]}:{line} ({name})"
 
 
-def main_position() -> MainPosition:
-    """The position of this process's main thread now."""
-    frame = main_thread_frame()
+def thread_position(thread: int) -> ThreadPosition:
+    """The position of a thread of this process now.
+
+    Args:
+        thread: The thread's identifier, as ``threading.get_ident`` returns it.
+    """
+    frame = thread_frames().get(thread)
     calls = traceback.extract_stack(frame) if frame is not None else []
     stack = tuple((call.filename, call.lineno or 0, call.name) for call in calls)
-    return MainPosition(stack, time.process_time())
+    return ThreadPosition(stack, time.process_time())
+
+
+def main_position() -> ThreadPosition:
+    """The position of this process's main thread now."""
+    return thread_position(threading.main_thread().ident or 0)
 
 
 class Standstill:
@@ -68,12 +78,12 @@ class Standstill:
         place: The position at that time.
     """
 
-    def __init__(self, now: float, place: MainPosition) -> None:
+    def __init__(self, now: float, place: ThreadPosition) -> None:
         self._place = place
         self._here_since = now
         self._told = now
 
-    def look(self, now: float, place: MainPosition, last_line: float) -> tuple[bool, bool]:
+    def look(self, now: float, place: ThreadPosition, last_line: float) -> tuple[bool, bool]:
         """Compare with the last position.
 
         Args:
@@ -108,7 +118,7 @@ class StartWatch:
     def __init__(
         self,
         task: object,
-        place: Callable[[], MainPosition] = main_position,
+        place: Callable[[], ThreadPosition] = main_position,
         end: Callable[[], None] = lambda: os._exit(int(ExitCode.JOIN_TIMEOUT)),
         clock: Clock | None = None,
     ) -> None:

@@ -1,6 +1,8 @@
 """The cluster a program runs in: who finds it, and who is given another one."""
 
-from concurrent.futures import ThreadPoolExecutor
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy
-from ropewalk.distribute.program_cluster import in_cluster, program_cluster
+from ropewalk.distribute.program_cluster import in_cluster, program_cluster, while_joining
 from ropewalk.distribute.runtime import ClusterRuntime, local_runtime
 
 
@@ -50,6 +52,26 @@ def test_a_processes_cluster_is_that_of_all_threads_that_have_none() -> None:
             assert program_cluster() is own
             assert in_another_thread() is whole
     assert in_another_thread() is None
+
+
+def test_a_process_that_is_joining_is_waited_for_by_whoever_asks_first() -> None:
+    joined: Future[ClusterRuntime] = Future()
+    with while_joining(joined.result), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(program_cluster)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        joined.set_result(mine := runtime())
+        assert asked.result(5) is mine
+    assert program_cluster() is None
+
+
+def test_a_fork_waits_for_the_thread_that_joins_since_the_copy_does_not_have_it() -> None:
+    joined: Future[ClusterRuntime] = Future()
+    with while_joining(joined.result):
+        threading.Timer(0.1, lambda: joined.set_result(runtime())).start()
+        if (child := os.fork()) == 0:
+            os._exit(0 if joined.done() else 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_replicas_are_in_the_cluster_of_the_program_that_runs_them() -> None:

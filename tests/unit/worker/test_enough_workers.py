@@ -48,7 +48,7 @@ def test_enough_are_enough(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_who_is_missing_is_said_and_named_in_the_error(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="ropewalk.worker")
     with pytest.raises(JoinTimeoutError, match=r"0\.2 s .* for 2 workers .*; 1 joined") as caught:
         wait(locked_job(1), 2)
     missing = "/job:worker/task:0, /job:worker/task:2"

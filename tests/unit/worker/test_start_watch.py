@@ -8,20 +8,20 @@ import pytest
 from helpers.clock import ManualClock
 from ropewalk.worker.process.start_watch import (
     STUCK_S,
-    MainPosition,
     Standstill,
     StartWatch,
+    ThreadPosition,
     main_position,
 )
 
-HERE = MainPosition(
+HERE = ThreadPosition(
     (("/x/ropewalk/net/probes.py", 44, "start"), ("/lib/socket.py", 7, "bind")), 1.0
 )
-THERE = MainPosition((("/x/ropewalk/net/probes.py", 45, "start"),), 1.0)
+THERE = ThreadPosition((("/x/ropewalk/net/probes.py", 45, "start"),), 1.0)
 
 
 def looks(
-    still: Standstill, until: float, place: MainPosition, last_line: float = 0.0
+    still: Standstill, until: float, place: ThreadPosition, last_line: float = 0.0
 ) -> list[float]:
     """Times at which something is said, if it is looked at every second."""
     return [float(now) for now in range(1, int(until)) if still.look(now, place, last_line)[0]]
@@ -44,11 +44,11 @@ def test_silence_is_told_after_ten_seconds_and_then_every_half_a_minute() -> Non
         pytest.param(HERE, 0.0, True, id="at one place, silent"),
         pytest.param(HERE, 30.0, False, id="it has spoken"),
         pytest.param(THERE, 0.0, False, id="it has moved"),
-        pytest.param(MainPosition(HERE.stack, 2.5), 0.0, False, id="it computes"),
+        pytest.param(ThreadPosition(HERE.stack, 2.5), 0.0, False, id="it computes"),
     ],
 )
 def test_only_who_stands_still_in_silence_for_three_minutes_ends(
-    place: MainPosition, last_line: float, ends: bool
+    place: ThreadPosition, last_line: float, ends: bool
 ) -> None:
     still = Standstill(0.0, HERE)
     assert still.look(STUCK_S - 1, HERE, 0.0)[1] is False
