@@ -127,8 +127,11 @@ coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own proce
 mutants: $(DEV_STAMP)  ## put defects into copies of the source, one by one; the tests should tell
 	$(BIN)/python tools/mutants.py $(ARGS)
 
+# The rooms whose docstrings begin as tools/docstrings.py wants.
+DESCRIBED := client
+
 # mypy takes two thirds of the time; the others are checked beside it.
-CHECKS := check-types check-docs check-format check-lint check-imports check-protos check-access
+CHECKS := check-types check-docs check-format check-lint check-docstrings check-imports check-protos check-access
 .PHONY: $(CHECKS)
 
 check: $(DEV_STAMP) $(DOCS_STAMP)  ## format, lint, types, import contracts, fresh protos, documentation
@@ -142,6 +145,8 @@ check-format:
 	$(BIN)/ruff format --check .
 check-lint:
 	$(BIN)/ruff check .
+check-docstrings:
+	$(BIN)/python tools/docstrings.py $(DESCRIBED)
 check-imports:
 	PYTHONPATH=src $(BIN)/lint-imports
 check-protos:

@@ -1,1 +1,1 @@
-"""How a program reaches the services: sessions with ps, calls to the chief, membership."""
+"""Clients of the services, for programs: sessions with ps, calls to the chief, membership."""

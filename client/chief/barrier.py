@@ -13,11 +13,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
 class BarrierClient:
-    """One task's barriers, one after the other. Use from one thread.
+    """A client for the barriers of one task, one after the other. Use from one thread.
 
     Args:
         chief: Counts the tasks.
-        who: This task.
+        who: Incarnation of the calling task.
         check: Called while waiting; raises when the program should end.
     """
 

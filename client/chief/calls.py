@@ -87,10 +87,10 @@ class ChiefClient(WatchingClient):
         """Join the job.
 
         Args:
-            task: This one.
+            task: The task that joins.
             address: Where it serves; empty if it does not.
             timeout_s: For the answer. Unit: seconds.
-            serves: It has no program of its own, and ends with the job.
+            serves: Whether the task has no program of its own, and ends with the job.
 
         Returns:
             (this task's incarnation, seconds between heartbeats, phase of the job, its reason,
@@ -133,8 +133,8 @@ class ChiefClient(WatchingClient):
         """Renew the lease; returns (phase of the job, its reason).
 
         Args:
-            who: This task.
-            report: Its progress.
+            who: Incarnation of the calling task.
+            report: Progress of the calling task.
             knows: The phase it was told last.
             timeout_s: For the answer.
             on_cut: Called with the number of the cut that is to be joined, if there is one.
@@ -176,7 +176,8 @@ class ChiefClient(WatchingClient):
     def arrive(
         self, who: Incarnation, call: int, *, timeout_s: float
     ) -> tuple[list[TaskId], list[TaskId]]:
-        """This task is at its barrier number ``call``; (who is missing, who of them has finished).
+        """Announce that this task is at its barrier number ``call``; returns (tasks that are
+        missing, those of them that have finished).
 
         Raises:
             FencedError: A newer incarnation of this task has registered.
@@ -217,7 +218,8 @@ class ChiefClient(WatchingClient):
         self._call(self._stub.ScalePs, request, "scale", timeout_s)
 
     def watch_leaders(self, seen: int, *, timeout_s: float) -> tuple[int, int, list[ShareLeader]]:
-        """Which ps leads each share, once that changes or half a second is over.
+        """Wait until leaders of shares change, for half a second at most; returns (changes, shares,
+        leaders).
 
         Args:
             seen: Number of changes in the last answer; 0: answer at once.
@@ -257,7 +259,7 @@ class ChiefClient(WatchingClient):
         Args:
             who: Reads them.
             timeout_s: Unit: seconds.
-            rows_only: Of rows that a reader has named, and no other values.
+            rows_only: Whether the cut holds only rows that a reader has named, and no other values.
 
         Returns:
             (its number, its global step, the mark of each worker)
@@ -296,7 +298,7 @@ class ChiefClient(WatchingClient):
         return _move_from_wire(response.move)
 
     def status(self, *, timeout_s: float, wait_for_ready: bool = False) -> JobStatus:
-        """The state of the job.
+        """Return the state of the job.
 
         Raises:
             PeerLostError: No answer.

@@ -35,10 +35,10 @@ _LOOK_S = 0.05  # in a job that begins with a step of every task
 
 
 class Membership:
-    """This task's membership, kept up by a heartbeat thread.
+    """A task's membership of the job, kept up by a heartbeat thread.
 
     Args:
-        task: This task.
+        task: The task that is a member.
         address: Where it serves; empty if it does not.
         chief: Client to the chief.
         settings: Timeouts.
@@ -205,8 +205,8 @@ class Membership:
                 return
 
     def _has_lost_chief(self, silent_s: float) -> bool:
-        """Whether a silent chief is given up: one whose process is there may hold its interpreter's
-        lock, and is waited for as long as a ps waits for it.
+        """Decide whether to give up a silent chief: one whose process is there may hold its
+        interpreter's lock, and is waited for as long as a ps waits for it.
         """
         settings = self._settings
         if silent_s <= settings.chief_lost_s:
@@ -259,8 +259,8 @@ class Membership:
         A failure to reach the chief is logged.
 
         Args:
-            end: How it ended.
-            within_s: How long to try to reach the chief. Unit: seconds.
+            end: The end to report: finished, or failed and why.
+            within_s: Time to try to reach the chief. Unit: seconds.
         """
         self._ended = end
         if not self._lost:  # else the chief has gone, or this task was fenced

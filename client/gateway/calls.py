@@ -70,8 +70,8 @@ class News:
     Attributes:
         lines: In order.
         offset: Where the next call continues.
-        dropped: How many bytes of the log before the lines are no longer kept.
-        job: Its present state.
+        dropped: Number of bytes of the log before ``lines`` that are no longer kept.
+        job: Present state of the job.
     """
 
     lines: tuple[LoggedLine, ...]
@@ -152,7 +152,7 @@ class GatewayClient(UnaryClient):
 
         Args:
             request: With an id, so that a repeated request is the same job.
-            patience_s: How long to repeat the call while no answer comes. Unit: seconds.
+            patience_s: Time to repeat the call while no answer comes. Unit: seconds.
 
         Raises:
             PeerLostError: No answer; the call may be repeated.
@@ -164,7 +164,7 @@ class GatewayClient(UnaryClient):
         return _job_from_wire(answer)
 
     def jobs(self) -> tuple[list[JobView], list[NodeView]]:
-        """All jobs, the oldest first, and all nodes.
+        """List all jobs, the oldest first, and all nodes.
 
         Raises:
             PeerLostError: No answer.
@@ -182,7 +182,7 @@ class GatewayClient(UnaryClient):
         """Wait for lines of a job's log, or a change of its state.
 
         Args:
-            job: Its id or name.
+            job: Id or name of the job.
             offset: The offset of the last news; 0 at first.
             wait_s: Longest wait. Unit: seconds.
             drives: Whether the job ends when these calls end.
@@ -220,7 +220,7 @@ class GatewayClient(UnaryClient):
         return _job_from_wire(self._call(self._stub.Scale, request, "scale a job", _CALL_S))
 
     def open_route(self, job: str, task: TaskId, timeout_s: float) -> bytes:
-        """A ticket for one connection to a task of a job, through the gateway.
+        """Ask for a ticket for one connection to a task of a job, through the gateway.
 
         Raises:
             PeerLostError: No answer, or the task is not reached.
@@ -230,7 +230,7 @@ class GatewayClient(UnaryClient):
         return self._call(self._stub.OpenRoute, request, "reach a task", timeout_s).ticket
 
     def poll(self, request: gateway_pb2.PollRequest) -> gateway_pb2.PollResponse:
-        """A node's events, and its orders.
+        """Hand over a node's events, and receive its orders.
 
         Raises:
             PeerLostError: No answer; repeat the call with the same numbers.
@@ -240,7 +240,7 @@ class GatewayClient(UnaryClient):
 
 
 def _retry(call: Callable[[], _Response], patience_s: float) -> _Response:
-    """The answer to a call that may be repeated, for ``patience_s`` while the gateway is lost."""
+    """Make a call that may be repeated, for ``patience_s`` while the gateway is lost."""
     for attempt in attempts(timeout_s=patience_s, max_s=_LONGEST_PAUSE_S):
         with attempt:
             answer = call()

@@ -23,17 +23,19 @@ class PushWatcher(Protocol):
     """Keeps rows of a growing table, which this worker's own gradients change, too."""
 
     def pushed(self, rows: DistinctRows, sums: RowSums, step: int) -> None:
-        """A gradient was sent.
+        """Take note of a gradient that was sent.
 
         Args:
-            rows: Its keys.
+            rows: Keys of the gradient's rows.
             sums: The sum of the gradients of each key.
             step: Global step of the values from which it was computed.
         """
         ...
 
     def forget(self) -> None:
-        """A push was refused, or answered as a repeated one: what was shown may not be applied."""
+        """Discard what was shown: the push was refused, or answered as a repeated one, and may not
+        be applied.
+        """
         ...
 
 
@@ -41,7 +43,7 @@ class RowsAhead:
     """Rows of several variables and tables, as they were at one moment. The session locks.
 
     Attributes:
-        rows: What was looked up.
+        rows: Rows that were looked up.
     """
 
     def __init__(self, rows: Sequence[WantedRows]) -> None:
@@ -49,10 +51,10 @@ class RowsAhead:
         self._changed: dict[str, list[Array] | None] = {each.name: [] for each in rows}
 
     def note(self, variable: str, changed: Array | None) -> None:
-        """This worker changes rows.
+        """Note that this worker changes rows.
 
         Args:
-            variable: Its name; it need not be one of these.
+            variable: Name of the variable; it need not be one of these.
             changed: int64: the numbers of the rows, or keys; None: any.
         """
         noted = self._changed.get(variable)
@@ -66,16 +68,18 @@ class RowsAhead:
             noted.append(changed)
 
     def note_all(self) -> None:
-        """This worker may have changed anything."""
+        """Note that this worker may have changed anything."""
         self._changed = dict.fromkeys(self._changed)
 
     def stale(self) -> list[Array]:
-        """Per variable: which of its distinct rows have changed, ascending positions."""
+        """Find the distinct rows that have changed: ascending positions, per variable."""
         return [_changed(each.distinct.unique, self._changed[each.name]) for each in self.rows]
 
 
 def changes_of(push: PushPayload) -> Iterator[tuple[str, Array | None]]:
-    """What a push changes: (name of the variable, its rows or keys; None: any of them)."""
+    """List the changes that a push makes: (name of the variable, its rows or keys; None: any of
+    them).
+    """
     for name, value in push.values.items():
         yield name, value.indices if isinstance(value, IndexedSlices) else None
     for name in push.assigned:
@@ -86,7 +90,7 @@ def changes_of(push: PushPayload) -> Iterator[tuple[str, Array | None]]:
 
 
 def part_of(rows: DistinctRows, positions: Array) -> DistinctRows:
-    """Some of the distinct rows.
+    """Select distinct rows by their positions.
 
     Args:
         rows: Rows of a variable or table.

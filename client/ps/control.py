@@ -39,7 +39,7 @@ class JobOnPs:
     """The job that a ps serves.
 
     Attributes:
-        job: Its id; empty: none yet.
+        job: Id of the job; empty: none yet.
         chief_address: Address of the chief; empty: no chief yet.
         silent_s: Time since the chief was last heard of. Unit: seconds.
         last_generation: Generation of the last chief that led it.
@@ -65,8 +65,8 @@ class CutOrder:
 
     Attributes:
         number: Number of the cut.
-        workers: Whose marks are waited for.
-        hold_s: How long pushes wait at most. Unit: seconds.
+        workers: Workers whose marks are waited for.
+        hold_s: Longest time that pushes wait. Unit: seconds.
         with_slots: Whether slots are wanted, or values alone.
         may_be_base: Whether the ps note what changes from then on, for deltas.
         rows_of: Reader that has named the rows which alone are wanted; None: all values are.
@@ -86,7 +86,7 @@ class PsControl(WatchingClient):
     Args:
         task: The ps.
         address: Where it is.
-        settings: How the caller shows who it is, and bounds.
+        settings: Credentials of the caller, and bounds.
         who: The caller.
     """
 
@@ -136,7 +136,7 @@ class PsControl(WatchingClient):
         return PsAnswer(response.ps_generation, counters, response.draining)
 
     def find_job(self, *, timeout_s: float) -> JobOnPs:
-        """The job this ps serves.
+        """Ask which job this ps serves.
 
         Raises:
             PeerLostError: No answer.
@@ -192,7 +192,7 @@ class PsControl(WatchingClient):
         """Have this ps write its part of a checkpoint, below its own model directory.
 
         Args:
-            checkpoint: Its name.
+            checkpoint: Name of the checkpoint.
             share: Number of a share that it leads; None: its own.
             cut: Number of the cut whose values are saved; 0: those of now.
             base: Name of the whole checkpoint since which changes are saved, where the ps knows
@@ -358,7 +358,7 @@ class PsControl(WatchingClient):
         """Order this ps to copy a share to another one. Idempotent; returns before it is copied.
 
         Args:
-            chief: Who orders it.
+            chief: The chief that gives the order.
             order: The order.
             address: Address of the follower.
             timeout_s: Unit: seconds.
@@ -379,10 +379,10 @@ class PsControl(WatchingClient):
     def watch_shares(
         self, chief: Incarnation, seen: int, *, timeout_s: float
     ) -> tuple[int, PsReport]:
-        """What this ps is to its shares, once that changes or half a second is over.
+        """Wait until the roles of this ps in its shares change, for half a second at most.
 
         Args:
-            chief: Who asks.
+            chief: The chief that asks.
             seen: Number of changes in the last answer; 0: answer at once.
             timeout_s: Unit: seconds.
 
@@ -398,7 +398,7 @@ class PsControl(WatchingClient):
         return response.changes, PsReport(response.ps_generation, response.draining, states)
 
     def has_ended(self, timeout_s: float) -> bool:
-        """Whether the ps's machine says that no process listens at its address any more."""
+        """Return whether the ps's machine says that no process listens at its address any more."""
         return is_refused(self.address, timeout_s)
 
     def end_job(
@@ -407,7 +407,7 @@ class PsControl(WatchingClient):
         """Tell this ps that the job is over.
 
         Args:
-            phase: How it has ended.
+            phase: Phase in which the job has ended.
             reason: Why.
             timeout_s: Unit: seconds.
             began_again: The job has failed since the process before this one ended. One that has

@@ -29,8 +29,8 @@ class CutMarker:
 
     Args:
         chief: Says when to mark.
-        who: This worker.
-        session: Its session; None: it has none yet, and takes no part.
+        who: Incarnation of the calling worker.
+        session: Returns the worker's session; None: it has none yet, and takes no part.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ class Definer:
     """The variables of a program, and where their shards are. The caller locks.
 
     Args:
-        peers: One per ps, by index.
-        who: This task.
+        peers: Clients of the ps, one each, by index.
+        who: Incarnation of the calling task.
         settings: For the join timeout.
         step: Makes a step that assigns values to variables that were placed.
         closed: Set when the session ends.
@@ -57,7 +57,7 @@ class Definer:
         self.placed: dict[str, PlacedVariable] = {}
 
     def place(self, name: str) -> PlacedVariable:
-        """A variable and its shards.
+        """Find a variable and its shards.
 
         Raises:
             UnknownVariableError: It was not defined.
@@ -73,7 +73,7 @@ class Definer:
         return placed
 
     def definition(self, variable: str) -> VariableDefinition:
-        """A variable's definition.
+        """Find a variable's definition.
 
         Raises:
             UnknownVariableError: It was not defined.
@@ -81,7 +81,7 @@ class Definer:
         return self.place(variable).definition
 
     def shards(self, variable: str) -> list[tuple[int, ShardDefinition]]:
-        """(index of the ps, shard) of a variable, in order.
+        """List the shards of a variable in order, as (index of the ps, shard).
 
         Raises:
             UnknownVariableError: It was not defined.
@@ -89,7 +89,7 @@ class Definer:
         return list(self.place(variable).shards)
 
     def placement(self) -> dict[str, list[tuple[str, str, int]]]:
-        """Per ps: (shard, shape, bytes), for people."""
+        """List shards per ps as (shard, shape, bytes), for people."""
         table: dict[str, list[tuple[str, str, int]]] = {}
         for placed in self.placed.values():
             for ps, shard in placed.shards:
@@ -144,7 +144,7 @@ class Definer:
         """Wait until all exist and have values.
 
         Args:
-            definitions: Them.
+            definitions: Definitions of the variables to wait for.
             check: Called while waiting; raises to give up.
             chief_has_ended: Whether the chief's program is over. May take a round trip.
 
@@ -233,7 +233,7 @@ class Definer:
         return found
 
     def _tables_on_one_ps(self, definitions: Sequence[VariableDefinition]) -> set[str]:
-        """Names of the tables that are not cut: those that are small among all of them.
+        """Return the names of the tables that are not cut: those that are small among all of them.
 
         A step costs each part of a table as much as some thousand rows. It follows from all
         definitions, not from what is missing: a chief that starts again cuts as the one before.
@@ -291,7 +291,7 @@ class Definer:
 
 
 def _lacks_parts(definition: VariableDefinition, parts: Sequence[tuple[int, HeldShard]]) -> bool:
-    """Whether a chief that died has created a table on some ps only."""
+    """Return whether a chief that died has created a table on some ps only."""
     return definition.table is not None and not _complete(definition, parts)
 
 

@@ -74,7 +74,8 @@ class DirectPull:
         return MemoryReading(copies, last, self._remember)
 
     def ready(self, request: StepRequest) -> tuple[int, ...] | None:
-        """Bytes of a push's payload that must be applied before each of its blocks may be read.
+        """Tell how many bytes of a push's payload must be applied before each of its blocks may be
+        read.
 
         None: bytes do not tell, the answer must come first. Only after :meth:`begin`.
         """
@@ -96,7 +97,7 @@ def _plan_copies(
     regions: Mapping[ShardKey, MemoryRegion],
     slabs: Mapping[int, SharedSegment],
 ) -> tuple[_Source, ...]:
-    """Which bytes go where; neighbours in memory become one copy."""
+    """Plan the bytes to copy and their places; neighbours in memory become one copy."""
     copies: list[_Source] = []
     span, start = 0, 0
     for entry in layout.entries:
@@ -127,7 +128,9 @@ def _ready(
     copies: Sequence[_Source],
     regions: Mapping[ShardKey, MemoryRegion],
 ) -> tuple[int, ...] | None:
-    """Bytes of a dense push of ``total`` that come up to the last part of each copy's block."""
+    """Count the bytes of a dense push of ``total`` that come up to the last part of each copy's
+    block.
+    """
     ends: dict[tuple[int, int], int] = {}
     end = 0
     for entry in push.entries:

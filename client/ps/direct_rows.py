@@ -18,7 +18,7 @@ class DirectRows:
     """A pull of rows that are read from the ps's memory. For one step.
 
     Args:
-        layout: What is pulled, all of it rows.
+        layout: Layout of the pull, which has nothing but rows.
         rows: int64, per entry: the numbers of the rows, each in the shard.
         regions: Where the shards are.
         slabs: The ps's memory, by number.
@@ -52,5 +52,5 @@ class DirectRows:
         return MemoryReading([copy for copy in copies if copy.num_bytes])
 
     def ready(self, request: StepRequest) -> tuple[int, ...] | None:
-        """Rows may be read at once if nothing is pushed; else the answer must come first."""
+        """Let rows be read at once if nothing is pushed; else the answer must come first."""
         return None if request.push else (0,) * len(self.rows)

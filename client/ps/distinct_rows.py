@@ -1,4 +1,4 @@
-"""Which rows of a table a step touches: worked out once, for the lookup and for the push.
+"""Distinct rows of a table that a step touches: worked out once, for the lookup and for the push.
 
 The ids of a batch repeat. A lookup asks for each row once and spreads the rows to all ids; the
 gradient of the same ids is summed to one row each. Both need the distinct ids and where each id
@@ -34,8 +34,8 @@ class DistinctRows:
         ids: int64, shape ``(n,)``: as they were given; a copy.
         unique: int64, each of them once: ascending, or keys by the part that they belong to.
         inverse: int64, shape ``(n,)``: ``unique[inverse]`` is ``ids``; None if they are the same.
-        bounds: Of keys: where the first key of each part is in ``unique``, and the end of it. None:
-            the ids are numbers of rows.
+        bounds: For keys: the position in ``unique`` of the first key of each part, and the end of
+            the last. None: the ids are numbers of rows.
     """
 
     ids: Array
@@ -44,12 +44,16 @@ class DistinctRows:
     bounds: tuple[int, ...] | None = None
 
     def between(self, start: int, stop: int) -> tuple[int, int]:
-        """Which of the distinct ids are in ``[start, stop)``: the first, and one after the last."""
+        """Find the distinct ids in ``[start, stop)``: position of the first, and one after the
+        last.
+        """
         low, high = np.searchsorted(self.unique, (start, stop)).tolist()
         return low, high
 
     def of_shard(self, shard: ShardDefinition) -> tuple[int, int, Array]:
-        """The distinct ids of one shard: the first, one after the last, and how it knows them."""
+        """Return the distinct ids of one shard: the first, one after the last, and how it knows
+        them.
+        """
         if self.bounds is not None:
             low, high = self.bounds[shard.part], self.bounds[shard.part + 1]
             return low, high, self.unique[low:high]
@@ -59,7 +63,7 @@ class DistinctRows:
         return low, high, self.unique[low:high] - shard.row_offset
 
     def sums(self, values: Array, memory: BufferPools) -> "RowSums":
-        """A gradient of these ids with each row once, ascending; repeated rows summed in order.
+        """Sum a gradient of these ids to one row each, ascending; repeated rows are added in order.
 
         Args:
             values: Contiguous, shape ``(n, width)``.
@@ -100,7 +104,7 @@ class RowSums:
         return self.inverse is None
 
     def part(self, first: int, last: int) -> "RowSums":
-        """The sums ``[first, last)`` of these."""
+        """Return the sums ``[first, last)`` of these."""
         first, last = self.first + first, self.first + last
         return RowSums(self.values, self.inverse, first, last, self.memory)
 
@@ -113,7 +117,7 @@ class RowSums:
         sum_duplicates(self.values, self.inverse, rows, self.first)
 
     def array(self) -> Array:
-        """The sums, shape ``(last - first, width)``; the program's own rows if each is one."""
+        """Return the sums, shape ``(last - first, width)``; the program's rows if each is one."""
         if self.inverse is None:
             return self.values[self.first : self.last]
         shape = (self.last - self.first, self.values.shape[1])
@@ -121,11 +125,11 @@ class RowSums:
         return sum_duplicates(self.values, self.inverse, out, self.first)
 
     def buffer(self) -> memoryview:
-        """The bytes of :meth:`array`."""
+        """Return the memory of :meth:`array`."""
         return as_bytes(self.array())
 
     def detached(self) -> GatherBuffer:
-        """The sums, in memory of their own."""
+        """Copy the sums into memory of their own."""
         own = np.empty(self.num_bytes, np.uint8)
         self.write(own)
         return GatherBuffer([own], own.dtype, own.size)
@@ -135,11 +139,11 @@ class DistinctRowsCache:
     """The ids each table was asked for last, of a bounded number of tables. The caller locks.
 
     Args:
-        who: This task, for messages.
+        who: Incarnation of the calling task, for messages.
 
     Attributes:
         memory: For rows, used again once they are no longer referenced.
-        per_table: How many lookups of each table are remembered.
+        per_table: Number of lookups of each table that are remembered.
     """
 
     def __init__(self, who: Incarnation) -> None:
@@ -150,11 +154,11 @@ class DistinctRowsCache:
         self.memory = BufferPools()
 
     def of(self, placed: PlacedVariable, ids: Array) -> DistinctRows:
-        """The distinct ids of a variable, or keys of a table. See :meth:`of_all`."""
+        """Find the distinct ids of a variable, or keys of a table. See :meth:`of_all`."""
         return self.of_all([(placed, ids)])[0]
 
     def of_all(self, wanted: Sequence[tuple[PlacedVariable, Array]]) -> list[DistinctRows]:
-        """The distinct ids of several variables, or keys of tables.
+        """Find the distinct ids of several variables, or keys of tables.
 
         Args:
             wanted: Variables, and int64, shape ``(n,)``: numbers of rows, or keys of a table.
@@ -242,7 +246,7 @@ def _distinct(ids: Array, num_rows: int, memory: BufferPools) -> DistinctRows:
 def _distinct_keys(
     wanted: Sequence[tuple[str, Array]], num_ps: int, memory: BufferPools
 ) -> list[DistinctRows]:
-    """Of tables that are cut over as many ps, by name; worked out together."""
+    """Find the distinct keys of tables that are cut over as many ps, all tables together."""
     from ...engine.keyed.distinct import distinct_by_ps  # a worker without tables never loads it
     from ...engine.keyed.index import as_keys
 

@@ -14,7 +14,7 @@ Span = tuple[int, int, int]
 
 
 class ErrorFeedback:
-    """What was not sent yet, by variable; as large as the variables.
+    """The part of gradients that was not sent yet, by variable; as large as the variables.
 
     A selection counts once :meth:`sent` was called, for the shards of the ps that accepted it; the
     selections for the others are undone.
@@ -31,13 +31,13 @@ class ErrorFeedback:
     def choose(
         self, name: str, gradient: Array, wire: DType, shards: Sequence[Span] = ()
     ) -> tuple[Array, Array]:
-        """The elements to send of a gradient and what was left of earlier ones.
+        """Choose the elements to send of a gradient and what was left of earlier ones.
 
         Args:
             name: Name of the variable.
             gradient: Gradient of the variable.
             wire: Dtype in which the elements are sent; what rounding takes away is remembered too.
-            shards: Which elements go to which ps; none: all of them to one.
+            shards: Range of elements that goes to each ps; none: all of them go to one.
 
         Returns:
             Ascending int64 numbers and the elements, in ``wire``.
@@ -55,7 +55,7 @@ class ErrorFeedback:
         return numbers.astype(np.int64, copy=False), elements
 
     def sent(self, accepted: Container[int] | None = None) -> None:
-        """The push was applied.
+        """Note that the push was applied.
 
         Args:
             accepted: By these ps; None: by all.
@@ -71,5 +71,5 @@ class ErrorFeedback:
         self._chosen = {}
 
     def forget(self) -> None:
-        """The push was not sent."""
+        """Forget the selections: the push was not sent."""
         self._chosen = {}

@@ -30,8 +30,8 @@ class FanOut:
     """Sends the requests of a step and receives their answers. The caller locks.
 
     Args:
-        peers: One peer per ps, by index.
-        who: This task.
+        peers: Peers, one per ps, by index.
+        who: Incarnation of the calling task.
 
     Attributes:
         sequences: Number of the last applied push to each ps; in a closure, its number there.
@@ -52,7 +52,7 @@ class FanOut:
         self._pool: ThreadPoolExecutor | None = None
 
     def enter_closure(self, closure: ClosureRun | None) -> None:
-        """Number pushes by a closure from now on; None: by this task again."""
+        """Count pushes as those of a closure from now on; None: as those of this task again."""
         self.closure = closure
         self.sequences = [0] * len(self.peers) if closure is not None else self._own_sequences
 
@@ -86,7 +86,7 @@ class FanOut:
         """Receive from all, large pulls at the same time; one that fails leaves no other unread.
 
         Returns:
-            What each ps answered, and the first failure.
+            The answer of each ps, and the first failure.
         """
 
         def receive(ps: int) -> PushResult | RopewalkError:

@@ -30,8 +30,8 @@ def connect_all(
 
     Args:
         peers: The ps.
-        who: This task.
-        timeout_s: How long to wait. Unit: seconds.
+        who: Incarnation of the calling task.
+        timeout_s: Longest time to wait. Unit: seconds.
         closed: Ends the waiting when the session is closed.
         still_wanted: Called between attempts; raises to give up.
         on_wait: Called after every attempt with the names of the missing ps.

@@ -27,7 +27,7 @@ class LeaderWatch:
     Without a chief what was heard last stays.
 
     Args:
-        chief: Who is asked.
+        chief: The chief that is asked.
         pause_s: Between two questions that the chief answers at once; 0: it answers once there is
             a change, and holds a thread until then. Unit: seconds.
 
@@ -48,7 +48,7 @@ class LeaderWatch:
         """Ask once, and go on asking if the job's shares move; returns whether they do.
 
         Args:
-            timeout_s: How long a chief that does not answer is asked again. Unit: seconds.
+            timeout_s: Time to go on asking a chief that does not answer. Unit: seconds.
             check: Called before each attempt; raises to give up.
 
         Raises:
@@ -66,7 +66,7 @@ class LeaderWatch:
         return move
 
     def leader_of(self, share: int) -> ShareLeader | None:
-        """Who leads a share; None: the chief has not said yet."""
+        """Find the ps that leads a share; None: the chief has not said yet."""
         return self._leaders.get(share)
 
     def tell(self, moved: Callable[[], None]) -> None:

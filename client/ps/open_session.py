@@ -1,4 +1,4 @@
-"""One open session with a ps in another process: what was said on its connection, and its steps."""
+"""An open session with a ps in another process: the state of its connection, and its steps."""
 
 import logging
 import threading
@@ -47,7 +47,7 @@ class OpenSession:
 
     Args:
         reached: The connection.
-        who: This worker.
+        who: Task id of this worker.
         request_timeout_s: Deadline of a step.
     """
 
@@ -148,12 +148,12 @@ class OpenSession:
             return detach(self._request)
 
     def _has_room(self, request: StepRequest) -> bool:
-        """Whether a segment that the ps takes has room for the payload and the answer."""
+        """Return whether a segment that the ps takes has room for the payload and the answer."""
         end = answer_start(request.payload_bytes) + request.answer_bytes
         return end - HEADER_BYTES <= self._max_step_bytes
 
     def _segment(self, request: StepRequest) -> SharedSegment | None:
-        """A segment for a large payload or answer, which the ps has; None: both travel."""
+        """Find a segment for a large payload or answer, which the ps has; None: both travel."""
         size, answer_bytes = request.payload_bytes, request.answer_bytes
         if self._shared is None or max(size, answer_bytes) <= SMALL_BYTES:
             return None
@@ -235,7 +235,7 @@ class OpenSession:
 
         Args:
             message: The message.
-            payload: What goes behind it.
+            payload: Payload that is sent behind the message.
             most_bytes: Most bytes of the answer's payload that are taken.
 
         Raises:
@@ -288,7 +288,7 @@ class OpenSession:
                 self._waits = None
 
     def _still_waiting(self) -> None:
-        """Nothing has moved for a second or longer."""
+        """Log that nothing has moved for a second or longer."""
         deadline = self._connection.deadline
         if deadline == NEVER:
             return  # it only waits to be sent, and nobody for the answer yet
@@ -303,7 +303,9 @@ class OpenSession:
             self._waits.tick(self._peer, "it has not answered this step yet")
 
     def _receive_direct(self, direct: DirectPull | DirectRows, target: PullTarget) -> PushResult:
-        """The same with values read from the ps's memory, while it applies the push if it does."""
+        """Receive a step's answer, and read values from the ps's memory, while it applies the push
+        if it does.
+        """
         reading = direct.begin(target)
         bounds = direct.ready(self._sent) if self._overlapped or not self._sent.push else None
         was_read, is_open = False, self._connection.is_silent
@@ -413,7 +415,9 @@ class OpenSession:
     def _changed_parts(
         self, request: StepRequest, reply: StepReply, target: PullTarget
     ) -> Sequence[memoryview]:
-        """Where the payload goes, if it has some entries of the pull only; others are filled in."""
+        """Find the places of the payload, if it has some entries of the pull only; fill in the
+        others.
+        """
         into, previous = target.into, target.previous
         if not reply.changed or request.pull is None or previous is None:
             return into
@@ -435,7 +439,7 @@ class OpenSession:
         return parts
 
     def _give_up_memory(self, why: str) -> None:
-        """From now on payloads travel over the socket."""
+        """Send payloads over the socket from now on."""
         if self._shared is not None:
             self._shared = None
             self.choice = ConnectionChoice(ConnectionKind.UNIX, why, is_degraded=True)
@@ -443,13 +447,15 @@ class OpenSession:
 
 
 def _gather(request: StepRequest) -> list[memoryview]:
-    """A step's payload, with memory for all that needs it."""
+    """Gather a step's payload, with memory for all that needs it."""
     rows = [as_bytes(numbers) for numbers in (*request.push_rows, *request.pull_rows)]
     return [*rows, *(part.buffer() for part in request.values)]
 
 
 def detach(request: StepRequest) -> StepRequest:
-    """The same step; in memory of its own if the caller may change what its values are made of."""
+    """Put the values of a step into memory of its own, if the caller may change what they are made
+    of.
+    """
     if not request.detached:
         return request
     own = [buffer.detached() for buffer in request.values]

@@ -39,15 +39,15 @@ class ParameterSession:
     """Push, pull and define variables on all ps. Thread-safe; one step at a time.
 
     Args:
-        peers: One per ps, by index. The first one owns the global step.
-        who: This task.
+        peers: Peers, one per ps, by index. The first one owns the global step.
+        who: Incarnation of the calling task.
         settings: Deadlines and bounds.
 
     Attributes:
         who: The task.
         peers: The ps, by index.
         counters: Payload moved.
-        variables: What is defined, and where its shards are.
+        variables: Definitions of the variables, and the places of their shards.
         rows: Looks up rows.
         global_step: The last one that this task has seen.
     """
@@ -105,7 +105,7 @@ class ParameterSession:
 
     @property
     def transports(self) -> tuple[str, ...]:
-        """What the session with each ps goes over, for the status."""
+        """Description of each ps's transport, for the status."""
         return tuple(f"{p.task.short} {p.description}" for p in self.peers)
 
     @property
@@ -125,7 +125,7 @@ class ParameterSession:
 
     @property
     def wire_format(self) -> WireFormat:
-        """How values travel over the network."""
+        """Format in which values travel over the network."""
         return self._plans.wire_format
 
     @wire_format.setter
@@ -159,7 +159,7 @@ class ParameterSession:
             initial: Values of variables without an initializer.
             create: Whether this task creates what does not exist.
             partitioner: Into how many parts a variable is cut.
-            placement: Which ps gets which shard.
+            placement: Function that chooses a ps for each shard.
             restore_from: Name of the checkpoint to take values from, where it has them.
             still_wanted: Called while waiting; raises to give up.
             chief_has_ended: Asked now and then while waiting: whether the chief's program is over.
@@ -220,7 +220,7 @@ class ParameterSession:
         """Push, then pull, in one round trip per ps.
 
         Args:
-            push: What is pushed, if anything.
+            push: Values to push, if there are any.
             pulls: Whole variables to fetch, as they are after the push.
             step_increment: Added to the global step.
             gradient_scale: Multiplies the gradients (clipping by global norm).
@@ -376,7 +376,8 @@ class ParameterSession:
                 self._fan_out.enter_closure(None)
 
     def is_free(self, timeout_s: float) -> bool:
-        """Whether no call of another thread keeps the session busy for longer. Unit: seconds.
+        """Return whether the session becomes free: no call of another thread keeps it busy for
+        longer. Unit: seconds.
 
         A step that is sent or received, or a definition that waits for the chief, does.
         """
@@ -415,7 +416,7 @@ class ParameterSession:
         mean.
 
         Args:
-            variable: Its name; it may not be defined yet.
+            variable: Name of the variable; it may not be defined yet.
             dtype: A dtype of floating-point numbers, or int8: with a scale for each row.
         """
         with self.lock:

@@ -1,4 +1,4 @@
-"""One ps, as a parameter session sees it: in another process, or in this one."""
+"""A ps, as a parameter session sees it: in another process, or in this one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -25,7 +25,7 @@ class PsPeer(Protocol):
 
     @property
     def description(self) -> str:
-        """How bytes travel, for people: ``"grpc"``."""
+        """Name of the transport, for people: ``"grpc"``."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class PsPeer(Protocol):
         ...
 
     def held_bytes(self) -> int:
-        """Bytes of values on this ps, as of the last definition."""
+        """Return bytes of values on this ps, as of the last definition."""
         ...
 
     def prepare(self, request: StepRequest) -> None:
@@ -106,7 +106,8 @@ class PsPeer(Protocol):
         ...
 
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:
-        """Values of a cut, a piece at a time, in order; none: there are no more. From any thread.
+        """Read values of a cut, a piece at a time, in order; none: there are no more. From any
+        thread.
 
         Raises:
             CutVoidError: They were not kept.

@@ -12,7 +12,7 @@ from .pull_plans import PullPlan
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step brought back.
+    """The outcome of a step: values that were pulled, and the global step.
 
     Attributes:
         values: Pulled variables by name. Read-only arrays; they stay as they are.
@@ -33,7 +33,7 @@ class StepSender(Protocol):
         ...
 
     def mark_reported(self, failure: RopewalkError) -> None:
-        """The caller was told of a failure."""
+        """Note that the caller was told of a failure."""
         ...
 
 

@@ -24,7 +24,7 @@ NO_PULL = plan_pull((), (), lambda _: WireLayout(0, ()))
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """How rows of some variables are asked for.
+    """A plan for pulling rows of some variables.
 
     Attributes:
         layouts: Per ps.
@@ -39,7 +39,7 @@ class Recent(Generic[_Plan]):
     """The plans used last, a bounded number.
 
     Args:
-        size: How many.
+        size: Number of plans that are kept.
         drop: Told of each plan that is thrown away.
     """
 
@@ -50,7 +50,7 @@ class Recent(Generic[_Plan]):
         self._latest: tuple[Hashable, _Plan] | None = None
 
     def get(self, key: Hashable, make: Callable[[], _Plan]) -> _Plan:
-        """The plan for ``key``, made if it is not there."""
+        """Find the plan for ``key``, or make it."""
         # The one from the last step, mostly; comparing ten thousand names is cheaper than hashing
         # them.
         if self._latest is not None and self._latest[0] == key:
@@ -81,7 +81,7 @@ class PlanCache:
     layouts are used again.
 
     Args:
-        peers: One per ps.
+        peers: Peers, one per ps.
         place: Finds a variable by name.
     """
 
@@ -103,7 +103,7 @@ class PlanCache:
         self._row_plans.clear()
 
     def row_dtype(self, placed: PlacedVariable) -> DType | None:
-        """The dtype in which rows travel; None: their own.
+        """Return the dtype in which rows travel; None: their own.
 
         A variable on near and far ps travels as it is: shared memory carries everything so.
         """
@@ -113,7 +113,7 @@ class PlanCache:
 
     @property
     def wire_format(self) -> WireFormat:
-        """How values travel over the network."""
+        """Format in which values travel over the network."""
         return self._wire_format
 
     @wire_format.setter
@@ -123,7 +123,7 @@ class PlanCache:
         self._pull_plans.clear()
 
     def push_plan(self, push: PushPayload | None) -> PushPlan | None:
-        """How the values of a push travel; None: there are none."""
+        """Find or make the plan by which the values of a push travel; None: there are none."""
         if push is None or not (push.values or push.assigned or push.writes):
             return None
         names, assigned = tuple(push.values), tuple(push.assigned)
@@ -156,7 +156,7 @@ class PlanCache:
         return self._push_plans.get((push.operation, names, sparse, assigned, writes), make)
 
     def pull_plan(self, names: Sequence[str]) -> PullPlan:
-        """Where the values of these variables go."""
+        """Find or make the plan of where the values of these variables go."""
         if not names:
             return NO_PULL
         key = tuple(names)
@@ -170,7 +170,9 @@ class PlanCache:
         )
 
     def row_plan(self, rows: Sequence[WantedRows]) -> RowPlan:
-        """How rows of variables and tables are asked for, all in one pull."""
+        """Find or make the plan by which rows of variables and tables are asked for, all in one
+        pull.
+        """
         # A ps may come to share memory, or cease to, while a program runs.
         dtypes = tuple(None if each.with_state else self.row_dtype(each.placed) for each in rows)
 
@@ -187,7 +189,7 @@ class PlanCache:
         return self._row_plans.get((*((each.name, each.with_state) for each in rows), dtypes), make)
 
     def _wire_formats(self) -> list[WireFormat]:
-        """Per ps: memory that is shared carries everything as it is."""
+        """List the format of each ps: memory that is shared carries everything as it is."""
         plain = WireFormat()
         return [plain if peer.shares_memory else self._wire_format for peer in self._peers]
 
@@ -198,7 +200,7 @@ class PlanCache:
         return WireLayout(self._next_layout, tuple(entries))
 
     def _drop(self, plan: PushPlan | PullPlan | RowPlan) -> None:
-        """A plan is forgotten; others take the numbers of its layouts."""
+        """Free the numbers of a plan's layouts for other plans."""
         self._free_layouts += [layout.layout_id for layout in plan.layouts.values()]
 
 

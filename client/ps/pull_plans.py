@@ -35,7 +35,7 @@ class PullPlan:
     pool: BufferPool
 
     def take_targets(self) -> tuple[Array, dict[int, PullTarget]]:
-        """A buffer for the values, and where those of each ps go in it."""
+        """Take a buffer for the values, and the places in it of those of each ps."""
         buffer, latest = self.pool.take()
         targets: dict[int, PullTarget] = {}
         for ps, spans in self.spans.items():
@@ -45,7 +45,7 @@ class PullPlan:
         return buffer, targets
 
     def values(self, buffer: Array) -> Values:
-        """What arrived."""
+        """Wrap the values that arrived in ``buffer``."""
         return Values(self.places, buffer)
 
 
@@ -59,10 +59,10 @@ def plan_pull(
     wire_formats: Sequence[WireFormat],
     new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
 ) -> PullPlan:
-    """Where the values of these variables go.
+    """Plan where the values of these variables go.
 
     Args:
-        variables: What is pulled.
+        variables: Variables that are pulled.
         wire_formats: Per ps.
         new_layout: Gives a layout its id.
     """

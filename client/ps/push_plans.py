@@ -1,4 +1,4 @@
-"""How a set of pushed variables travels: which shard is where, in which order.
+"""Plans for pushing a set of variables: the place of every shard, and their order.
 
 Worked out once per set and kept; a step then only gathers and sends.
 """
@@ -32,7 +32,7 @@ _dtype_of = attrgetter("dtype")
 
 
 class Write(NamedTuple):
-    """One operation on one variable, beside the others of a push.
+    """An operation on one variable, beside the others of a push.
 
     ``decay`` is for whole variables that are added to: they are multiplied by ``1 - decay`` first.
     """
@@ -45,12 +45,13 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PushPayload:
-    """What a step pushes: one operation, on one value for each variable, and writes after that.
+    """The values that a step pushes: one operation, on one value for each variable, and writes
+    after that.
 
     Attributes:
         values: By variable: gradients to apply, or values to assign or add. Rows of a table are
             numbered by their keys.
-        operation: What happens to the variables.
+        operation: Operation on the variables in ``values``.
         assigned: Values to assign after that: all bytes of each, in its variable's dtype.
         writes: Carried out last, in order; a variable may occur in all three, and again.
         kinds: The types of all values that are not bytes.
@@ -71,7 +72,7 @@ class PushPayload:
 
 @dataclass(slots=True)
 class PsPayload:
-    """One ps's part of a push."""
+    """The part of a push that goes to one ps."""
 
     numbers: list[Array]
     buffers: list[PayloadPart]
@@ -82,7 +83,7 @@ class _Run:
     """Whole dense variables on one ps that stand one after another, in one dtype.
 
     Attributes:
-        packed: They come as bytes.
+        packed: Whether they come as bytes.
     """
 
     ps: int
@@ -108,13 +109,13 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class PushPlan:
-    """How a set of pushed variables travels.
+    """A plan for pushing one set of variables.
 
     Attributes:
         layouts: Per ps.
         placed: The variables that come as arrays or rows, in order.
-        shapes: Theirs.
-        dtypes: Theirs.
+        shapes: Shapes of ``placed``, in order.
+        dtypes: Dtypes of ``placed``, in order.
         sparse: Whether some come as rows.
         packed: Sizes of the variables that come as bytes. Unit: bytes.
         parts: In the order of each layout.
@@ -139,8 +140,8 @@ class PushPlan:
         """Check the values of a push and say what of them goes where. Dense ones are not copied.
 
         Args:
-            push: What is pushed.
-            who: This task.
+            push: Values to push.
+            who: Incarnation of the calling task, for messages.
             feedback: Chooses elements of dense gradients.
             distinct: Knows which rows are distinct.
             number: Number of the push, for what is rounded at random.
@@ -174,7 +175,7 @@ class PushPlan:
         return payloads
 
     def _check(self, values: Sequence[Array | IndexedSlices], who: Incarnation) -> bool:
-        """All at once where everything is as it should be; one by one to say what is not.
+        """Check all at once where everything is as it should be; one by one to say what is not.
 
         Returns:
             Whether every value has its variable's dtype.
@@ -207,7 +208,7 @@ class PushPlan:
 
 
 def unpacked(value: bytes, definition: VariableDefinition) -> Array:
-    """All bytes of a variable's value as an array. Read-only."""
+    """View all bytes of a variable's value as an array. Read-only."""
     return np.frombuffer(value, definition.dtype).reshape(definition.shape)
 
 
@@ -304,7 +305,8 @@ def _cut_rows(
 
 
 def _rounded(rows: Array, wire: DType, table: str, who: Incarnation, number: int) -> Array:
-    """A push's rows of a table as they travel, rounded by draws that are their own.
+    """Round a push's rows of a table to the dtype in which they travel, by draws that are their
+    own.
 
     Raises:
         NonFiniteGradientError: A row that is to have a scale has NaN or infinity.
@@ -337,7 +339,7 @@ def plan_push(
     decays: Sequence[float] = (),
     row_dtype: Callable[[PlacedVariable], DType | None] = lambda _: None,
 ) -> PushPlan:
-    """How values of these variables are sent.
+    """Plan how values of these variables are sent.
 
     Args:
         variables: Variables in the order of the push.
@@ -390,7 +392,7 @@ class _PlanParts:
         self._open: dict[int, _OpenRun] = {}
 
     def add_cut(self, cut: _Cut) -> None:
-        """A variable that is cut, or of which only a part travels."""
+        """Add a variable that is cut, or of which only a part travels."""
         for ps, _, _ in cut.entries:
             self._close(ps)
         self._parts.append(cut)
@@ -398,7 +400,7 @@ class _PlanParts:
     def add_whole(
         self, index: int, ps: int, definition: VariableDefinition, *, packed: bool
     ) -> None:
-        """A variable that travels as it is."""
+        """Add a variable that travels as it is."""
         small = definition.num_bytes <= _SMALL_BYTES
         run = self._open.get(ps)
         if run is not None and not (
@@ -415,7 +417,7 @@ class _PlanParts:
             self._close(ps)
 
     def all(self) -> tuple[_Run | _Cut, ...]:
-        """Every part, once all variables were added."""
+        """Return every part, once all variables were added."""
         for ps in list(self._open):
             self._close(ps)
         return tuple(self._parts)
@@ -436,7 +438,7 @@ def _shards(
     rows: bool,
     stated: DType | None,
 ) -> tuple[tuple[int, ShardDefinition, LayoutEntry], ...]:
-    """How each shard of a pushed variable travels.
+    """Describe how each shard of a pushed variable travels.
 
     Args:
         placed: The variable.

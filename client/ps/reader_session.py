@@ -96,7 +96,7 @@ class ReaderSession:
             opened.pop_all()
 
     def _find_ps(self) -> dict[TaskId, str]:
-        """The ps and their addresses, by index."""
+        """Find the ps and their addresses, by index."""
         for attempt in attempts(timeout_s=self._settings.join_timeout_s, stop=self._closing):
             with attempt:
                 status = self._chief.status(timeout_s=_ANSWER_S)
@@ -135,7 +135,7 @@ class ReaderSession:
     # -- rows ----------------------------------------------------------------------------------
 
     def find(self, names: Iterable[str]) -> dict[str, VariableDefinition]:
-        """Variables and tables of the job, by name.
+        """Find variables and tables of the job, by name.
 
         Raises:
             JoinTimeoutError: One is not there within ``join_timeout_s``.
@@ -162,11 +162,11 @@ class ReaderSession:
         return {name: placed.definition for name, placed in self._placed.items()}
 
     def shards(self, name: str) -> list[tuple[int, ShardDefinition]]:
-        """(number of the share, shard) of a variable or table, in order."""
+        """List the shards of a variable or table in order, as (number of the share, shard)."""
         return self._session.variables.shards(name)
 
     def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
-        """Rows as they are now; see :meth:`RowLookups.lookup_rows`.
+        """Look up rows as they are now; see :meth:`RowLookups.lookup_rows`.
 
         Raises:
             ShapeMismatchError: The number of a row is out of range.
@@ -175,7 +175,7 @@ class ReaderSession:
         return self._session.rows.lookup_rows(wanted)
 
     def changed(self, ps: int, request: FollowRequest) -> tuple[FollowAnswer, Array]:
-        """Some rows of a shard that changed, and their keys, int64; in one attempt.
+        """Fetch some rows of a shard that changed, and their keys, int64; in one attempt.
 
         Raises:
             PeerLostError: The ps does not answer.
@@ -200,11 +200,11 @@ class ReaderSession:
     def rows_at_a_cut(
         self, wanted: Mapping[str, Array], timeout_s: float
     ) -> tuple[dict[str, Rows], int, Mapping[str, int]]:
-        """Rows of several variables and tables at one moment of all ps.
+        """Look up rows of several variables and tables at one moment of all ps.
 
         Args:
-            wanted: As :meth:`lookup_rows` takes them.
-            timeout_s: How long a cut that came to nothing is tried again. Unit: seconds.
+            wanted: Ids of the rows, as :meth:`lookup_rows` takes them.
+            timeout_s: Time to try again after a cut that came to nothing. Unit: seconds.
 
         Returns:
             (the rows, the global step at that moment, by task the number of its last push in them)

@@ -20,10 +20,10 @@ class Copy:
 
 
 class MemoryReading:
-    """One pull under way.
+    """A pull under way.
 
     Args:
-        copies: What is to be copied.
+        copies: Copies to make.
         last: Sequences of what is there already, if anything is.
         remember: Told the sequences of what was read.
     """
@@ -67,7 +67,7 @@ class MemoryReading:
         return True
 
     def finish(self) -> int:
-        """All was read.
+        """Check that all was read.
 
         Returns:
             Bytes that were copied.
@@ -77,7 +77,7 @@ class MemoryReading:
 
 
 def _read(copy: Copy, last: int, is_open: Callable[[], bool]) -> int | None:
-    """One copy under a sequence lock: repeated while the memory is written, for a while.
+    """Make one copy under a sequence lock: repeated while the memory is written, for a while.
 
     Returns:
         The sequence of what is there now, ``last`` if that is there already; None: no luck in time.

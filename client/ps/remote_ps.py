@@ -48,7 +48,7 @@ class RemotePs:
     Args:
         task: The ps.
         address: Where it is.
-        who: This worker.
+        who: Incarnation of the calling worker.
         settings: Deadlines and bounds.
         wrap: Put around every byte stream: the seam for faults.
         locate: Says who leads the share now; None: the ps that is given.
@@ -107,14 +107,14 @@ class RemotePs:
         self._turn_to(leader.leader, leader.address)
 
     def moved(self) -> None:
-        """The chief has said who leads: end what waits for another ps. From any thread."""
+        """End what waits for another ps: the chief has said who leads. From any thread."""
         session = self._session
         if session is not None and self._is_elsewhere():
             session.cancel()
         self._wake.set()
 
     def _is_elsewhere(self) -> bool:
-        """Whether the share is led by another ps than this turns to."""
+        """Return whether the share is led by another ps than the one this session is with."""
         leader = self._locate(self._share)
         return leader is not None and leader.address != self._address
 
@@ -125,7 +125,7 @@ class RemotePs:
 
     @property
     def description(self) -> str:
-        """What the session goes over, and why not something faster."""
+        """Name of the transport, and why it is not a faster one."""
         session = self._session
         return session.choice.description if session is not None else self._description
 
@@ -136,7 +136,7 @@ class RemotePs:
         return session.shares_memory if session is not None else self._shares_memory
 
     def held_bytes(self) -> int:
-        """Bytes of values on this ps, as of the last definition."""
+        """Return bytes of values on this ps, as of the last definition."""
         return self._held_bytes
 
     # -- connecting --------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class RemotePs:
         )
 
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:
-        """Values of a cut, in one attempt: what was read is not kept."""
+        """Read values of a cut, in one attempt: what was read is not kept."""
         request = ps_pb2.ReadCutRequest(share=self._share, cut=number, piece=piece)
         answer = invoke(
             self._stub.ReadCut, request, peer=self._peer, doing="read a cut", timeout_s=timeout_s
@@ -342,7 +342,7 @@ class RemotePs:
         return result
 
     def _attempts(self) -> Iterator[AttemptManager]:
-        """Attempts to reach a ps whose connection broke."""
+        """Return attempts to reach a ps whose connection broke."""
         # With replicas the chief says who leads instead, or ends the job; it may have to be started
         # again for that.
         is_led = self._locate(self._share) is not None
@@ -358,7 +358,9 @@ class RemotePs:
         )
 
     def _dial_s(self, number: int) -> float:
-        """How long an attempt to connect may take: one under way does not hear who leads now."""
+        """Choose how long an attempt to connect may take: one under way does not hear who leads
+        now.
+        """
         longest_s = self._settings.reconnect_timeout_s
         if self._locate(self._share) is None:
             return longest_s

@@ -50,9 +50,9 @@ class RowLookups:
 
     Args:
         session: Asks the ps.
-        who: This task.
+        who: Incarnation of the calling task.
         place: A variable by its name, and where its shards are.
-        plans: What lookups mean in bytes.
+        plans: Plans of what lookups mean in bytes.
 
     Attributes:
         distinct: The rows of the last lookups, for gradients of them.
@@ -73,10 +73,10 @@ class RowLookups:
         self._watchers: dict[str, PushWatcher] = {}
 
     def lookup(self, variable: str, indices: Array) -> Array:
-        """Rows of a variable, in the order of ``indices``; repeated ones are fetched once.
+        """Look up rows of a variable, in the order of ``indices``; repeated ones are fetched once.
 
         Args:
-            variable: Its name.
+            variable: Name of the variable.
             indices: integer array of any shape.
 
         Returns:
@@ -95,7 +95,8 @@ class RowLookups:
             return gather_rows(rows, inverse, found).reshape(shape)
 
     def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
-        """Rows of several variables and tables, in one round trip; each row is fetched once.
+        """Look up rows of several variables and tables, in one round trip; each row is fetched
+        once.
 
         Args:
             wanted: By name of the variable: numbers of rows, or keys of a table; int64, shape
@@ -113,10 +114,10 @@ class RowLookups:
     def lookup_states(
         self, wanted: Mapping[str, Array], states: Mapping[str, Array]
     ) -> tuple[dict[str, Rows], dict[str, Rows]]:
-        """Rows as :meth:`lookup_rows` gives them, and rows of tables with their slots and counts.
+        """Look up rows as :meth:`lookup_rows` does, and rows of tables with their slots and counts.
 
         Args:
-            wanted: As for :meth:`lookup_rows`.
+            wanted: Ids of the rows, as for :meth:`lookup_rows`.
             states: By name of the table: keys, int64, shape ``(n,)``.
 
         Returns:
@@ -133,7 +134,7 @@ class RowLookups:
         """Have gradients that this session pushes to a growing table shown to a watcher.
 
         Args:
-            table: Its name; it may not be defined yet.
+            table: Name of the table; it may not be defined yet.
             watcher: Called under the session's lock.
         """
         with self._session.lock:
@@ -149,10 +150,11 @@ class RowLookups:
             return ahead
 
     def catch_up(self, ahead: RowsAhead) -> dict[str, Rows]:
-        """Rows that were looked up ahead, those that this task has changed since as they are now.
+        """Bring rows that were looked up ahead up to date: those that this task has changed are
+        read again.
 
         Returns:
-            As :meth:`lookup_rows`.
+            Rows, as :meth:`lookup_rows` returns them.
         """
         with self._session.between_steps():
             self._ahead.discard(ahead)
@@ -193,7 +195,7 @@ class RowLookups:
     def _wanted(
         self, several: Iterable[tuple[PlacedVariable, DistinctRows]], *, with_state: bool = False
     ) -> list[WantedRows]:
-        """Rows to be filled, of all variables in one piece of memory."""
+        """Prepare rows to be filled, of all variables in one piece of memory."""
         shapes = []
         for placed, distinct in several:
             definition = placed.definition
@@ -219,7 +221,7 @@ class RowLookups:
                 each.out[...] = _widened(arrived.out, each.out.dtype)
 
     def _arriving(self, rows: WantedRows, dtype: DType | None) -> WantedRows:
-        """Rows as they travel."""
+        """Prepare rows to be filled in the dtype in which they travel."""
         if dtype is None:
             return rows
         (count, width), memory = rows.out.shape, self.distinct.memory
@@ -262,5 +264,5 @@ def _found(rows: Sequence[WantedRows]) -> dict[str, Rows]:
 
 
 def _widened(rows: Array, dtype: DType) -> Array:
-    """Rows as they came."""
+    """Convert rows that came in a narrower dtype."""
     return unpack_rows(rows, dtype) if rows.dtype == _UINT8 else rows

@@ -1,4 +1,4 @@
-"""Which rows of variables and tables are asked of which ps, and where they go."""
+"""Requests for rows of variables and tables: the ps to ask, and the place of each row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class WantedRows:
 
     Attributes:
         placed: The variable, or table.
-        distinct: Which rows.
+        distinct: Numbers of the rows, each once.
         out: Array of shape ``(distinct rows, elements of a row)``, to be filled.
         with_state: Whether each row comes with its slots and count, of a table.
     """
@@ -32,7 +32,7 @@ class WantedRows:
 
     @property
     def name(self) -> str:
-        """Of the variable."""
+        """Name of the variable."""
         return self.placed.definition.name
 
 
@@ -45,7 +45,8 @@ class _Pull:
 def row_pulls(
     wanted: tuple[WantedRows, ...], layouts: Mapping[int, WireLayout], global_step: int
 ) -> tuple[dict[int, StepRequest], dict[int, PullTarget]]:
-    """One request per ps, for the rows of all variables; a ps without any of them is not asked.
+    """Make one request per ps, for the rows of all variables; a ps without any of them is not
+    asked.
 
     Args:
         wanted: In the order of the layouts.

@@ -53,7 +53,7 @@ class SharedPayloads:
 
     @property
     def segment(self) -> SharedSegment | None:
-        """That of the step under way, or of the last one that had one."""
+        """Segment of the step under way, or of the last one that had one."""
         return self._segments.get(self._number)
 
     # -- pushing -----------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class SharedPayloads:
     def prepare(
         self, payload_bytes: int, answer_bytes: int = 0
     ) -> tuple[SharedSegment, session_pb2.Segment | None]:
-        """A segment with room for a payload, and for the values of an answer behind it.
+        """Prepare a segment with room for a payload, and for the values of an answer behind it.
 
         Args:
             payload_bytes: Size of the payload. Unit: bytes.
@@ -84,7 +84,7 @@ class SharedPayloads:
         return segment, session_pb2.Segment(number=self._number, num_bytes=segment.num_bytes)
 
     def placed(self, request: StepRequest) -> StepRequest:
-        """A step as it is sent now, whose payload is in the segment that was prepared."""
+        """Refer to the segment that was prepared in a step, whose payload is there."""
         if self._keeps_pushes and request.push is not None:
             self._kept = self._number
         return replace(
@@ -109,7 +109,7 @@ class SharedPayloads:
     # -- pulling -----------------------------------------------------------------------------
 
     def direct_pull(self, layout: WireLayout) -> DirectPull | None:
-        """How to read a pull from here, if it is large and all of it can be read.
+        """Find how to read a pull from here, if it is large and all of it can be read.
 
         Raises:
             OSError: The connection broke while the ps was asked where it is.
@@ -122,7 +122,7 @@ class SharedPayloads:
         return known[1]
 
     def direct_rows(self, layout: WireLayout, rows: Sequence[Array]) -> DirectRows | None:
-        """How to read a pull of rows from here, if it is large and all of it can be read.
+        """Find how to read a pull of rows from here, if it is large and all of it can be read.
 
         Raises:
             OSError: The connection broke while the ps was asked where it is.
@@ -146,7 +146,9 @@ class SharedPayloads:
         return DirectPull(layout, total, regions, self._slabs)
 
     def _readable(self, layout: WireLayout, encoding: Encoding) -> dict[ShardKey, MemoryRegion]:
-        """Regions of a layout's shards; none if one cannot be read, or not as it is asked for."""
+        """Find the regions of a layout's shards; none if one cannot be read, or not as it is asked
+        for.
+        """
         if any(entry.encoding is not encoding for entry in layout.entries):
             return {}
         keys = [(entry.variable, entry.part) for entry in layout.entries]
@@ -202,7 +204,7 @@ def write_gathered(request: StepRequest, segment: SharedSegment, *, all_of_it: b
 
     Args:
         request: The step.
-        segment: Its payload goes there.
+        segment: Segment that takes the payload.
         all_of_it: The rest, too.
     """
     start = HEADER_BYTES
@@ -232,7 +234,7 @@ def write_plain(request: StepRequest, segment: SharedSegment) -> None:
 
 
 def values_in_segment(request: StepRequest, segment: SharedSegment) -> StepRequest:
-    """The same step with its values as they are in a segment: the caller's may change."""
+    """Replace the values of a step, which the caller may change, by those in a segment."""
     start = HEADER_BYTES + request.payload_bytes - request.value_bytes
     own = segment.memory[start : start + request.value_bytes]
     return replace(request, values=[GatherBuffer([own], own.dtype, own.size)], detached=False)

@@ -50,8 +50,8 @@ def take_snapshot(
     Args:
         chief: Takes the cut.
         who: The task that reads.
-        peers: Its sessions with all ps.
-        timeout_s: How long a cut that came to nothing is tried again. Unit: seconds.
+        peers: Sessions of ``who`` with all ps.
+        timeout_s: Time to try again after a cut that came to nothing. Unit: seconds.
         check: Called before each attempt; raises to give up.
 
     Raises:
@@ -110,7 +110,7 @@ class _Values:
             self._missing[part.variable] -= part.values.size
 
     def whole(self, number: int) -> dict[str, Array]:
-        """The variables, read-only.
+        """Return the variables, read-only.
 
         Raises:
             CutVoidError: One is there in part.

@@ -9,7 +9,7 @@ from ...core.arrays.dtypes import Array
 
 
 def runs_of(changed: Array, sizes: Array) -> Iterator[tuple[bool, int, int]]:
-    """Runs of neighbouring entries that all changed, or all did not.
+    """Yield runs of neighbouring entries that all changed, or all did not.
 
     Args:
         changed: bool, per entry.
@@ -27,7 +27,7 @@ def runs_of(changed: Array, sizes: Array) -> Iterator[tuple[bool, int, int]]:
 
 
 def cut_spans(spans: Sequence[memoryview], start: int, stop: int) -> list[memoryview]:
-    """The bytes ``[start, stop)`` of spans that count as one after another."""
+    """Return the bytes ``[start, stop)`` of spans that count as one after another."""
     pieces, offset = [], 0
     for span in spans:
         low, high = max(start - offset, 0), min(stop - offset, len(span))

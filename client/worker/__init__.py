@@ -1,1 +1,1 @@
-"""How a coordinator reaches the workers that run its closures."""
+"""Links from a coordinator to the workers that run its closures."""

@@ -41,12 +41,12 @@ Frame = tuple[session_pb2.ClientMessage, Sequence[memoryview]]
 
 @dataclass(slots=True)
 class Knowledge:
-    """What a worker has received over a connection.
+    """Things that a worker has received over a connection.
 
     Attributes:
         things: Numbers of functions and resources.
         optimizers: The version of the state, by optimizer.
-        drops: How many dropped things it has been told about.
+        drops: Number of dropped things that it has been told about.
     """
 
     things: set[int] = field(default_factory=set)
@@ -62,8 +62,8 @@ class WorkerLink(Protocol):
 
     Attributes:
         worker: The worker.
-        connections: How many there were; the number of the present one.
-        replicas: How many devices compute there; 0: not known yet.
+        connections: Number of connections so far, and of the present one.
+        replicas: Number of devices that compute there; 0: not known yet.
     """
 
     worker: TaskId
@@ -92,18 +92,18 @@ class LinkEvents(Protocol):
     """Events of a worker, from the link's thread."""
 
     def ready(self, link: WorkerLink) -> None:
-        """The worker is connected, and knows nothing of earlier connections."""
+        """Handle a connection to the worker, which knows nothing of earlier connections."""
 
     def answered(
         self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
     ) -> None:
-        """A closure has ended, or has begun."""
+        """Handle the end of a closure, or its beginning."""
 
     def lost(self, link: WorkerLink) -> None:
-        """The connection is lost."""
+        """Handle the loss of the connection."""
 
     def refused(self, link: WorkerLink, error: RopewalkError) -> None:
-        """The worker refuses, or cannot be used any more."""
+        """Handle a refusal by the worker, or that it cannot be used any more."""
 
 
 class ClosureLink:
@@ -111,7 +111,7 @@ class ClosureLink:
 
     Args:
         worker: The worker.
-        address: Its address, host:port.
+        address: Address of the worker, host:port.
         who: The coordinator.
         settings: Deadlines and bounds.
         events: Called with what happens.
@@ -236,10 +236,10 @@ class ClosureLink:
 def receive_parts(
     connection: Connection, part_bytes: Sequence[int], max_bytes: int
 ) -> list[memoryview]:
-    """The payload of the frame received last, in its parts.
+    """Receive the payload of the frame that came last, in its parts.
 
     Args:
-        connection: Its message was received.
+        connection: Connection whose message was received.
         part_bytes: The sizes in the message.
         max_bytes: Largest total.
 

@@ -1,0 +1,150 @@
+"""Check how docstrings begin: a function's with a verb, all others with the noun they describe.
+
+A reader who sees one line, as editors and the site show it, should learn the thing from it. "Of the
+last step." or "What was found." need the code to be understood; "Take the row gradient of the last
+step." does not. Ruff's D401 knows verbs in the wrong mood; this tool refuses words that are none,
+and words that refer to something said elsewhere, in entries of ``Args:`` too.
+
+    python tools/docstrings.py [FILE OR FOLDER ...]
+
+Without arguments it reads the whole package. ``Raises:`` lists conditions, which are not checked.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "ropewalk"
+
+_REFERRING = """
+    another anybody as everybody how it its none nobody nothing of one so some somebody something
+    that their theirs them these they this those what which who whom whose
+"""
+REFERRING = frozenset(_REFERRING.split())
+"""Words that refer to something else, or ask: no docstring or entry begins with one."""
+
+_NO_VERBS = """
+    a after all always an and around at before between both by during each every few for from in
+    into is many more most neither never no not on only or over per several since the there to two
+    under until up when where whether while why with within without
+"""
+NO_VERBS = frozenset(_NO_VERBS.split())
+"""Further words that no function's docstring begins with, since a verb belongs there."""
+
+SINGULAR_S = re.compile(r".*(?:ss|cus|bias|alias|canvas)$")
+"""Verbs that end in s as they stand, such as ``pass`` and ``focus``."""
+
+SECTIONS = ("Args", "Attributes", "Returns", "Yields")
+SECTION = re.compile(r"( *)([A-Z][a-z]+):")
+ENTRY = re.compile(r"( *)\*{0,2}\w[^:]*:(?: +|$)")
+
+
+class Text(NamedTuple):
+    """A docstring, or an entry of one, by its beginning.
+
+    Attributes:
+        line: Number of its first line in the file, from 1.
+        kind: ``"function"``, ``"property"``, ``"class"``, ``"module"``, ``"attribute"`` or
+            ``"entry"``.
+        words: The rest of its first line.
+    """
+
+    line: int
+    kind: str
+    words: str
+
+
+def texts(source: str) -> Iterator[Text]:
+    """Find all docstrings of a module and their entries, those below attributes too."""
+    yield from _texts_below(ast.parse(source))
+
+
+def fault(text: Text) -> str | None:
+    """Judge the first word.
+
+    Returns:
+        Why it will not do; None where it does.
+    """
+    first, _, rest = text.words.partition(" ")
+    word = first.rstrip(".,:;'").removesuffix("'s").lower()
+    if word in REFERRING or (word == "the" and re.match(r"same\b(?!-)", rest)):
+        return f"{first!r} refers to something that is not said here"
+    if text.kind != "function":
+        return None
+    plural = word.endswith("s") and not SINGULAR_S.fullmatch(word)
+    if word in NO_VERBS or not word.isalpha() or plural or rest.startswith("of "):
+        return f"a function's docstring begins with a verb, and {first!r} is none"
+    return None
+
+
+def _texts_below(node: ast.AST) -> Iterator[Text]:
+    for name in ("body", "orelse", "handlers", "finalbody"):
+        before = None
+        for child in getattr(node, name, ()):
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+                kind = _kind(node) if before is None else _kind(before)
+                if kind and isinstance(child.value.value, str):
+                    yield from _parts(child.value.lineno, kind, child.value.value)
+            if isinstance(child, ast.AST):
+                yield from _texts_below(child)
+            before = child
+
+
+def _kind(owner: ast.AST) -> str | None:
+    match owner:
+        case ast.Module():
+            return "module"
+        case ast.ClassDef():
+            return "class"
+        case ast.Assign() | ast.AnnAssign():
+            return "attribute"
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            names = [ast.unparse(node) for node in owner.decorator_list]
+            return "property" if any(name.endswith("property") for name in names) else "function"
+    return None
+
+
+def _parts(line: int, kind: str, docstring: str) -> Iterator[Text]:
+    """Yield the docstring, and every entry of its sections."""
+    yield Text(line, kind, docstring.strip().partition("\n")[0])
+    section, indent, margin = "", 0, 0
+    for number, words in enumerate(docstring.split("\n"), line):
+        depth = len(words) - len(words.lstrip())
+        if begins := SECTION.fullmatch(words.rstrip()):
+            section, indent, margin = begins[2], depth, 0
+        elif words.strip() and section in SECTIONS:
+            if depth <= indent:
+                section = ""
+            elif not margin or (depth == margin and section in ("Args", "Attributes")):
+                margin = depth
+                named = ENTRY.match(words) if section in ("Args", "Attributes") else None
+                yield Text(number, "entry", words[named.end() :] if named else words.strip())
+
+
+def main() -> None:
+    """Print what is to be mended; exit with 1 if there is anything."""
+    roots = [Path(name) for name in sys.argv[1:]] or list(PACKAGE.iterdir())
+    count = 0
+    for path in sorted({path for root in roots for path in _modules(root.resolve())}):
+        for text in texts(path.read_text()):
+            if reason := fault(text):
+                print(f"{path.relative_to(ROOT)}:{text.line}: {reason}")
+                count += 1
+    if count:
+        sys.exit(f"{count} to mend; CONTRIBUTING.md says how docstrings begin")
+
+
+def _modules(root: Path) -> list[Path]:
+    return [
+        path
+        for path in ([root] if root.suffix == ".py" else root.rglob("*.py"))
+        if not path.name.endswith(("_pb2.py", "_pb2_grpc.py"))
+    ]
+
+
+if __name__ == "__main__":
+    main()
