@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a rule or schedule, in a sentence.
+"""Sentences about what is wrong with the arguments of a rule or schedule.
 
 Pydantic's own text takes four lines, names its documentation, and calls an argument that there is
 not an extra input.
@@ -26,7 +26,7 @@ def check_types(
     other framework, and ``Adam(True)`` is a mistake.
 
     Args:
-        kind: What is to be made of them.
+        kind: The rule or schedule to be made of the arguments.
         given: The arguments by name.
         also: Argument -> what it may be besides, as the end of the sentence.
 
@@ -61,7 +61,7 @@ def argument_error(
     error: ValidationError,
     also: Mapping[str, str] | None = None,
 ) -> ValueError:
-    """The error to raise for the first problem with ``given``; see :func:`_describe`."""
+    """Make the error to raise for the first problem with ``given``; see :func:`_describe`."""
     wrong_type = error.errors()[0]["type"].endswith("_type")
     return (ArgumentTypeError if wrong_type else ValueError)(_describe(kind, given, error, also))
 
@@ -72,7 +72,7 @@ def _describe(
     error: ValidationError,
     also: Mapping[str, str] | None = None,
 ) -> str:
-    """The first problem with the arguments in ``given``.
+    """Describe the first problem with the arguments in ``given``.
 
     Args:
         kind: The class to be made of them.

@@ -38,7 +38,7 @@ class Backoff:
         self.reset()
 
     def next_s(self) -> float:
-        """How long to wait before the next attempt. Unit: seconds."""
+        """Draw the time to wait before the next attempt. Unit: seconds."""
         bound_s, self._bound_s = self._bound_s, min(self._max_s, self._bound_s * 2)
         return random.uniform(bound_s / 2, bound_s)  # noqa: S311 - jitter, no secret
 
@@ -57,7 +57,7 @@ def attempts(
     wake: threading.Event | None = None,
     before_sleep: Callable[[Exception | None], None] | None = None,
 ) -> Iterator[AttemptManager]:
-    """Attempts until one succeeds, ``timeout_s`` has passed or ``stop`` is set.
+    """Yield attempts until one succeeds, ``timeout_s`` has passed or ``stop`` is set.
 
     ::
 

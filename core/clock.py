@@ -9,7 +9,7 @@ class Clock(Protocol):
     """Monotonic time, and waiting on an event."""
 
     def now(self) -> float:
-        """Seconds since some fixed point."""
+        """Read the time, in seconds since some fixed point."""
         ...
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
@@ -21,7 +21,7 @@ class SystemClock:
     """The machine's monotonic clock."""
 
     def now(self) -> float:
-        """Seconds since some fixed point."""
+        """Read the time, in seconds since some fixed point."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
@@ -30,7 +30,8 @@ class SystemClock:
 
 
 class Silence:
-    """How long a peer has been silent, while this process has listened. Used by one thread.
+    """The time for which a peer has been silent, while this process has listened. Used by one
+    thread.
 
     A machine that was suspended, or a process that was stopped, finds that hours have passed:
     nobody was heard meanwhile, and nobody can be blamed for it. So what passes between two looks
@@ -38,7 +39,7 @@ class Silence:
 
     Args:
         now: The current time. Unit: seconds.
-        longest_look_s: What passes between two looks at most if this process runs. Unit: seconds.
+        longest_look_s: Longest time between two looks if this process runs. Unit: seconds.
     """
 
     def __init__(self, now: float, longest_look_s: float) -> None:
@@ -47,11 +48,11 @@ class Silence:
         self._silent_s = 0.0
 
     def heard(self, now: float) -> None:
-        """The peer was heard."""
+        """Begin anew: the peer was heard."""
         self._looked, self._silent_s = now, 0.0
 
     def look(self, now: float) -> float:
-        """It was not heard; returns how long that lasts. Unit: seconds."""
+        """Note that the peer was not heard; returns how long that lasts. Unit: seconds."""
         self._silent_s += min(now - self._looked, self._longest_look_s)
         self._looked = now
         return self._silent_s

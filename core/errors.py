@@ -82,7 +82,7 @@ class RopewalkError(Exception):
 
 
 def said_of(error: BaseException) -> str:
-    """An error in a sentence. An unexpected one says little without its class."""
+    """Describe an error in a sentence. An unexpected one says little without its class."""
     known = isinstance(error, OSError | RopewalkError)
     return str(error) if known else f"{type(error).__name__}: {error}"
 

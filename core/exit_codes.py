@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """One sentence for people."""
+        """Sentence for people."""
         return _MEANINGS[self]
 
 
@@ -61,14 +61,14 @@ _MEANINGS = {
 
 
 def is_retryable(code: int) -> bool:
-    """Whether a restart may succeed: 128 and above, or death by a signal (negative, as
+    """Return whether a restart may succeed: 128 and above, or death by a signal (negative, as
     subprocess).
     """
     return code >= 128 or code < 0
 
 
 def describe_exit(code: int) -> str:
-    """One sentence for an exit status as ``subprocess`` reports it (negative: a signal)."""
+    """Describe an exit status as ``subprocess`` reports it (negative: a signal), in a sentence."""
     import signal
 
     if code < 0:
@@ -83,5 +83,5 @@ def describe_exit(code: int) -> str:
 
 
 def shell_status(code: int) -> int:
-    """An exit status as a shell would show it: death by signal n is 128 + n."""
+    """Convert an exit status to what a shell would show: death by signal n is 128 + n."""
     return 128 - code if code < 0 else code

@@ -12,7 +12,7 @@ _MOST_LEVELS = 100
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of a text.
+    """Parse JSON.
 
     Raises:
         json.JSONDecodeError: It is no JSON; says where.
@@ -39,7 +39,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def parse_number(text: str, most: int) -> int | None:
-    """The whole number that a text from outside is: digits of ASCII; None: none, or above ``most``.
+    """Parse a whole number in a text from outside: digits of ASCII; None: none, or above ``most``.
 
     ``int`` takes other digits and blanks, and raises for thousands of digits.
     """

@@ -1,4 +1,4 @@
-"""What rooms below have of the public face on top: public names, and functions of rooms above.
+"""Access of the rooms below to the public face on top: public names, and functions of rooms above.
 
 Public names are listed in ``api``, the room on top, and in ``ropewalk`` itself. A name that is
 loaded when it is first used has its place there, and :func:`public_getattr` loads it. A package of
@@ -29,12 +29,12 @@ _provided: dict[str, Callable[..., Any]] = {}
 
 
 def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """The error for a name that a module does not have.
+    """Make the error for a name that a module does not have.
 
     Args:
-        module: As users write it.
+        module: Name of the module as users write it.
         name: The attribute that was looked up.
-        names: Those that the module has.
+        names: Names that the module has.
     """
     message = f"module {module!r} has no attribute {name!r}"
     if not name.startswith("_"):  # Python and its tools ask for such names
@@ -54,14 +54,14 @@ def public_getattr(
     later: Mapping[str, str] | None = None,
     instead: Mapping[str, str] | None = None,
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a public module.
+    """Make the ``__getattr__`` of a public module.
 
     Define it ``if not TYPE_CHECKING``: a type checker takes a module that has one for a module of
     any names.
 
     Args:
-        module: Its name as users write it.
-        namespace: Its ``globals()``; without ``__all__`` all of them are its names.
+        module: Name of the module as users write it.
+        namespace: The module's ``globals()``; without ``__all__`` all of them are its names.
         later: Names that are loaded when they are first used, each with its place below
             ``ropewalk``: ``"module.path:attribute"``, or ``"module.path"`` for a module.
         instead: Names of TensorFlow that do not exist here, each with what to write instead.
@@ -84,7 +84,7 @@ class Instead:
     """A name of TensorFlow that a class does not have: an AttributeError that says what to write.
 
     Args:
-        advice: What to use instead.
+        advice: Sentence that says what to use instead.
     """
 
     def __init__(self, advice: str) -> None:
@@ -99,7 +99,7 @@ class Instead:
 
 
 def _names_elsewhere(module: str) -> Mapping[str, str]:
-    """Names of TensorFlow that no module has, as ``ropewalk`` has registered them."""
+    """List names of TensorFlow that no module has, as ``ropewalk`` has registered them."""
     known: Mapping[str, str] = _provided["instead"](module) if "instead" in _provided else {}
     return known
 
@@ -120,18 +120,18 @@ def show(modules: Mapping[str, str]) -> None:
 
 
 def load_public_names(package: str) -> ModuleType:
-    """The module that lists the public names of a package, loaded with most of what it names."""
+    """Load the module that lists the public names of a package, with most of what it names."""
     return import_module(_shown[package])
 
 
 def shown(
     package: str, namespace: dict[str, Any]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a package whose public names are listed above it.
+    """Make the ``__getattr__`` and ``__dir__`` of a package whose public names are listed above it.
 
     Args:
-        package: Its ``__name__``.
-        namespace: Its ``globals()``.
+        package: The package's ``__name__``.
+        namespace: The package's ``globals()``.
     """
 
     def get(name: str) -> Any:
@@ -154,7 +154,7 @@ def provide(name: str, function: Callable[..., Any]) -> None:
 
 
 def provided(name: str) -> Callable[..., Any]:
-    """The function that is registered under a name.
+    """Find the function that is registered under a name.
 
     Raises:
         LookupError: None is.

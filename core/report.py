@@ -1,4 +1,4 @@
-"""What tasks report: numbers in heartbeats, and their end. Shown by ``ropewalk status``."""
+"""Reports of tasks: numbers in heartbeats, and their end. Shown by ``ropewalk status``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
@@ -8,7 +8,7 @@ from .states import Outcome
 
 @dataclass(slots=True)
 class TaskCounts:
-    """What a task counts of its own work since its start.
+    """The counts of a task's own work since its start.
 
     Attributes:
         steps: Steps this task finished that changed variables: its share of the global step.
@@ -53,7 +53,7 @@ class TaskEnd:
     """The end of a task's part of the job.
 
     Attributes:
-        outcome: How it ended.
+        outcome: Outcome of the task's work.
         message: Why, for people; empty: all is well.
         exit_code: With which its process ends; 0: it does not say.
     """
@@ -65,7 +65,8 @@ class TaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class TableCounters:
-    """What a ps holds of a growing table, and what happened to it since the table was made.
+    """The counters of a growing table on a ps: what it holds, and what happened to it since it was
+    made.
 
     Attributes:
         name: Name of the table.
@@ -130,10 +131,10 @@ MOST_LABELS = 8
 
 
 def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
-    """The counters of one ps, which may lead several shares.
+    """Add up the counters of one ps, which may lead several shares.
 
     Args:
-        several: Those of each share.
+        several: Counters of each share.
         sessions: Workers connected to the ps.
     """
     total = PsCounters(sessions=sessions)
@@ -149,7 +150,7 @@ def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
 
 
 def _by_name(tables: Iterable[TableCounters]) -> tuple[TableCounters, ...]:
-    """One for each table, of which several shares have parts."""
+    """Add up the counters of each table, of which several shares have parts."""
     found: dict[str, TableCounters] = {}
     for each in tables:
         known = found.get(each.name, TableCounters(each.name))
@@ -167,9 +168,9 @@ class CutCounts:
     """The cuts that this chief has tried.
 
     Attributes:
-        taken: How many were of one moment.
-        void: How many came to nothing, and were tried again, or given up.
-        last_s: How long the last one took that was taken, its workers' joining included. Unit:
+        taken: Number of cuts that were of one moment.
+        void: Number of cuts that came to nothing, and were tried again, or given up.
+        last_s: Duration of the last cut that was taken, its workers' joining included. Unit:
             seconds.
         last_void: Why the last one was void; empty: none was.
     """

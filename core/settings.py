@@ -381,7 +381,7 @@ class Settings(BaseModel):
 
     @property
     def chief_lost_s(self) -> float:
-        """How long a worker goes on without an answer of its chief. Unit: seconds."""
+        """Longest time that a worker goes on without an answer of its chief. Unit: seconds."""
         limit_s = self.lease_s + self.reconnect_timeout_s
         return max(limit_s, self.orphan_timeout_s) if self.chief_returns else limit_s
 
@@ -391,7 +391,7 @@ class Settings(BaseModel):
         return self.ps_replicas > 1 or self.ps_shares > 0
 
     def environment(self) -> dict[str, str]:
-        """These settings as ``ROPEWALK_*`` variables, for a child process.
+        """Write these settings as ``ROPEWALK_*`` variables, for a child process.
 
         Defaults are left out.
         """
@@ -400,7 +400,7 @@ class Settings(BaseModel):
 
 
 def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
-    """Settings from ``flags`` (None values count as absent), the environment, the defaults.
+    """Load settings from ``flags`` (None values count as absent), the environment, the defaults.
 
     Raises:
         ConfigurationError: A value is not valid; the message names the flag or variable.
@@ -428,12 +428,12 @@ def quiet_grpc() -> None:
 
 
 def read_environment(name: str, default: str = "") -> str:
-    """One variable of the environment that is not a setting, e.g. ``JOB_COMPLETION_INDEX``."""
+    """Read a variable of the environment that is not a setting, e.g. ``JOB_COMPLETION_INDEX``."""
     return os.environ.get(name, default)
 
 
 def environment_variables() -> dict[str, str]:
-    """The environment as it is now, for what reads several variables of a launcher at once."""
+    """Copy the environment as it is now, for what reads several variables of a launcher at once."""
     return dict(os.environ)
 
 
@@ -449,12 +449,14 @@ def replace_environment(variables: Mapping[str, str]) -> None:
 
 
 def take_environment(name: str) -> str:
-    """One variable that is meant for this process alone: removed, so that no child inherits it."""
+    """Take a variable that is meant for this process alone: removed, so that no child inherits
+    it.
+    """
     return os.environ.pop(name, "")
 
 
 def child_environment(**changes: str) -> dict[str, str]:
-    """The environment for a process we start: ours, with ``changes``.
+    """Make the environment for a process we start: ours, with ``changes``.
 
     No variable of Ropewalk is inherited, but the address of a cluster to send programs to: settings
     have been read, flags may have overruled them, and what a launcher said of this process is not
@@ -465,7 +467,7 @@ def child_environment(**changes: str) -> dict[str, str]:
 
 
 def launcher_variables() -> dict[str, str]:
-    """What a launcher said of this process beside its settings: who it is, what it may do."""
+    """List the variables that a launcher has set for this process beside its settings."""
     read = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     ours = {name: value for name, value in os.environ.items() if _is_of_process(name)}
     return {name: value for name, value in ours.items() if name.upper() not in read}

@@ -1,4 +1,4 @@
-"""How an object shows what it holds: in one line, and as a small table in a notebook.
+"""The display of an object: in one line, and as a small table in a notebook.
 
 ::
 
@@ -16,7 +16,7 @@ class Shown:
     """Says its name and what :meth:`_shown` gives. Looking at an object never waits or fails."""
 
     def _shown(self) -> Mapping[str, Any]:
-        """What it holds, by name: small, and known here without asking anybody."""
+        """Return what the object holds, by name: small, and known here without asking anybody."""
         return {}
 
     def _parts(self) -> Mapping[str, Any]:
@@ -45,17 +45,17 @@ def _short(value: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """What is printed of a value, in one line, cut if it is long."""
+    """Shorten the text of a value to one line, cut if it is long."""
     text = " ".join(text.split())  # an array has lines
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number and what it counts: ``1 cut``, ``2 cuts``, ``0 cuts``.
+    """Write a number and what it counts: ``1 cut``, ``2 cuts``, ``0 cuts``.
 
     Args:
-        count: How many there are.
-        noun: What one of them is called.
-        plural: What several are called; empty: the noun with an s.
+        count: Number of things.
+        noun: Word for one thing.
+        plural: Word for several things; empty: the noun with an s.
     """
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"

@@ -5,7 +5,7 @@ from enum import StrEnum
 from .exit_codes import ExitCode
 
 LONGEST_FIRST_STEP_S = 60.0
-"""So long a task waits, after its own first step, for those of others at most."""
+"""Longest time that a task waits, after its own first step, for those of others."""
 
 
 class Phase(StrEnum):
@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
     @property
     def ended_how(self) -> str:
-        """What the job did, for a sentence about its end."""
+        """Predicate of a sentence about the job's end, such as ``failed``."""
         return {Phase.FAILED: "failed", Phase.STOPPED: "was stopped"}.get(self, f"is {self}")
 
     @property
@@ -46,7 +46,7 @@ class State(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a task's part ended."""
+    """The outcome of a task's part of the job."""
 
     DONE = "done"
     FAILED = "failed"

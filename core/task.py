@@ -11,7 +11,7 @@ MAX_TASK_INDEX = 1_000_000
 
 @dataclass(frozen=True, order=True, slots=True)
 class TaskId:
-    """One task, e.g. ``TaskId("worker", 1)``, written ``/job:worker/task:1``."""
+    """A task, e.g. ``TaskId("worker", 1)``, written ``/job:worker/task:1``."""
 
     type: str
     index: int
@@ -29,13 +29,13 @@ class TaskId:
 
     @property
     def short(self) -> str:
-        """As log lines and tables write it: ``worker:1``."""
+        """Name in log lines and tables: ``worker:1``."""
         return f"{self.type}:{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One process of a task. A restarted task has a higher generation; older ones are fenced.
+    """A process of a task. A restarted task has a higher generation; older ones are fenced.
 
     Attributes:
         job: Id of the job it belongs to; empty: not known yet. Who meets a task of another job
@@ -66,10 +66,12 @@ class Incarnation:
 
 
 def new_job_id() -> str:
-    """An id for a job that was given none."""
+    """Make an id for a job that was given none."""
     return secrets.token_hex(4)
 
 
 def is_other_job(mine: str, theirs: str) -> bool:
-    """Whether two ids are of different jobs; an empty one is not known, and fits every job."""
+    """Return whether two ids are of different jobs; an empty one is not known, and fits every
+    job.
+    """
     return bool(mine and theirs) and mine != theirs

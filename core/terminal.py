@@ -31,13 +31,13 @@ _LINE_ENDS = re.compile("[\n\u2028\u2029]")
 
 
 def terminal_text(text: str, *, colours: bool = False) -> str:
-    r"""A text without what a terminal obeys: of controls only ``\n`` and ``\t`` are left.
+    r"""Remove from a text what a terminal obeys: of controls only ``\n`` and ``\t`` are left.
 
     Whole sequences are taken out, so that a progress bar reads well without them. Other controls,
     overrides of the direction of writing, and what cannot be encoded are replaced by U+FFFD.
 
     Args:
-        text: Anybody's.
+        text: Text from anybody.
         colours: SGR sequences stay; they end with the text.
     """
 
@@ -54,5 +54,7 @@ def terminal_text(text: str, *, colours: bool = False) -> str:
 
 
 def terminal_line(text: str, *, colours: bool = False) -> str:
-    """As :func:`terminal_text`, in one line: a text that is a name or a line can make no other."""
+    """Clean a text as :func:`terminal_text` does, into one line: a name or a line can make no
+    other.
+    """
     return terminal_text(_LINE_ENDS.sub(REPLACEMENT, text), colours=colours)

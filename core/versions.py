@@ -29,7 +29,7 @@ def package_version() -> str:
 
 
 def own_versions() -> Versions:
-    """Versions of this process."""
+    """Return the versions of this process."""
     return Versions(
         protocol=PROTOCOL,
         ropewalk=package_version(),

@@ -8,10 +8,10 @@ from .argument_errors import ArgumentTypeError
 
 
 def whole_number(value: Any, name: str) -> int:
-    """A count, out of any kind of integer.
+    """Convert any kind of integer to a count.
 
     Args:
-        value: What a program gave.
+        value: Number that a program has passed.
         name: The argument's, for the message.
 
     Raises:
@@ -24,7 +24,9 @@ def whole_number(value: Any, name: str) -> int:
 
 
 def real_number(value: Any, name: str) -> Any:
-    """A number as it was given, of the argument ``name``; as :func:`whole_number` otherwise."""
+    """Check a number, of the argument ``name``, and return it as it was given; as
+    :func:`whole_number` otherwise.
+    """
     if not isinstance(value, Real):
         raise ArgumentTypeError(f"`{name}` must be a number, got {value!r}")
     return value

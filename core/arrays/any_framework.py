@@ -22,12 +22,12 @@ _DLPACK_CUDA = 2  # kDLCUDA
 
 
 def namespace_of(array: Any) -> ModuleType:
-    """The module whose functions work on an array: ``numpy`` or ``cupy``."""
+    """Find the module whose functions work on an array: ``numpy`` or ``cupy``."""
     return load_cupy() if is_on_gpu(array) else np
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Whether it is a CuPy array. Does not import CuPy."""
+    """Return whether it is a CuPy array. Does not import CuPy."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, cupy.ndarray)
 
@@ -38,7 +38,7 @@ def beside(array: Any) -> AbstractContextManager[Any]:
 
 
 def as_array(value: Any) -> Any:
-    """A value as a NumPy or CuPy array; no copy if it has DLPack or the array protocol.
+    """View a value as a NumPy or CuPy array; no copy if it has DLPack or the array protocol.
 
     Numbers in another machine's byte order are copied into this one's. An array of another
     framework on a GPU is copied to the host where there is no CuPy.
@@ -61,8 +61,8 @@ def as_array(value: Any) -> Any:
 
 
 def _by_dlpack(value: Any) -> Any:
-    """An array of another framework's memory; None: it shares none, as of bfloat16 on the host,
-    of an array on several devices, or of a GPU without CuPy.
+    """View another framework's memory; None: it shares none, as of bfloat16 on the host, of an
+    array on several devices, or of a GPU without CuPy.
     """
     try:
         kind = int(value.__dlpack_device__()[0])
@@ -76,7 +76,7 @@ def _by_dlpack(value: Any) -> Any:
 
 
 def together(values: Iterable[Any]) -> tuple[AbstractContextManager[Any], list[Any]]:
-    """Values for an operation of several, and the context to compute it in.
+    """Bring values together for an operation, and choose the context to compute it in.
 
     Returns:
         The context, and the values: if one of them is on a GPU, all arrays on the first one's.
@@ -102,7 +102,7 @@ _of_thread = _BuffersOfThread()
 
 
 def to_host(value: Any) -> Array:
-    """A value as a NumPy array; GPU values are copied into a reusable buffer."""
+    """View a value as a NumPy array; GPU values are copied into a reusable buffer."""
     array = as_array(value)
     if isinstance(array, np.ndarray):
         return array

@@ -70,7 +70,7 @@ class BufferPool:
         self._latest: _Slot | None = None
 
     def take(self) -> tuple[Array, Array | None]:
-        """An unreferenced buffer, and the one with the values kept last, if it exists.
+        """Take an unreferenced buffer, and the one with the values kept last, if it exists.
 
         They are the same buffer if nothing refers to those values any more: unchanged values are
         then in place. Both are uint8, shape ``(num_bytes,)``; the first is uninitialised otherwise.
@@ -95,7 +95,7 @@ class BufferPool:
         return sum(slot.held_bytes for slot in self._slots)
 
     def forget(self) -> None:
-        """The values kept last are about to be overwritten."""
+        """Forget the values kept last, which are about to be overwritten."""
         self._latest = None
 
     def keep(self, buffer: Array) -> None:
@@ -125,7 +125,7 @@ class BufferPools:
         self.held_bytes = 0
 
     def take(self, num_bytes: int) -> Array:
-        """An unreferenced, uninitialised buffer, uint8."""
+        """Take an unreferenced, uninitialised buffer, uint8."""
         if num_bytes < self._least_bytes:
             return np.empty(num_bytes, np.uint8)
         pool = self._pools.get(num_bytes)
@@ -144,7 +144,7 @@ class BufferPools:
         return self.held_bytes > self._most_bytes and len(self._pools) > 1
 
     def take_array(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """An unreferenced, uninitialised array. Shapes that differ little share memory."""
+        """Take an unreferenced, uninitialised array. Shapes that differ little share memory."""
         num_bytes = size_of(shape) * dtype.itemsize
         if num_bytes < self._least_bytes:
             return np.empty(shape, dtype)
@@ -153,7 +153,7 @@ class BufferPools:
         return memory[:num_bytes].view(dtype).reshape(shape)
 
     def take_arrays(self, wanted: Sequence[tuple[tuple[int, ...], DType]]) -> list[Array]:
-        """Several arrays in one buffer, which is used again when none of them is referenced.
+        """Take several arrays in one buffer, which is used again when none of them is referenced.
 
         Args:
             wanted: Shapes and dtypes.
@@ -169,5 +169,5 @@ class BufferPools:
 
 
 def in_lines(num_bytes: int) -> int:
-    """Bytes rounded up to whole cache lines."""
+    """Round a number of bytes up to whole cache lines."""
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -16,7 +16,7 @@ _MAX_THREADS = 8
 
 
 def copy_into(target: Array, source: Array) -> None:
-    """``target[:] = source`` for flat byte arrays of one size; large ones by several threads."""
+    """Do ``target[:] = source`` for flat byte arrays of one size; large ones by several threads."""
 
     def part(start: int, stop: int) -> None:
         np.copyto(target[start:stop], source[start:stop])
@@ -25,7 +25,7 @@ def copy_into(target: Array, source: Array) -> None:
 
 
 def joined(arrays: Sequence[Array]) -> Array:
-    """The elements of arrays of one dtype, one array after another, to be read.
+    """Join arrays of one dtype, one after another, to be read.
 
     Args:
         arrays: At least one, of any shapes.
@@ -69,7 +69,7 @@ def split(
 
 
 def is_split(count: int, itemsize: int) -> bool:
-    """Whether :func:`split` asks for more threads than the caller's.
+    """Return whether :func:`split` asks for more threads than the caller's.
 
     Args:
         count: Elements.

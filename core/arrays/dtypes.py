@@ -36,7 +36,7 @@ _DESCRIBED = re.compile(
 
 
 def as_dtype(value: object) -> DType:
-    """The variable dtype ``value`` names, e.g. ``"bfloat16"`` or ``np.float32``.
+    """Look up the variable dtype that ``value`` names, e.g. ``"bfloat16"`` or ``np.float32``.
 
     Raises:
         TypeError: It is no dtype a variable may have.
@@ -54,13 +54,14 @@ def as_dtype(value: object) -> DType:
 
 
 def in_native_order(array: Array) -> Array:
-    """The array itself, or a copy of one whose bytes are in another order than this machine's."""
+    """Return the array itself, or a copy if its bytes are in another order than this machine's."""
     dtype = array.dtype
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 def described_dtype(text: object) -> DType:
-    """The dtype that a peer or a file describes: what :func:`describe_dtype` makes, nothing else.
+    """Read the dtype that a peer or a file describes: what :func:`describe_dtype` makes, nothing
+    else.
 
     Booleans, numbers, strings and times, which no code is run to read.
 
@@ -78,7 +79,7 @@ def described_dtype(text: object) -> DType:
 
 
 def describe_dtype(dtype: DType) -> str:
-    """A dtype as text: NumPy's ``dtype.str``, or the name where NumPy has none.
+    """Write a dtype as text: NumPy's ``dtype.str``, or the name where NumPy has none.
 
     Raises:
         TypeError: Its arrays have something else than numbers, strings or times: objects, fields.
@@ -92,22 +93,22 @@ def describe_dtype(dtype: DType) -> str:
 
 
 def is_float(dtype: DType) -> bool:
-    """Whether an update rule can run on it."""
+    """Return whether an update rule can run on values of a dtype."""
     return dtype in FLOATS
 
 
 def row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of one row along axis 0; a scalar is its own row."""
+    """Return the shape of one row along axis 0; a scalar is its own row."""
     return shape[1:]
 
 
 def num_rows(shape: tuple[int, ...]) -> int:
-    """Rows along axis 0; a scalar has one."""
+    """Count the rows along axis 0; a scalar has one."""
     return shape[0] if shape else 1
 
 
 def size_of(shape: tuple[int, ...]) -> int:
-    """Number of elements."""
+    """Count the elements of a shape."""
     size = 1
     for extent in shape:
         size *= extent
@@ -115,18 +116,18 @@ def size_of(shape: tuple[int, ...]) -> int:
 
 
 def as_bytes(array: Array) -> memoryview:
-    """The bytes of a C-contiguous array, without a copy."""
+    """View the bytes of a C-contiguous array, without a copy."""
     return array.reshape(-1).view(np.uint8).data
 
 
 def total_bytes(buffers: Sequence[memoryview]) -> int:
-    """Bytes of a payload."""
+    """Count the bytes of a payload."""
     return sum(len(buffer) for buffer in buffers)
 
 
 def narrow(values: Array, wire: DType) -> Array:
-    """Values in the dtype in which they travel; half types keep their largest number where there is
-    no room.
+    """Cast values to the dtype in which they travel; half types keep their largest number where
+    there is no room.
 
     Infinity becomes that number too; NaN stays.
     """
@@ -156,7 +157,8 @@ _FEW_BYTES = 16 * 1024
 
 
 def same_values(left: Array, right: Array) -> bool:
-    """Whether two arrays have one shape and equal elements; no temporary memory of a large size.
+    """Return whether two arrays have one shape and equal elements; no temporary memory of a large
+    size.
 
     NaN is equal to itself in small arrays of the same bytes.
 

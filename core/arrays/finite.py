@@ -14,7 +14,7 @@ _SMALL_BYTES = 64 * 1024
 
 
 def all_finite(array: Array) -> bool:
-    """Whether ``array`` has neither NaN nor infinity. One pass, no temporary for float32/64.
+    """Return whether ``array`` has neither NaN nor infinity. One pass, no temporary for float32/64.
 
     The dot product with itself (BLAS) is the fastest pass; it is finite only if every element is.
     If it is not, large finite values may have overflowed, and every element is checked.
@@ -29,7 +29,7 @@ def all_finite(array: Array) -> bool:
 
 
 def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
-    """The name of an array with NaN or infinity; None if there is none.
+    """Find an array with NaN or infinity; None if there is none.
 
     Small arrays are checked together, so that many of them cost no more than their bytes.
     """
@@ -47,7 +47,9 @@ def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
 
 
 def first_not_finite_on_gpus(arrays: Mapping[str, Any]) -> str | None:
-    """As :func:`first_not_finite`, of CuPy arrays. Waits for each GPU once."""
+    """Find a CuPy array with NaN or infinity, as :func:`first_not_finite` does. Waits for each GPU
+    once.
+    """
     finite: dict[int, dict[str, Any]] = {}
     for name, array in arrays.items():
         if is_float(array.dtype) and array.size:

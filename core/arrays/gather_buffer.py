@@ -17,7 +17,7 @@ _dtype_of = attrgetter("dtype")
 
 
 class PayloadPart(Protocol):
-    """Some values of a payload."""
+    """A part of a payload: some values."""
 
     @property
     def num_bytes(self) -> int:
@@ -34,11 +34,13 @@ class PayloadPart(Protocol):
         ...
 
     def buffer(self) -> memoryview:
-        """Its bytes; those of the program's array where nothing needs to be gathered or cast."""
+        """View the bytes of the values; those of the program's array where nothing is gathered or
+        cast.
+        """
         ...
 
     def detached(self) -> "GatherBuffer":
-        """A copy with memory of its own."""
+        """Copy the values into memory of their own."""
         ...
 
 
@@ -79,23 +81,21 @@ class GatherBuffer:
                 out[:] = gathered.view(np.uint8)
 
     def buffer(self) -> memoryview:
-        """The payload's bytes; those of the array itself where nothing needs to be gathered or
-        cast.
-        """
+        """View the payload's bytes; those of the array itself where nothing is gathered or cast."""
         if self.is_plain:
             return as_bytes(self.arrays[0])
         joined = self._joined()
         return memoryview(joined) if joined is not None else as_bytes(self._gather(None))
 
     def detached(self) -> "GatherBuffer":
-        """A copy with memory of its own."""
+        """Copy the values into memory of their own."""
         own = np.empty(self.num_bytes, np.uint8)
         self.write(own)
         return GatherBuffer([own], np.dtype(np.uint8), self.num_bytes)
 
     def _joined(self) -> bytes | None:
-        """All arrays by ``bytes.join``, fastest for many small ones; None where it does
-        not apply.
+        """Join all arrays by ``bytes.join``, fastest for many small ones; None where it does not
+        apply.
         """
         if self.dtype == BFLOAT16:
             return None  # NumPy does not export it as a buffer

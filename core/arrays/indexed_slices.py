@@ -60,11 +60,11 @@ class IndexedSlices:
         return self.values.nbytes + self.indices.nbytes
 
     def copy(self) -> "IndexedSlices":
-        """The same, in memory of its own."""
+        """Copy the slices into memory of their own."""
         return IndexedSlices(self.values.copy(), self.indices.copy(), self.dense_shape)
 
     def combined(self) -> "IndexedSlices":
-        """The same gradient with each index once, ascending; repeated rows are summed.
+        """Combine rows to a gradient with each index once, ascending; repeated rows are summed.
 
         Summed in the values' dtype, in the order they stand in.
         """
@@ -81,7 +81,7 @@ class IndexedSlices:
         return IndexedSlices(values, ascending[starts], self.dense_shape)
 
     def to_dense(self) -> Array:
-        """The whole array, zero elsewhere.
+        """Make the whole array, zero elsewhere.
 
         Raises:
             ValueError: ``dense_shape`` is not known.

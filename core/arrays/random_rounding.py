@@ -15,7 +15,7 @@ _DRAW = 2.0**-32
 
 
 def round_randomly(values: Array, wire: DType, key: tuple[int, int]) -> Array:
-    """Values in a narrower dtype, each one of its two neighbours there.
+    """Round values to a narrower dtype, each to one of its two neighbours there.
 
     Beyond the largest number of ``wire`` it is that number. NaN stays.
 

@@ -16,7 +16,7 @@ _MOST_SCALE = np.nextafter(np.finfo(np.float32).max / _MOST, np.float32(0))  # 1
 
 
 def pack_rows(values: Array, key: tuple[int, int] | None = None) -> Array:
-    """Rows as int8 with their scales.
+    """Pack rows as int8 with their scales.
 
     Args:
         values: Floating-point numbers, shape ``(n, width)``.
@@ -47,11 +47,11 @@ def pack_rows(values: Array, key: tuple[int, int] | None = None) -> Array:
 
 
 def unpack_rows(packed: Array, dtype: DType) -> Array:
-    """Rows out of int8 and scales.
+    """Unpack rows out of int8 and scales.
 
     Args:
         packed: uint8, shape ``(n, 4 + width)``.
-        dtype: Of the result.
+        dtype: Dtype of the result.
 
     Returns:
         Shape ``(n, width)``.
@@ -63,7 +63,9 @@ def unpack_rows(packed: Array, dtype: DType) -> Array:
 
 
 def first_bad_scale(packed: Array) -> float | None:
-    """The first scale that is negative, NaN, or makes a value infinite; None: there is none."""
+    """Find the first scale that is negative, NaN, or makes a value infinite; None: there is
+    none.
+    """
     scales = _scales(packed)
     bad = np.flatnonzero(~((scales >= 0) & (scales <= _MOST_SCALE)))
     return float(scales[bad[0], 0]) if bad.size else None

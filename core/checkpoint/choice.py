@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from: the newest one that is whole."""
+"""Choice of the checkpoint to go on from: the newest one that is whole."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from .directory import CheckpointInfo
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen.
+    """The outcome of a choice among checkpoints.
 
     Attributes:
-        chosen: None: there is no checkpoint.
+        chosen: Checkpoint to go on from; None: there is no checkpoint.
         damaged: Newer ones, the newest first, each with what is wrong with it.
     """
 
@@ -23,7 +23,7 @@ class Choice:
 def choose_intact(
     found: Sequence[CheckpointInfo], verify: Callable[[CheckpointInfo], None]
 ) -> Choice:
-    """The newest checkpoint that ``verify`` accepts.
+    """Choose the newest checkpoint that ``verify`` accepts.
 
     Only damage leads to an older one: a file server that does not answer is the caller's error, or
     the job would go back for a moment's trouble.

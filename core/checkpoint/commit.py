@@ -94,7 +94,7 @@ def commit_over(
 
 
 def _files_of(folder: Folder) -> set[str]:
-    """The files of the checkpoint in a folder; none if its manifest cannot be read."""
+    """List the files of the checkpoint in a folder; none if its manifest cannot be read."""
     try:
         manifest = parse_manifest(folder.read(MANIFEST, MAX_MANIFEST_BYTES), path=folder.url)
     except (CheckpointError, OSError):
@@ -103,7 +103,9 @@ def _files_of(folder: Folder) -> set[str]:
 
 
 def _may_be_committed(folder: Folder, data: bytes) -> bool:
-    """Whether the new manifest may be in place: an error can follow the rename that puts it."""
+    """Return whether the new manifest may be in place: an error can follow the rename that puts
+    it.
+    """
     if not data:
         return False
     try:

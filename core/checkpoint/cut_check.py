@@ -6,7 +6,9 @@ from .manifest import BlockRecord, CutRecord, Manifest
 
 
 def pushes_of(manifest: Manifest) -> dict[str, int]:
-    """Number of each worker's last push in a checkpoint of a cut; nothing if it is of none."""
+    """Return the number of each worker's last push in a checkpoint of a cut; nothing if it is of
+    none.
+    """
     cut = manifest.cut
     if cut is None or not cut.shares:
         return {}
@@ -14,7 +16,7 @@ def pushes_of(manifest: Manifest) -> dict[str, int]:
 
 
 def contradictions(manifest: Manifest) -> list[str]:
-    """What does not fit together in the records of a cut, for people; nothing if all does.
+    """List contradictions in the records of a cut, for people; nothing if there are none.
 
     All shares have to have been told one number by each worker, and no block may have a push of
     that worker beyond its last one to that share.

@@ -1,4 +1,4 @@
-"""What a delta adds to its whole checkpoint: which rows changed, by key or by number.
+"""Contents of a delta: the rows that changed since its whole checkpoint, by key or by number.
 
 A delta is a checkpoint like any other in all but this: of some parts of growing tables, and of some
 rows of large variables, it has only what changed since a whole checkpoint. Of a table that is the
@@ -18,26 +18,26 @@ from .manifest import TensorRecord
 CHANGED = "changed/"
 ROWS = f"{CHANGED}rows"
 REMOVED = "changed/removed"
-"""Of a table: keys that lost their rows since the whole checkpoint."""
+"""Slot of a table that lists the keys which lost their rows since the whole checkpoint."""
 
 
 def changed_slot(slot: str) -> str:
-    """Name of the array of changed rows of a slot, or of the values (empty)."""
+    """Name the array of changed rows of a slot, or of the values (empty)."""
     return f"{CHANGED}{slot}:"
 
 
 def is_changed(record: TensorRecord) -> bool:
-    """Whether a record is of changed rows of a variable, or of removed keys."""
+    """Return whether a record is of changed rows of a variable, or of removed keys."""
     return record.slot.startswith(CHANGED)
 
 
 def superseded(keys: Iterable[Array]) -> Array:
-    """Keys of which a whole checkpoint's rows do not count; ascending, each once."""
+    """List keys of which a whole checkpoint's rows do not count; ascending, each once."""
     return np.unique(np.concatenate([np.empty(0, np.int64), *keys]))
 
 
 def without(columns: dict[str, Array], keys: Array) -> dict[str, Array]:
-    """Columns of a table without the rows of some keys.
+    """Drop the rows of some keys from the columns of a table.
 
     Args:
         columns: By name, with ``keys``; of equal lengths.
@@ -65,7 +65,7 @@ def overlay(out: Array, start: int, changes: Iterable[tuple[Array, Array]]) -> N
 def stretches(
     ranges: Iterable[tuple[int, int]], start: int, stop: int
 ) -> Iterator[tuple[int, int]]:
-    """The parts of ``[start, stop)`` that are in some ranges, in order."""
+    """Yield the parts of ``[start, stop)`` that are in some ranges, in order."""
     for first, last in sorted(ranges):
         low, high = max(start, first), min(stop, last)
         if low < high:

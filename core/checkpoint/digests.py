@@ -9,13 +9,13 @@ DIGEST_CHARS = len(XXH3) + 32
 
 
 def digest(data: memoryview | bytes) -> str:
-    """XXH3-128, as ``xxh3:`` and hex: faster than the disk."""
+    """Compute XXH3-128, as ``xxh3:`` and hex: faster than the disk."""
     return f"{XXH3}{xxhash.xxh3_128_hexdigest(data)}"
 
 
 def has_digest(data: memoryview | bytes, expected: str) -> bool:
-    """Whether the digest of ``data`` is ``expected``; that of older checkpoints is BLAKE2b-128 in
-    hex.
+    """Return whether the digest of ``data`` is ``expected``; that of older checkpoints is
+    BLAKE2b-128 in hex.
     """
     if ":" not in expected:
         return hashlib.blake2b(data, digest_size=16).hexdigest() == expected

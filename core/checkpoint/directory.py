@@ -34,7 +34,9 @@ class CheckpointInfo:
 
 
 def checkpoint_path(model_dir: str, global_step: int, *, again: int = 0) -> str:
-    """Path of a step's checkpoint; ``again``: the so-manieth beside the first of the same step."""
+    """Return the path of a step's checkpoint; ``again``: retry number for this step, 0 is the
+    first.
+    """
     suffix = ("", "-again")[again] if again < 2 else f"-again{again}"
     return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}{suffix}"
 
@@ -51,7 +53,7 @@ def new_checkpoint_path(model_dir: str, global_step: int) -> str:
 
 
 def checkpoint_name(name: str) -> str:
-    """``name``, if it is one that a job gives its checkpoints.
+    """Check that ``name`` is one that a job gives its checkpoints, and return it.
 
     Raises:
         RefusedError: It is not.
@@ -72,7 +74,7 @@ def list_checkpoints(model_dir: str) -> list[CheckpointInfo]:
 
 
 def latest_checkpoint(model_dir: str) -> CheckpointInfo | None:
-    """The newest complete checkpoint, or None."""
+    """Find the newest complete checkpoint, or None."""
     found = list_checkpoints(model_dir)
     return found[-1] if found else None
 
@@ -99,7 +101,9 @@ def prune(model_dir: str, keep: int) -> list[str]:
 
 
 def _base_of(folder: Folder, name: str) -> str:
-    """The whole checkpoint that a delta needs; empty: it needs none, or can be read with none."""
+    """Find the whole checkpoint that a delta needs; empty: it needs none, or can be read with
+    none.
+    """
     try:
         text = folder.subfolder(name).read(MANIFEST, MAX_MANIFEST_BYTES)
     except (FileNotFoundError, UnsafeFileError):
@@ -159,7 +163,9 @@ def remove_incomplete(model_dir: str) -> list[str]:
 
 
 def _is_complete(folder: Folder, name: str) -> bool:
-    """Whether there is a manifest; a link or a FIFO in its place is for the reader to refuse."""
+    """Return whether there is a manifest; a link or a FIFO in its place is for the reader to
+    refuse.
+    """
     with contextlib.suppress(OSError, RefusedError):
         return MANIFEST in folder.subfolder(name).names()
     return False

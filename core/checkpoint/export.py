@@ -68,7 +68,9 @@ def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = 
 
 
 def tensors_of(reader: CheckpointReader) -> list[TensorSpec]:
-    """Names, shapes and dtypes of a checkpoint's variables that are parts of a model, by name."""
+    """List names, shapes and dtypes of a checkpoint's variables that are parts of a model, by
+    name.
+    """
     return [
         TensorSpec(name, tuple(record.shape), as_dtype(record.dtype))
         for name, record in sorted(reader.manifest.variables.items())
@@ -87,7 +89,9 @@ def warn_of_tables(reader: CheckpointReader) -> None:
 
 
 def is_of_model(name: str) -> bool:
-    """Whether a variable is a part of a model, not the state of an optimizer or of the job."""
+    """Return whether a variable is a part of a model, not the state of an optimizer or of the
+    job.
+    """
     return not {OPTIMIZER_STATE, JOB_STATE} & set(name.split("/"))
 
 
@@ -115,7 +119,9 @@ def write_tensors(
 
 
 def _write_npz(path: Path, reader: CheckpointReader) -> None:
-    """As ``np.savez``, whose own arguments no variable may be called, and array by array."""
+    """Write as ``np.savez`` does, whose own arguments no variable may be called, and array by
+    array.
+    """
     names = [spec.name for spec in tensors_of(reader)]
     for name in names:
         # NumPy gives an array by its name, and without the ending of its entry.

@@ -20,7 +20,7 @@ _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def open_fs(url: str) -> "tuple[AbstractFileSystem, str]":
-    """(fsspec file system, path on it) of a path or URL."""
+    """Open the file system of a path or URL; returns (fsspec file system, path on it)."""
     from fsspec.core import url_to_fs
 
     fs, path = url_to_fs(url)
@@ -28,7 +28,7 @@ def open_fs(url: str) -> "tuple[AbstractFileSystem, str]":
 
 
 def open_folder(url: str) -> Folder:
-    """The folder of a path or URL.
+    """Open the folder of a path or URL.
 
     Raises:
         ConfigurationError: It has a NUL.

@@ -19,17 +19,17 @@ class Folder(Protocol):
     """A folder, which need not exist. Thread-safe.
 
     Attributes:
-        url: As it was named, for messages and for people.
+        url: Path or URL as the user named it, for messages and for people.
     """
 
     url: str
 
     def subfolder(self, name: str) -> "Folder":
-        """A folder in this one."""
+        """Return a folder in this one."""
         ...
 
     def beside(self, name: str) -> "Folder":
-        """A folder beside this one, in the one that it is in."""
+        """Return a folder beside this one, in the one that it is in."""
         ...
 
     def make(self) -> None:
@@ -59,7 +59,9 @@ class Folder(Protocol):
         ...
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """All of a file; errors as of :meth:`open`, and UnsafeFileError: it is larger than that."""
+        """Read all of a file; errors as of :meth:`open`, and UnsafeFileError: it is larger than
+        that.
+        """
         ...
 
     def create(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -80,11 +82,11 @@ class Folder(Protocol):
         ...
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
+        """Return the bytes of a file; None: there is none."""
         ...
 
     def names(self) -> list[str]:
-        """What is in the folder now; nothing if it does not exist."""
+        """List the entries of the folder; none if it does not exist."""
         ...
 
     def remove(self, name: str) -> None:
@@ -97,7 +99,7 @@ class Folder(Protocol):
 
 
 class UnsafeFileError(OSError):
-    """Something else has the place of a file or folder: a link, a FIFO, a device, a huge file."""
+    """A link, a FIFO, a device or a huge file has the place of a file or folder."""
 
 
 def check_size(num_bytes: int, most_bytes: int) -> None:
@@ -113,7 +115,7 @@ def check_size(num_bytes: int, most_bytes: int) -> None:
 
 
 def plain_name(name: str) -> str:
-    """``name``, if it is that of a single file or folder.
+    """Check that ``name`` is that of a single file or folder, and return it.
 
     Raises:
         RefusedError: It leads elsewhere, or is none.

@@ -16,7 +16,7 @@ _MAX_BYTES = 4 * 1024 * 1024  # a ps with its share takes 400 bytes at most
 
 
 class ShareRecord(BaseModel):
-    """Who serves a share in one epoch: indices of ps."""
+    """The leader and the followers of a share in one epoch: indices of ps."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -30,12 +30,12 @@ class JobRecord(BaseModel):
     """The record of the last job that used the directory.
 
     Attributes:
-        job: Its id.
-        phase: As of the last record.
+        job: Id of the job.
+        phase: Phase of the job when the record was written.
         last_generation: No task of the job had a higher one when its chief began.
         global_step: Steps that were acknowledged to workers, at least.
-        shares: Which ps leads and follows each share, of a job whose shares move.
-        num_shares: How many shares it has; 0: they do not move.
+        shares: Leader and followers of each share, of a job whose shares move.
+        num_shares: Number of shares of the job; 0: they do not move.
         processes: Per index of a ps the process that these are about.
         servers: Per index the address of the ps; some may have come after the job had begun.
     """
@@ -53,7 +53,7 @@ class JobRecord(BaseModel):
 
 
 def read_job_record(folder: Folder) -> JobRecord:
-    """The record; an empty one if there is none, or none that can be read, which is logged."""
+    """Read the record; an empty one if there is none, or none that can be read, which is logged."""
     try:
         with folder.open(_FILE) as stream:
             return JobRecord.model_validate_json(stream.read(_MAX_BYTES))

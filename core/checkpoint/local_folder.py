@@ -28,7 +28,7 @@ class LocalFolder:
     """See :class:`~.folder.Folder`.
 
     Args:
-        url: As it was named.
+        url: Path as the user named it.
         root: Absolute path of the folder that was configured.
         below: Names of folders from there to this one.
     """
@@ -38,12 +38,12 @@ class LocalFolder:
         self._root, self._below = root, below
 
     def subfolder(self, name: str) -> Folder:
-        """A folder in this one."""
+        """Return a folder in this one."""
         below = (*self._below, plain_name(name))
         return LocalFolder(f"{self.url}/{name}", self._root, below)
 
     def beside(self, name: str) -> Folder:
-        """A folder beside this one."""
+        """Return a folder beside this one."""
         above, slash, _ = self.url.rpartition("/")
         url = f"{above}{slash}{plain_name(name)}"
         if self._below:
@@ -68,7 +68,7 @@ class LocalFolder:
             return os.fdopen(self._open_below(name, os.O_RDONLY, folder), "rb")
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """All of a file."""
+        """Read all of a file."""
         with self.open(name) as stream:
             size = os.fstat(stream.fileno()).st_size
             check_size(size, most_bytes)
@@ -100,7 +100,7 @@ class LocalFolder:
             os.fsync(folder)
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
+        """Return the bytes of a file; None: there is none."""
         try:
             with self.open(name) as stream:
                 return os.fstat(stream.fileno()).st_size
@@ -108,7 +108,7 @@ class LocalFolder:
             return None
 
     def names(self) -> list[str]:
-        """What is in the folder now."""
+        """List the entries of the folder."""
         try:
             with self._descriptor() as folder:
                 return os.listdir(folder)
@@ -131,7 +131,7 @@ class LocalFolder:
 
     @contextlib.contextmanager
     def _descriptor(self, depth: int | None = None) -> Iterator[int]:
-        """The folder, or one on the way to it."""
+        """Open the folder, or one on the way to it."""
         current = os.open(self._root, _FOLDER)
         try:
             for name in self._below[:depth]:

@@ -32,10 +32,10 @@ class _Record(BaseModel):
 
 
 class VariableRecord(_Record):
-    """One whole variable, whatever its shards were when it was saved.
+    """A record of a whole variable, whatever its shards were when it was saved.
 
     Attributes:
-        updates: How often its update rule had been applied; Adam's ``t``.
+        updates: Number of times that its update rule had been applied; Adam's ``t``.
         rule: Fields of its update rule, or None.
     """
 
@@ -75,7 +75,8 @@ class TableRecord(_Record):
 
 
 class TensorRecord(_Record):
-    """One stored piece: rows ``[row_offset, row_offset + rows)`` of a variable or of a slot of it.
+    """A record of a stored piece: rows ``[row_offset, row_offset + rows)`` of a variable or of a
+    slot of it.
 
     Of a growing table it is a column of some places of one part, whether rows are there or not, or
     an array of what its admission remembers. What a delta has of changed rows is in ``delta.py``.
@@ -84,7 +85,7 @@ class TensorRecord(_Record):
         slot: Name of the slot variable; empty for the value itself. Of a table name of the column.
         part: Part of a table.
         file: Name of the file in the checkpoint's directory.
-        tensor: Its name in the safetensors file.
+        tensor: Name of the piece in the safetensors file.
         digest: Digest of its bytes; see ``tensor_file.digest``.
     """
 
@@ -113,7 +114,7 @@ class BlockRecord(_Record):
 
 
 class CutRecord(_Record):
-    """Which moment of all ps a checkpoint is of.
+    """A record of the moment of all ps that a checkpoint is of.
 
     Attributes:
         number: Number of the cut in its job.
@@ -165,8 +166,8 @@ class Manifest(_Record):
             a delta, which older programs would take for a whole checkpoint.
         global_step: Worker steps applied.
         final: The job was complete; an evaluator ends after this one.
-        blocks: Which pushes are in which values.
-        cut: Which moment of all ps it is of; None: ranges of rows are of different moments.
+        blocks: Pushes that the values of each block have in them.
+        cut: Moment of all ps that it is of; None: ranges of rows are of different moments.
         places: Where iterators and random generators were, by name.
         tables: Growing tables by name.
         base: The whole checkpoint of which this is a delta; None: this one is whole.
@@ -195,7 +196,7 @@ class Manifest(_Record):
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """A manifest as it is stored: JSON, the digest first.
+    """Write a manifest as it is stored: JSON, the digest first.
 
     Raises:
         LimitExceededError: It is larger than is read back.
@@ -213,7 +214,9 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def may_be_delta(text: bytes) -> bool:
-    """Whether a manifest is to be parsed by who asks for the base of a delta: most have none."""
+    """Return whether a manifest may be that of a delta, and is to be parsed for its base: most have
+    none.
+    """
     return b'"version": %d,' % _DELTA in text[:_HEAD_BYTES]
 
 

@@ -18,13 +18,13 @@ def manifest_of_parts(
     cut: CutRecord | None = None,
     base: tuple[str, str] | None = None,
 ) -> Manifest:
-    """The manifest of a checkpoint whose values are written.
+    """Make the manifest of a checkpoint whose values are written.
 
     Args:
-        parts: What each ps has saved, by its index.
+        parts: Part of the checkpoint that each ps has saved, by its index.
         global_step: Global step of the checkpoint.
         final: Whether the job is complete.
-        cut: Which moment of all ps it is of; None: of none.
+        cut: Moment of all ps that it is of; None: ranges of rows are of different moments.
         base: Name of the whole checkpoint that a delta was asked for, and the digest of its
             manifest. Where no ps has left out what did not change, the checkpoint is whole.
     """

@@ -33,7 +33,7 @@ STATE = "state/"  # in front of the name of an array that decides about a table'
 
 
 class CheckpointReader:
-    """One complete checkpoint, verified as it is read.
+    """A complete checkpoint, verified as it is read.
 
     Pieces are read whole, because a digest covers a piece; this takes memory for one piece.
     Not thread-safe.
@@ -96,18 +96,18 @@ class CheckpointReader:
         )
 
     def variable(self, name: str) -> VariableRecord | None:
-        """A variable's record; None if the checkpoint does not have it."""
+        """Find a variable's record; None if the checkpoint does not have it."""
         return self.manifest.variables.get(name)
 
     def table(self, name: str) -> TableRecord | None:
-        """A growing table's record; None if the checkpoint does not have it."""
+        """Find a growing table's record; None if the checkpoint does not have it."""
         return self.manifest.tables.get(name)
 
     def columns(self, table: str, part: int | None = None) -> Iterator[dict[str, Array]]:
-        """What was saved of a growing table, a piece at a time.
+        """Read the saved columns of a growing table, a piece at a time.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             part: Only this part of it; None: all.
 
         Yields:
@@ -128,7 +128,7 @@ class CheckpointReader:
             yield {record.slot: self._stored.read(record) for record in group}
 
     def _unchanged_columns(self, table: str, part: int | None) -> Iterator[dict[str, Array]]:
-        """Of a delta: the rows of its base that did not change."""
+        """Read the rows of a delta's base that did not change."""
         if self.base is None or self.manifest.base is None:
             return
         for each in self.manifest.base.parts.get(table, ()):
@@ -154,20 +154,21 @@ class CheckpointReader:
         return sorted(own.union(base.slots(name) if base is not None else ()))
 
     def _base_rows(self, name: str) -> tuple[tuple[int, int], ...]:
-        """Rows of a variable that are those of the base, but for what changed."""
+        """Find the rows of a variable that are those of the base, but for what changed."""
         return self.manifest.base.rows.get(name, ()) if self.manifest.base is not None else ()
 
     def read(self, name: str, slot: str = "") -> Array:
-        """A whole variable, or a slot of it."""
+        """Read a whole variable, or a slot of it."""
         record = self._record(name)
         return self.read_rows(name, 0, num_rows(record.shape), slot)
 
     def read_all(self) -> dict[str, Array]:
-        """Every variable by name."""
+        """Read every variable, by name."""
         return {name: self.read(name) for name in self.manifest.variables}
 
     def read_rows(self, name: str, start: int, stop: int, slot: str = "") -> Array:
-        """Rows ``[start, stop)`` of a variable or of a slot of it, from whatever pieces hold them.
+        """Read rows ``[start, stop)`` of a variable or of a slot of it, from whatever pieces hold
+        them.
 
         Raises:
             CheckpointError: Pieces are missing, truncated or altered.
@@ -189,7 +190,9 @@ class CheckpointReader:
     def _changes(
         self, name: str, slot: str, start: int, stop: int
     ) -> Iterator[tuple[Array, Array]]:
-        """Numbers of changed rows, ascending, with their values, where some may be in a range."""
+        """Read numbers of changed rows, ascending, with their values, where some may be in a
+        range.
+        """
         numbers, values = self.pieces_of(name, ROWS), self.pieces_of(name, changed_slot(slot))
         places = [[(each.row_offset, each.rows) for each in group] for group in (numbers, values)]
         if places[0] != places[1]:
@@ -227,7 +230,8 @@ class CheckpointReader:
         return out if record.shape else out.reshape(())
 
     def parts(self, name: str, slot: str = "") -> Iterator[memoryview]:
-        """The bytes of a whole variable, or of a slot of it, in order; each part is short-lived.
+        """Read the bytes of a whole variable, or of a slot of it, in order; each part is
+        short-lived.
 
         This takes memory for one part of 4 MiB, however large the pieces are. A piece's digest is
         checked when all of it has been read, so what was made of the parts counts only if the last
@@ -274,11 +278,11 @@ class CheckpointReader:
                 self._stored.read(record)
 
     def pieces(self) -> Iterator[TensorRecord]:
-        """The stored pieces, in order."""
+        """Return the stored pieces, in order."""
         return iter(self.manifest.tensors)
 
     def pieces_of(self, name: str, slot: str = "") -> list[TensorRecord]:
-        """The stored pieces of a variable's values, or of a slot of it."""
+        """List the stored pieces of a variable's values, or of a slot of it."""
         return self._pieces.get((name, slot), [])
 
     def _record(self, name: str) -> VariableRecord:

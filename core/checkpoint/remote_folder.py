@@ -15,12 +15,12 @@ class RemoteFolder:
         self._fs, self._root = fs, root
 
     def subfolder(self, name: str) -> Folder:
-        """A folder in this one."""
+        """Return a folder in this one."""
         plain_name(name)
         return RemoteFolder(f"{self.url}/{name}", self._fs, f"{self._root}/{name}")
 
     def beside(self, name: str) -> Folder:
-        """A folder beside this one."""
+        """Return a folder beside this one."""
         plain_name(name)
         url, root = (each.rpartition("/")[0] for each in (self.url, self._root))
         return RemoteFolder(f"{url}/{name}", self._fs, f"{root}/{name}")
@@ -30,14 +30,14 @@ class RemoteFolder:
         self._fs.makedirs(self._root, exist_ok=True)
 
     def check_trusted(self) -> None:
-        """Nothing: who may write is for the store to say."""
+        """Check nothing: the store decides who may write."""
 
     def open(self, name: str) -> IO[bytes]:
         """Open a file for reading."""
         return cast(IO[bytes], self._fs.open(self._path(name), "rb"))
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """All of a file."""
+        """Read all of a file."""
         check_size(self.size(name) or 0, most_bytes)
         return bytes(self._fs.cat_file(self._path(name)))
 
@@ -52,7 +52,7 @@ class RemoteFolder:
         self._fs.pipe_file(self._path(name), data)  # a store puts whole objects
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
+        """Return the bytes of a file; None: there is none."""
         self._fs.invalidate_cache()
         try:
             return int(self._fs.size(self._path(name)))
@@ -60,7 +60,7 @@ class RemoteFolder:
             return None
 
     def names(self) -> list[str]:
-        """What is in the folder now."""
+        """List the entries of the folder."""
         self._fs.invalidate_cache()
         if not self._fs.isdir(self._root):
             return []

@@ -1,4 +1,6 @@
-"""What one ps saved of a checkpoint: made by the ps, sent to the chief, who writes the manifest."""
+"""The part of a checkpoint that one ps saved: made by the ps, sent to the chief, who writes the
+manifest.
+"""
 
 from dataclasses import dataclass, field
 
@@ -24,11 +26,11 @@ class SavedShard:
 
 @dataclass(frozen=True, slots=True)
 class SavedPart:
-    """What one ps saved.
+    """The part of a checkpoint that one ps saved.
 
     Attributes:
         tensors: In the order of its file.
-        files: What it wrote, by name.
+        files: Digests of the files that the ps wrote, by name.
         shards: Every shard in it.
         applied: By block and task: (generation, sequence) of the last push that is in all of the
             block's values.

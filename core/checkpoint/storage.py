@@ -49,7 +49,7 @@ _DAMAGED = {
 
 
 def open_model_dir(model_dir: str) -> Folder:
-    """The model directory, which need not exist.
+    """Open the model directory, which need not exist.
 
     Raises:
         ConfigurationError: It is no URL of a file system that is installed here.
@@ -65,7 +65,7 @@ def check_writable(model_dir: str, writer: str) -> None:
 
     Args:
         model_dir: Path or fsspec URL.
-        writer: Who would write there, for the message.
+        writer: Name of the task that would write there, for the message.
 
     Raises:
         StorageError: It cannot be written, and that will not pass.
@@ -81,7 +81,7 @@ def check_writable(model_dir: str, writer: str) -> None:
 
 
 def probe_name(probe: str) -> str:
-    """The file that :func:`write_probe` writes.
+    """Name the file that :func:`write_probe` writes.
 
     Raises:
         RefusedError: ``probe`` is not 16 hexadecimal digits.
@@ -97,7 +97,7 @@ def write_probe(folder: Folder, probe: str, writer: str) -> None:
     Args:
         folder: The model directory.
         probe: Hexadecimal digits, drawn for this.
-        writer: As in :func:`check_writable`, with its errors.
+        writer: Name of the task that writes, as in :func:`check_writable`, with its errors.
     """
     try:
         folder.make()
@@ -108,12 +108,12 @@ def write_probe(folder: Folder, probe: str, writer: str) -> None:
 
 
 def storage_error(error: OSError, path: str, writer: str) -> RopewalkError:
-    """The error for a directory that could not be written.
+    """Make the error for a directory that could not be written.
 
     Args:
-        error: What the file system said.
+        error: Error of the file system.
         path: Where.
-        writer: Who tried: ``/job:ps/task:0``.
+        writer: Task that tried to write: ``/job:ps/task:0``.
     """
     if isinstance(error, UnsafeFolderError):
         return StorageError(
@@ -146,7 +146,9 @@ def storage_error(error: OSError, path: str, writer: str) -> RopewalkError:
 
 
 def read_error(error: OSError, path: str) -> RopewalkError:
-    """The error for a file of a checkpoint that could not be read: damage, or not its fault."""
+    """Make the error for a file of a checkpoint that could not be read: damage, or not its
+    fault.
+    """
     if isinstance(error, UnsafeFileError):
         return CheckpointError(f"{path} {error.strerror}", path=path)
     number = errno.ENOENT if isinstance(error, FileNotFoundError) else error.errno

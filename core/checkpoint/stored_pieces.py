@@ -25,7 +25,7 @@ class StoredPieces:
 
     Args:
         folder: The checkpoint's.
-        manifest: What is in it.
+        manifest: Manifest of the checkpoint.
     """
 
     def __init__(self, folder: Folder, manifest: Manifest) -> None:
@@ -59,7 +59,7 @@ class StoredPieces:
         return path, spec, start + offsets[piece.tensor]
 
     def read(self, piece: TensorRecord) -> Array:
-        """All of a piece.
+        """Read all of a piece.
 
         Raises:
             CheckpointError: It is missing, truncated or altered.
@@ -73,7 +73,7 @@ class StoredPieces:
         return array
 
     def parts(self, piece: TensorRecord, *, skip: int) -> Iterator[memoryview]:
-        """A piece's bytes but for the first ``skip``, in short-lived parts.
+        """Read a piece's bytes but for the first ``skip``, in short-lived parts.
 
         Raises:
             CheckpointError: The piece is missing, truncated or altered: that is known at its end.

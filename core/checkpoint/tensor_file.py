@@ -49,7 +49,7 @@ class TensorFileWriter:
     """Writes arrays in the order of ``specs`` to an open binary file.
 
     Attributes:
-        record: What a manifest says of the file.
+        record: Record of the file for a manifest.
     """
 
     def __init__(self, stream: IO[bytes], specs: Sequence[TensorSpec]) -> None:
@@ -186,7 +186,7 @@ def read_header(
 
 
 def _shape(extents: Any) -> tuple[int, ...]:
-    """Numbers from 0 on, of a header."""
+    """Check the numbers of a header that are a shape: from 0 on."""
     if not all(type(extent) is int and extent >= 0 for extent in extents):
         raise ValueError(extents)
     return tuple(extents)
@@ -206,7 +206,7 @@ def read_array(stream: IO[bytes], spec: TensorSpec, position: int, *, path: str)
 
 
 def truncated(path: str, spec: TensorSpec, position: int, found: int) -> CheckpointError:
-    """The error of a file that ends within an array."""
+    """Make the error of a file that ends within an array."""
     return CheckpointError(
         f"{path} is truncated: {spec.name} needs {spec.num_bytes} bytes at {position}, "
         f"{found} are there",

@@ -11,7 +11,7 @@ from .tree_removal import remove_tree
 
 @contextlib.contextmanager
 def new_path(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A path beside ``target`` to write to, which becomes ``target`` when the block has ended.
+    """Lend a path beside ``target`` to write to, which becomes ``target`` when the block has ended.
 
     Its name ends as the target's does: many libraries choose a format by that.
 

@@ -20,7 +20,7 @@ _KINDS = {
 
 
 MOST_BYTES = 1024 * 1024
-"""What a file that people or tools write for us may have: keys, certificates, a status."""
+"""Largest size of a file that people or tools write for us: keys, certificates, a status."""
 
 
 def open_plain(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
@@ -42,7 +42,7 @@ def open_plain(path: str | os.PathLike[str], *, follow_links: bool = True) -> Bi
 
 
 def read_plain(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
-    """All of a plain file.
+    """Read all of a plain file.
 
     Raises:
         OSError: It cannot be read, is something else, or is larger than ``most_bytes``.

@@ -56,7 +56,7 @@ class TemporaryFolder:
         self.path, self._lock = _new_folder(prefix, max_path_bytes)
 
     def present(self) -> Path:
-        """Its path; the folder is made anew, and empty, if it has been removed.
+        """Return the folder's path; the folder is made anew, and empty, if it has been removed.
 
         Raises:
             UnsafeFolderError: Another folder or file has its name now.
@@ -88,8 +88,8 @@ class TemporaryFolder:
         """Delete it with all that is in it. Idempotent.
 
         Args:
-            timeout_s: So long it is waited for; it goes on in the background, and what the end of
-                the process leaves is removed by the next one. Unit: seconds.
+            timeout_s: Longest time to wait; removal continues in the background, and what the end
+                of the process leaves is removed by the next one. Unit: seconds.
         """
         with self._guard:
             lock, self._lock = self._lock, -1
@@ -98,7 +98,7 @@ class TemporaryFolder:
 
 
 def _folders_above() -> Iterator[Path]:
-    """Where temporary folders may be, the best first."""
+    """Yield the folders in which temporary folders may be, the best first."""
     if chosen := read_environment("TMPDIR"):
         yield Path(chosen)
     elif (cache := cache_folder()) is not None:
@@ -113,7 +113,7 @@ def _prefix(kind: str) -> str:
 
 
 def _new_folder(prefix: str, max_path_bytes: int) -> tuple[Path, int]:
-    """A new folder, and its lock."""
+    """Make a new folder, and lock it."""
     failure = OSError(errno.ENOLCK, "folders cannot be locked", tempfile.gettempdir())
     for above in _folders_above():
         if len(os.fsencode(above.absolute() / prefix)) + _RANDOM_BYTES > max_path_bytes:
@@ -161,7 +161,7 @@ def _remove_left(prefix: str) -> bool:
 
 
 def _locked(path: Path) -> int:
-    """The folder opened and locked; -1: it is in use, gone or another user's."""
+    """Open and lock the folder; -1: it is in use, gone or another user's."""
     try:
         found = open_folder(path)
     except OSError:

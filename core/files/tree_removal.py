@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_STUCK = 1000
-"""So many entries that cannot be removed are worked around; with more it gives up."""
+"""Number of entries that cannot be removed and are worked around; with more it gives up."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -27,7 +27,7 @@ _NO_RIGHT = (errno.EACCES, errno.EPERM)
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What is still there.
+    """Entries that are still there.
 
     Attributes:
         stuck: Entries that cannot be removed; those below them are not counted.
@@ -75,7 +75,7 @@ def remove_for(
         clock: Replaced in tests.
 
     Returns:
-        What is still there; None: nothing.
+        Entries that are still there; None: there are none.
     """
     try:
         above = os.open(Path(path).parent, _FOLDER & ~os.O_NOFOLLOW, dir_fd=dir_fd)
@@ -92,7 +92,9 @@ class _TimeIsUpError(Exception):
 
 
 class _Removal:
-    """One call. Its state is on disk, so that the next one goes on from there."""
+    """A call of :func:`remove_for`. Its state is on disk, so that the next one goes on from
+    there.
+    """
 
     def __init__(self, until: float, clock: Callable[[], float]) -> None:
         self._until = until
@@ -242,7 +244,9 @@ def _allow_all(path: str | Path, dir_fd: int | None) -> None:
 
 
 def _mount_of(folder: int) -> tuple[int, str]:
-    """The file system of an open folder, and the mount: a part of one may be mounted elsewhere."""
+    """Find the file system of an open folder, and the mount: a part of one may be mounted
+    elsewhere.
+    """
     device = os.fstat(folder).st_dev
     try:
         with open(f"/proc/self/fdinfo/{folder}") as info:

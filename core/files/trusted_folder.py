@@ -26,7 +26,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeFolderError(OSError):
-    """Somebody else can write to a folder, or it is somebody else's."""
+    """The error of a folder that another user owns or can write to."""
 
 
 def check_way(folder: Path) -> Path:
@@ -108,7 +108,7 @@ def check_owner(
 
 
 def _volume_of(path: Path) -> tuple[Path | None, tuple[int, ...]]:
-    """The mount point that a real path is below, and its owner; nothing for the root's."""
+    """Find the mount point that a real path is below, and its owner; nothing for the root's."""
     volume = next(each for each in (path, *path.parents) if each.is_mount())
     if volume == Path(volume.anchor):
         return None, ()
@@ -133,7 +133,9 @@ def _check_parent(parent: Path, others: int, trusted: tuple[int, ...] = ()) -> N
 
 
 def _is_our_own(gid: int) -> bool:
-    """Whether a group has nobody but us: many systems give each user one, of the user's name."""
+    """Return whether a group has nobody but us: many systems give each user one, of the user's
+    name.
+    """
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
         group = grp.getgrgid(gid)

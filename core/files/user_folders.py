@@ -12,7 +12,7 @@ from ..settings import read_environment
 
 
 def cache_folder() -> Path | None:
-    """``ropewalk`` in the user's cache folder, which may not be there yet; None: no home."""
+    """Find ``ropewalk`` in the user's cache folder, which may not be there yet; None: no home."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 

@@ -1,1 +1,1 @@
-"""This process: memory, accelerators, threads, imports, tracebacks and logs."""
+"""The process itself: memory, accelerators, threads, imports, tracebacks and logs."""

@@ -34,7 +34,7 @@ def load_nccl() -> ModuleType:
 
 
 def count_gpus() -> int:
-    """GPUs that CuPy can use; 0 without CuPy, a driver or a device."""
+    """Count the GPUs that CuPy can use; 0 without CuPy, a driver or a device."""
     try:
         cupy = load_cupy()
     except ImportError:
@@ -74,12 +74,12 @@ def count_node_gpus(timeout_s: float = 20.0) -> int:
 
 
 def gpus_in_use() -> bool:
-    """Whether this process has loaded CuPy, and there is a GPU. Does not load it."""
+    """Return whether this process has loaded CuPy, and there is a GPU. Does not load it."""
     return "cupy" in sys.modules and count_gpus() > 0
 
 
 class _Pinning:
-    """How pinned memory is made, if CuPy is not what makes it."""
+    """The maker of pinned memory, if that is not CuPy."""
 
     allocate: Callable[[int], Any] | None = None
 
@@ -94,7 +94,8 @@ def pin_memory_with(allocate: Callable[[int], Any]) -> None:
 
 
 def pinned_memory(num_bytes: int) -> Any:
-    """A flat ``uint8`` NumPy array that the driver copies as it is; None: no GPU is in use.
+    """Allocate a flat ``uint8`` NumPy array that the driver copies as it is; None: no GPU is in
+    use.
 
     Takes time to make: use it again.
     """

@@ -14,7 +14,7 @@ _reading = threading.Lock()  # else one thread would allow collections while ano
 
 
 def thread_frames() -> dict[int, FrameType]:
-    """The current frame of each thread, by the thread's identifier."""
+    """Find the current frame of each thread, by the thread's identifier."""
     if sys.version_info >= (3, 12):
         return sys._current_frames()
     with _reading:
@@ -28,5 +28,5 @@ def thread_frames() -> dict[int, FrameType]:
 
 
 def main_thread_frame() -> FrameType | None:
-    """The current frame of the main thread; None if it has ended."""
+    """Find the current frame of the main thread; None if it has ended."""
     return thread_frames().get(threading.main_thread().ident or 0)

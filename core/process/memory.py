@@ -1,4 +1,4 @@
-"""How much memory this process may use: of the machine, or less if its cgroup says so."""
+"""The memory that this process may use: of the machine, or less if its cgroup says so."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def memory_bytes(limits: tuple[Path, ...] = _LIMITS) -> int:
 
 
 def out_of_memory_kills(files: tuple[Path, ...] = _KILLS) -> int | None:
-    """How many processes of this container the kernel has killed for want of memory.
+    """Count the processes of this container that the kernel has killed for want of memory.
 
     Args:
         files: Files of cgroups that count them, of which the first that is there is read.

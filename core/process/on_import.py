@@ -1,4 +1,4 @@
-"""Something to do once a framework has been imported, by whomever and whenever.
+"""Calls of functions once a framework has been imported, by whomever and whenever.
 
 A program that uses a framework imports it before or after it makes what the bridge to it has to
 know of. Nothing here imports a framework: a function is called at once if its module is there, else
@@ -48,7 +48,7 @@ def watch() -> None:
 
 
 def _is_imported(module: ModuleType) -> bool:
-    """Whether it is complete; what imports it may be what called us."""
+    """Return whether the module is complete; what imports it may be what called us."""
     return not getattr(module.__spec__, "_initializing", False)
 
 
@@ -84,7 +84,7 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - the import system's
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """What the other finders find."""
+        """Find what the other finders find, to be told when it has been loaded."""
         if name not in _waiting or getattr(self._asking, "name", None) == name:
             return None
         self._asking.name = name

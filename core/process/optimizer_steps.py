@@ -12,13 +12,13 @@ _shared: list[bool] = []  # at most one
 
 
 def note(optimizer: str) -> None:
-    """An optimizer of this name has made a step of its own."""
+    """Note that an optimizer of this name has made a step of its own."""
     if len(_names) < _MOST:
         _names[optimizer] = None
 
 
 def note_shared() -> None:
-    """This process has made a step under a strategy."""
+    """Note that this process has made a step under a strategy."""
     if not _shared:
         _shared.append(True)
 
@@ -30,7 +30,7 @@ def forget() -> None:
 
 
 def warning() -> str:
-    """What to say when the program has ended; empty: nothing."""
+    """Return the warning to show when the program has ended; empty: there is none."""
     if not _names or _shared:
         return ""
     return (

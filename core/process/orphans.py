@@ -6,5 +6,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def inherit_orphans() -> None:
-    """From now on this process is the parent of its orphans, also where it is not the first one."""
+    """Make this process the parent of its orphans from now on, also where it is not the first
+    one.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -16,7 +16,7 @@ _noted: list[RopewalkError] = []  # at most one: the last
 
 @contextmanager
 def noting_errors() -> Iterator[None]:
-    """In a callback: note an error of ours that leaves it."""
+    """Note an error of ours that leaves a callback."""
     try:
         yield
     except RopewalkError as error:
@@ -26,7 +26,7 @@ def noting_errors() -> Iterator[None]:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Around a call of a framework: raise the error that a callback has raised."""
+    """Raise the error that a callback has raised, around a call of a framework."""
     try:
         yield
     except Exception as error:
@@ -37,7 +37,7 @@ def own_errors() -> Iterator[None]:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The error of ours that a framework has replaced by ``error``; else that itself.
+    """Find the error of ours that a framework has replaced by ``error``; else return that itself.
 
     It has the traceback of ``error``, which says where in the program it came out.
     """

@@ -9,5 +9,5 @@ REPORTED_BY_LAUNCHER = {"is_reported_by_launcher": True}
 
 
 def is_reported_by_launcher(record: logging.LogRecord) -> bool:
-    """Whether a launcher tells this."""
+    """Return whether a launcher reports a log record's event."""
     return hasattr(record, "is_reported_by_launcher")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP, or one of its kind, keeps a process from running.
+    """Return whether SIGSTOP, or one of its kind, keeps a process from running.
 
     One that a debugger holds does not count. False if there is no such
     process, or the system does not say.
@@ -24,7 +24,7 @@ class StoppedSince:
         self._since: dict[int, float] = {}
 
     def look(self, pid: int, *, now: float) -> float | None:
-        """Since when a process has been found stopped; None: it is not."""
+        """Look at a process; returns since when it has been found stopped, or None: it is not."""
         if not is_stopped(pid):
             self._since.pop(pid, None)
             return None

@@ -16,11 +16,11 @@ Failed = Callable[[BaseException], object]
 
 
 def new_thread(name: str, work: Callable[[], object], *, failed: Failed) -> threading.Thread:
-    """A daemon thread that calls ``work``, not started yet.
+    """Make a daemon thread that calls ``work``, not started yet.
 
     Args:
         name: Name of the thread.
-        work: What the thread runs; handles the exceptions that it expects itself.
+        work: Function that the thread runs; it handles the exceptions that it expects itself.
         failed: Called in the thread with any other exception; ends whatever waits for the thread.
     """
 
@@ -36,4 +36,4 @@ def new_thread(name: str, work: Callable[[], object], *, failed: Failed) -> thre
 
 
 def nobody_waits(error: BaseException) -> None:
-    """For ``failed``: what is lost with the thread is all that happens."""
+    """Do nothing, as ``failed``: no more than the thread is lost."""

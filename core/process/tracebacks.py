@@ -49,7 +49,7 @@ def fold_uncaught() -> None:
 
 
 def shows_uncaught() -> bool:
-    """Whether Python or :func:`fold_uncaught` shows such an error, and no other hook."""
+    """Return whether Python or :func:`fold_uncaught` shows such an error, and no other hook."""
     return sys.excepthook in (sys.__excepthook__, _show)
 
 
@@ -90,9 +90,9 @@ def _calls(count: int) -> str:
 
 
 def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:
-    """What each frame belongs to. A library that Ropewalk called is "ropewalk", too, until the
-    program is called back; one that the program called is the program's. Keras is called on behalf
-    of the program: it is "keras", with the libraries that it calls.
+    """Tell for each frame to which code it belongs. A library that Ropewalk called is "ropewalk",
+    too, until the program is called back; one that the program called is the program's. Keras is
+    called on behalf of the program: it is "keras", with the libraries that it calls.
     """
     kinds: list[str] = []
     for frame in frames:
@@ -114,7 +114,8 @@ def _is_library(name: str) -> bool:
 
 
 def program_traceback(error: BaseException, program: str) -> str:
-    """The traceback of an exception that left ``program``, from the program's first frame on.
+    """Format the traceback of an exception that left ``program``, from the program's first frame
+    on.
 
     An error of Ropewalk says what to do by itself: its frames below the program's last are left
     out, and so is the exception it was made from.

@@ -20,7 +20,7 @@ _LATER_S = 60.0
 
 
 class WaitLog:
-    """One wait. Used by one thread.
+    """The log of a wait. Used by one thread.
 
     ::
 
@@ -31,8 +31,8 @@ class WaitLog:
         waits.done()
 
     Args:
-        waiter: Who waits.
-        limit_s: How long at most; None: no limit. Unit: seconds.
+        waiter: Task that waits.
+        limit_s: Longest time to wait; None: no limit. Unit: seconds.
         limit: The setting behind the limit, or what ends the wait instead of one.
         began: On the clock, if that was not now. Unit: seconds.
         clock: For tests.
@@ -54,7 +54,7 @@ class WaitLog:
         self.restart(began)
 
     def restart(self, began: float | None = None) -> None:
-        """What was waited for has come; from now on it waits for the next."""
+        """Wait for the next thing from now on: what was waited for has come."""
         now = self._clock.now()
         self._began = now if began is None else began
         self._wall = time.time() - (now - self._began)
@@ -63,7 +63,7 @@ class WaitLog:
         self._whom = ""
 
     def tick(self, whom: str, why: object = "") -> None:
-        """It still waits. Logs a line if one is due.
+        """Log that the wait goes on, if a line is due. Logs a line if one is due.
 
         Args:
             whom: For whom or what; may change.
@@ -79,7 +79,7 @@ class WaitLog:
         log.warning("%s", self._line(whom, now - self._began, why))
 
     def done(self) -> None:
-        """What it waited for has come; says so if it had said that it waits."""
+        """End the wait: what was waited for has come; says so if it had said that it waits."""
         if self._lines:
             waited_s = self._clock.now() - self._began
             log.info("%s waited %.0f s for %s: over", self._waiter, waited_s, self._whom)

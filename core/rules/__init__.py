@@ -1,1 +1,1 @@
-"""What a variable is and how it changes, as data."""
+"""Variables and the ways in which they change, as data."""

@@ -1,4 +1,4 @@
-"""Which optimizers of PyTorch, Keras and optax have the formula of an update rule.
+"""Optimizers of PyTorch, Keras and optax that have the formula of an update rule.
 
 Pure: frameworks describe their optimizers by a name and hyperparameters, as plain numbers. Each
 rule has a :class:`Counterparts`; ``training/rule_table.py`` looks optimizers up in those of all
@@ -18,7 +18,7 @@ class OnServer:
 
     Attributes:
         rule: The rule's name.
-        arguments: Its fields; ``learning_rate`` may be a callable of the step.
+        arguments: Fields of the rule; ``learning_rate`` may be a callable of the step.
         decay: The worker adds so much of each value to its gradient first: coupled weight decay,
             of which the rules have none.
     """
@@ -51,8 +51,9 @@ class Counterparts:
         torch: Name of a class of ``torch.optim`` → where it runs with one of its ``param_groups``.
         optax: Names of the transformations of a chain, with ``rate`` for the one of the rate →
             where it runs with the hyperparameters of each transformation, by name.
-        keras: Which rule the Keras optimizer of the rule's name has with this configuration: the
-            rule's name, or the reason why there is none. None: this rule, always.
+        keras: Returns the rule that the Keras optimizer of the rule's name has with a
+            configuration: the rule's name, or the reason why there is none. None: this rule,
+            always.
     """
 
     torch: Mapping[str, Entry] = field(default_factory=dict)
@@ -61,12 +62,14 @@ class Counterparts:
 
 
 def torch_place(rule: str, group: Hyperparameters, **arguments: Any) -> OnServer:
-    """A rule for a parameter group of PyTorch, whose weight decay is a part of the gradient."""
+    """Make a rule for a parameter group of PyTorch, whose weight decay is a part of the
+    gradient.
+    """
     rate = {"learning_rate": float(group["lr"])}
     return OnServer(rule, rate | arguments, float(group.get("weight_decay", 0.0)))
 
 
 def torch_moments(group: Hyperparameters) -> dict[str, Any]:
-    """``betas`` and ``eps`` of a parameter group as a rule's fields."""
+    """Translate ``betas`` and ``eps`` of a parameter group into a rule's fields."""
     beta_1, beta_2 = map(float, group["betas"])
     return {"beta_1": beta_1, "beta_2": beta_2, "epsilon": float(group["eps"])}

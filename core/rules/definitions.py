@@ -1,4 +1,4 @@
-"""What a variable is, before and after it is cut into shards."""
+"""Definitions of variables, before and after they are cut into shards."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class VariableDefinition:
     Attributes:
         name: Name of the variable, unique in the job.
         shape: Shape of the whole variable.
-        dtype: One of ``core.arrays.dtypes.DTYPES``.
+        dtype: Dtype of the values, from ``core.arrays.dtypes.DTYPES``.
         initializer: Runs on the ps; None: the creating task assigns the value.
         trainable: Whether optimizers update it by default.
         table: Options of a table whose rows are found by key and not numbered: shape is
@@ -81,7 +81,7 @@ class ShardDefinition:
 
     @property
     def label(self) -> str:
-        """As errors and files write it: ``w``, or ``w/part_2`` as TensorFlow names parts."""
+        """Name in errors and files: ``w``, or ``w/part_2`` as TensorFlow names parts."""
         name = self.variable.name
         return name if self.num_parts == 1 else f"{name}/part_{self.part}"
 
@@ -122,7 +122,7 @@ class ShardDefinition:
 
     @property
     def memory_budget(self) -> int | None:
-        """This part's share of a table's ``memory_bytes``; None: it has none."""
+        """Bytes of a table's ``memory_bytes`` that this part may use; None: there is no budget."""
         table = self.variable.table
         if table is None or table.memory_bytes is None:
             return None

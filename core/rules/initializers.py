@@ -45,10 +45,10 @@ class Initializer:
     The fans are those of Keras: of a table of shape ``(rows, dim)`` they are ``rows`` and ``dim``.
 
     Args:
-        name: One of ``INITIALIZERS``.
+        name: Name of the initializer, from ``INITIALIZERS``.
         seed: Same seed, same values, however the variable is cut. In [0, 2**64).
         arguments: Arguments of that initializer, by name.
-        keywords: The same arguments, as keyword arguments.
+        keywords: Further arguments of that initializer.
 
     Raises:
         ValueError: Unknown initializer, an argument that it lacks or that is given twice, or a
@@ -91,13 +91,13 @@ class Initializer:
         object.__setattr__(self, "arguments", given)
 
     def rows(self, full_shape: tuple[int, ...], dtype: DType, start: int, stop: int) -> Array:
-        """Rows ``[start, stop)`` of the variable.
+        """Compute rows ``[start, stop)`` of the variable.
 
         Args:
             full_shape: Shape of the whole variable.
             dtype: Dtype of the result.
             start: First row.
-            stop: One past the last row.
+            stop: End of the rows: the last one plus 1.
 
         Returns:
             Array of shape ``(stop - start, *full_shape[1:])``; a scalar's is ``()``.
@@ -150,7 +150,7 @@ INITIALIZERS: dict[str, dict[str, float]] = {
     "he_normal": {},
 }
 CONSTANT = ("zeros", "ones", "constant")
-"""Those that give every element one number."""
+"""Initializers that give every element one number."""
 _LARGEST = sys.float_info.max / 2  # the difference of two is finite
 # A standard normal cut at ±2 has this deviation; dividing by it restores the one asked for.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -186,7 +186,7 @@ def _truncated(mean: float, stddev: float) -> _Draw:
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[float, float]:
-    """(fan_in, fan_out) as Keras computes them."""
+    """Compute (fan_in, fan_out) as Keras does."""
     if len(shape) < 2:
         fan = float(max(1, shape[0])) if shape else 1.0
         return fan, fan

@@ -1,4 +1,4 @@
-"""What the kernel of an update rule is written with.
+"""Functions with which the kernel of an update rule is written.
 
 A kernel is a plain Python function: any process may import it, and tests run it as it is.
 ``engine/jit.py`` compiles it, and says what the functions below become there. All kernels have one
@@ -57,12 +57,12 @@ class UpdateFunction:
 def kernel(
     *, scalars: int, slots: int, optional: Mapping[int, int] | None = None
 ) -> Callable[[Callable[..., None]], UpdateFunction]:
-    """Decorator of a kernel; the arguments are the fields of :class:`UpdateFunction`."""
+    """Decorate a kernel; the arguments are the fields of :class:`UpdateFunction`."""
     return lambda function: UpdateFunction(function, scalars, slots, optional or {})
 
 
 def clip(x: Any, limit: Any) -> Any:
-    """``x`` between ``-limit`` and ``limit``; NaN stays, as with ``np.clip``."""
+    """Limit ``x`` to ``[-limit, limit]``; NaN stays, as with ``np.clip``."""
     if x > limit:
         return limit
     if x < -limit:

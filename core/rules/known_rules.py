@@ -17,7 +17,7 @@ _own: dict[str, type[UpdateRule]] = {}
 
 
 def built_in(name: str) -> type[UpdateRule]:
-    """The class of a built-in rule.
+    """Find the class of a built-in rule.
 
     Raises:
         KeyError: There is none of this name.
@@ -32,7 +32,7 @@ def built_in(name: str) -> type[UpdateRule]:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a built-in rule has this name."""
+    """Return whether a built-in rule has this name."""
     try:
         built_in(name)
     except KeyError:
@@ -41,7 +41,7 @@ def is_built_in(name: str) -> bool:
 
 
 def built_in_rules() -> tuple[type[UpdateRule], ...]:
-    """The classes of all built-in rules, in the order of their names."""
+    """Return the classes of all built-in rules, in the order of their names."""
     modules = {module.name for module in pkgutil.iter_modules(import_module(_FOLDER).__path__)}
     loaded = [import_module(f"{_FOLDER}.{module}") for module in sorted(modules)]
     return tuple(
@@ -58,7 +58,7 @@ def add_rule(kind: type[UpdateRule]) -> None:
 
 
 def rule_from_dict(fields: Mapping[str, Any]) -> UpdateRule:
-    """The rule whose ``model_dump`` this is.
+    """Make the rule whose ``model_dump`` this is.
 
     Raises:
         ValueError: This process knows no such rule, or it has other fields.

@@ -28,7 +28,7 @@ class RowwiseAdagrad(UpdateRule):
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above, of rows."""
+        """Compute the formula above, of rows."""
         squares = _row_sums(g * g) * (1 / w.shape[1])
         a = slots["accumulator"] = slots["accumulator"] + squares
         return w - rate / (xp.sqrt(a) + self.epsilon) * g
@@ -57,7 +57,7 @@ class GroupFtrl(UpdateRule):
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above, of rows."""
+        """Compute the formula above, of rows."""
         l1, l2, group = self.strengths(rate, w.shape[1])
         before = slots["accumulator"]
         after = slots["accumulator"] = before + g * g
@@ -69,14 +69,14 @@ class GroupFtrl(UpdateRule):
         return keep * shrunk / (xp.sqrt(after) / rate + l2)
 
     def strengths(self, rate: float, width: int) -> tuple[float, float, float]:
-        """``l1``, what is added to ``sqrt(n') / lr``, and ``G``."""
+        """Return ``l1``, the number that is added to ``sqrt(n') / lr``, and ``G``."""
         l2 = 2 * self.l2_regularization_strength + (self.beta / rate if self.beta else 0.0)
         group = self.group_regularization_strength * math.sqrt(width)
         return self.l1_regularization_strength, l2, group
 
 
 def _row_sums(values: Any) -> Any:
-    """Sum of each row, from its first element on, as kernels add up; shape ``(rows, 1)``."""
+    """Sum each row, from its first element on, as kernels add up; shape ``(rows, 1)``."""
     return values.cumsum(axis=1)[:, -1:]
 
 

@@ -24,7 +24,7 @@ class LearningRateSchedule(ABC):
 
     @abstractmethod
     def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
+        """Compute the rate at ``step`` updates of the model."""
 
 
 @LearningRateSchedule.register
@@ -62,12 +62,14 @@ class ServerSchedule(BaseModel):
             raise argument_error(type(self), given, error) from None
 
     def get_config(self) -> dict[str, Any]:
-        """Its arguments, by name."""
+        """Return the schedule's arguments, by name."""
         return self.model_dump()
 
 
 class _DecayOverTime(ServerSchedule):
-    """What exponential decay and that by inverse time share: arguments, and how they count time."""
+    """The part that exponential decay and that by inverse time share: arguments, and how they count
+    time.
+    """
 
     name: str
     initial_learning_rate: float
@@ -101,7 +103,7 @@ class ExponentialDecay(_DecayOverTime):
         __init__ = _DecayOverTime.__init__
 
     def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
+        """Compute the rate at ``step`` updates of the model."""
         return self.initial_learning_rate * math.pow(self.decay_rate, self._time(step))
 
 
@@ -114,7 +116,7 @@ class InverseTimeDecay(_DecayOverTime):
         __init__ = _DecayOverTime.__init__
 
     def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
+        """Compute the rate at ``step`` updates of the model."""
         return self.initial_learning_rate / (1 + self.decay_rate * self._time(step))
 
 
@@ -141,7 +143,7 @@ class PolynomialDecay(ServerSchedule):
         ) -> None: ...
 
     def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
+        """Compute the rate at ``step`` updates of the model."""
         span = self.decay_steps
         if self.cycle:
             span *= max(1.0, math.ceil(step / span))
@@ -180,7 +182,7 @@ class CosineDecay(ServerSchedule):
         ) -> None: ...
 
     def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
+        """Compute the rate at ``step`` updates of the model."""
         start = self.initial_learning_rate
         done = float(step)
         if self.warmup_target is not None:
@@ -222,7 +224,7 @@ class CosineDecayRestarts(ServerSchedule):
         ) -> None: ...
 
     def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
+        """Compute the rate at ``step`` updates of the model."""
         done, period = step / self.first_decay_steps, 0
         if self.t_mul == 1:
             period, done = int(done), done % 1
@@ -262,7 +264,7 @@ class PiecewiseConstantDecay(ServerSchedule):
         return self
 
     def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
+        """Compute the rate at ``step`` updates of the model."""
         for boundary, value in zip(self.boundaries, self.values, strict=False):
             if step <= boundary:
                 return value

@@ -62,12 +62,12 @@ class Chance:
 Admission = Sightings | SketchedSightings | Chance
 
 Order = Literal["least_recent", "least_frequent"]
-"""What goes first: the rows whose last push is longest ago, or those with the fewest pushes."""
+"""Order of eviction: the rows whose last push is longest ago, or those with the fewest pushes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormClipping:
-    """How gradients are clipped; None: they are not.
+    """Limits to which gradients are clipped; None: they are not.
 
     Attributes:
         row_norm: The largest norm of a row's gradient.
@@ -89,9 +89,9 @@ class TableOptions:
     """Options of a growing table.
 
     Attributes:
-        rule: How rows are updated.
-        unknown: What a key without a row reads as: the initial value of its row, or zeros.
-        admission: Which keys get a row; None: all.
+        rule: Update rule of the rows.
+        unknown: Value that is read for a key without a row: the initial value of its row, or zeros.
+        admission: Condition on which a key gets a row; None: all get one.
         max_unseen_steps: Steps after its last push at which a row is evicted, within a sixteenth
             of them; None: no row is.
         evicts: Order of eviction when the table is full; None: none, and new keys are refused.
@@ -109,26 +109,30 @@ class TableOptions:
     memory_bytes: int | None = None
 
     def state_elements(self, width: int) -> int:
-        """Elements of a row of ``width`` elements, its slots and its count."""
+        """Count the elements of a row of ``width`` elements, its slots and its count."""
         return width + sum(slot_elements(self.rule, width).values()) + 1
 
     def num_bytes(self, rows: int, width: int, dtype: DType) -> int:
-        """Most bytes of a table with at most so many rows, on one ps, in memory or on disk."""
+        """Count the bytes, at most, of a table with so many rows on one ps, in memory or on
+        disk.
+        """
         return self.row_bytes(rows, width, dtype) + self.index_bytes(rows)
 
     def row_bytes(self, rows: int, width: int, dtype: DType) -> int:
-        """Bytes of the values and slots of so many rows, which may be on disk."""
+        """Count the bytes of the values and slots of so many rows, which may be on disk."""
         elements = width + sum(slot_elements(self.rule, width).values())
         return rows * elements * dtype.itemsize
 
     def index_bytes(self, rows: int) -> int:
-        """Most bytes of the rest, which is always in memory: of keys, counts, steps and index, and
-        of what admission remembers.
+        """Count the bytes, at most, of the rest, which is always in memory: of keys, counts, steps
+        and index, and of what admission remembers.
         """
         return rows * _ROW_BYTES + self._admission_bytes()
 
     def rows_within(self, budget_bytes: int, width: int, dtype: DType) -> int:
-        """Most rows of a table that fit into a budget on one ps; less than 1: none does."""
+        """Count the rows of a table that fit into a budget on one ps, at most; less than 1: none
+        does.
+        """
         per_row = self.num_bytes(1, width, dtype) - self._admission_bytes()
         return (budget_bytes - self._admission_bytes()) // per_row
 

@@ -1,4 +1,4 @@
-"""What an update rule is: what a worker chooses and a ps runs.
+"""The base of all update rules: a worker chooses one, and a ps runs it.
 
 Each rule is a class in a file of its own in ``built_in``: hyperparameters and slots, its formula in
 array operations, for GPUs and tests, a kernel for the host, and the optimizers of frameworks that
@@ -32,10 +32,11 @@ _R = TypeVar("_R", bound="UpdateRule")
 
 
 class UpdateRule(BaseModel):
-    """What all rules have. A rule adds its fields, and overrides what is its own.
+    """The base of all rules. A rule adds its fields, and overrides what is its own.
 
     Attributes:
-        slots: Its slot variables, all that it may have, in the order of its kernels' arguments.
+        slots: Slot variables of the rule, all that it may have, in the order of its kernels'
+            arguments.
         kernels: The kernels that it may take; none: its formula runs on the host, too, on each
             variable for itself, by one core.
         counts_updates: Whether its steps depend on how often a variable was updated.
@@ -69,7 +70,8 @@ class UpdateRule(BaseModel):
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula in array operations: on a GPU, and on the host for rules without a kernel.
+        """Compute the formula in array operations: on a GPU, and on the host for rules without a
+        kernel.
 
         Args:
             xp: ``numpy`` or ``cupy``.
@@ -85,11 +87,11 @@ class UpdateRule(BaseModel):
         """
 
     def chosen_kernel(self) -> UpdateFunction | None:
-        """The kernel that these hyperparameters take; None: there is none."""
+        """Choose the kernel that these hyperparameters take; None: there is none."""
         return self.kernels[0] if self.kernels else None
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:  # noqa: ARG002
-        """What the kernel reads from ``h[2]`` on, in its order."""
+        """Return the numbers that the kernel reads from ``h[2]`` on, in its order."""
         return (rate,)
 
     @property
@@ -98,7 +100,7 @@ class UpdateRule(BaseModel):
         return False
 
     def count(self, updates: int, step: int) -> int:
-        """The ``t`` of an update.
+        """Return the ``t`` of an update.
 
         Args:
             updates: Number of updates of the variable, this one included.
@@ -107,7 +109,7 @@ class UpdateRule(BaseModel):
         return step + 1 if self.goes_by_step else updates
 
     def rate(self, step: int) -> float:
-        """The learning rate at global step ``step``."""
+        """Compute the learning rate at global step ``step``."""
         rate = self.learning_rate
         return rate if isinstance(rate, float) else rate(step)
 
@@ -119,11 +121,11 @@ class UpdateRule(BaseModel):
         }
 
     def active_slots(self) -> dict[str, str | float]:
-        """The slots these hyperparameters need."""
+        """List the slots that these hyperparameters need."""
         return self.slots
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """This rule with other values of some hyperparameters, for some of its updates.
+        """Copy the rule with other values of some hyperparameters, for some of its updates.
 
         Raises:
             ValueError: There is no such hyperparameter, its value is not allowed, or the slots that
@@ -149,7 +151,7 @@ class UpdateRule(BaseModel):
 
 
 def make_rule(kind: type[_R], fields: Mapping[str, Any]) -> _R:
-    """A rule of these fields.
+    """Make a rule of these fields.
 
     Raises:
         ValueError: One is not allowed; says which, and what is. It is a TypeError, too, if it is of

@@ -1,4 +1,4 @@
-"""What a number or a text of a message can possibly be.
+"""Bounds of the numbers and texts in messages.
 
 Whoever can send a message can write anything into it, and what is believed once is kept: a global
 step of 2**62 would name every later checkpoint, a generation of 2**64 - 1 would let no task
@@ -69,7 +69,7 @@ def check_text(text: str, most: int, what: str, who: object) -> str:
     Args:
         text: Text of a message.
         most: Maximal length. Unit: bytes of UTF-8.
-        what: What the text is, for messages.
+        what: Name of the text, for messages.
         who: Sender of the text.
 
     Raises:
@@ -122,7 +122,7 @@ def check_metrics(metrics: Mapping[str, float], who: object) -> None:
 
 
 def capped(counters: _Counters) -> _Counters:
-    """A dataclass of counters, of which none is larger than a message can say."""
+    """Limit counters to what a message can say."""
     values = ((f.name, getattr(counters, f.name)) for f in fields(counters))
     large = [name for name, value in values if isinstance(value, int) and value > MAX_COUNT]
     most: dict[str, Any] = dict.fromkeys(large, MAX_COUNT)
@@ -130,7 +130,7 @@ def capped(counters: _Counters) -> _Counters:
 
 
 def shorten(text: str, most: int) -> str:
-    """The text, or the beginning of it that fits ``most`` bytes of UTF-8, with dots behind."""
+    """Shorten a text to the beginning that fits ``most`` bytes of UTF-8, with dots behind."""
     if len(text) * 4 <= most:
         return text
     data = text.encode(errors="replace")

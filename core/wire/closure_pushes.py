@@ -19,7 +19,7 @@ from ..errors import FencedError
 
 @dataclass(frozen=True, slots=True)
 class ClosureRun:
-    """One attempt at a closure, as its pushes name it.
+    """An attempt at a closure, as its pushes name it.
 
     Attributes:
         coordinator: Generation of the coordinator; a later one has begun anew.
@@ -62,12 +62,12 @@ ClosureRow = tuple[int, int, int, int, int]
 
 @dataclass(slots=True)
 class ClosureMarks:
-    """How far the closure of each lane is. The caller locks."""
+    """The progress of the closure in each lane. The caller locks."""
 
     _marks: dict[int, _Mark] = field(default_factory=dict)
 
     def applied(self, run: ClosureRun) -> int:
-        """Number of the closure's last push that was applied; 0: none.
+        """Return the number of the closure's last push that was applied; 0: none.
 
         Raises:
             FencedError: The closure is over, or runs elsewhere now.
@@ -95,21 +95,21 @@ class ClosureMarks:
 
     @staticmethod
     def from_rows(rows: Iterable[ClosureRow]) -> "ClosureMarks":
-        """Marks as :meth:`rows` gave them."""
+        """Restore marks from what :meth:`rows` gave."""
         marks = {
             lane: _Mark((who, turn), oldest, number) for lane, who, turn, oldest, number in rows
         }
         return ClosureMarks(marks)
 
     def rows(self) -> list[ClosureRow]:
-        """All marks as numbers."""
+        """Write all marks as numbers."""
         return [
             (lane, *mark.closure, mark.oldest_attempt, mark.number)
             for lane, mark in sorted(self._marks.items())
         ]
 
     def copy(self) -> "ClosureMarks":
-        """The same marks, which change apart from these."""
+        """Copy the marks, which change apart from these."""
         return ClosureMarks(dict(self._marks))
 
     def mark(self, run: ClosureRun, number: int) -> None:

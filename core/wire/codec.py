@@ -54,12 +54,12 @@ _FROM_WIRE: dict[int, DType] = {int(value): dtype for dtype, value in _TO_WIRE.i
 
 
 def dtype_to_wire(dtype: DType) -> Any:
-    """The enum value of a dtype."""
+    """Encode a dtype as its enum value."""
     return _TO_WIRE[dtype]
 
 
 def dtype_from_wire(value: int) -> DType:
-    """The dtype of an enum value.
+    """Decode the dtype of an enum value.
 
     Raises:
         RefusedError: An unknown value, e.g. of a newer version.
@@ -71,14 +71,14 @@ def dtype_from_wire(value: int) -> DType:
 
 
 def incarnation_to_wire(who: Incarnation) -> common_pb2.Incarnation:
-    """An incarnation as a message."""
+    """Encode an incarnation as a message."""
     return common_pb2.Incarnation(
         task=task_to_wire(who.task), generation=who.generation, job=who.job
     )
 
 
 def incarnation_from_wire(message: common_pb2.Incarnation) -> Incarnation:
-    """The incarnation a message stands for.
+    """Decode the incarnation a message stands for.
 
     Raises:
         RefusedError: Its generation cannot have been given to it yet, or its names are too long.
@@ -95,7 +95,7 @@ def set_sender(message: Any, who: Incarnation) -> None:
 
 
 def sender_of(message: Any) -> Incarnation:
-    """Who sends a message, by its field ``from``.
+    """Return the sender of a message, by its field ``from``.
 
     Raises:
         RefusedError: As :func:`incarnation_from_wire`.
@@ -104,12 +104,12 @@ def sender_of(message: Any) -> Incarnation:
 
 
 def task_to_wire(task: TaskId) -> common_pb2.Task:
-    """A task as a message."""
+    """Encode a task as a message."""
     return common_pb2.Task(type=task.type, index=task.index)
 
 
 def task_from_wire(message: common_pb2.Task) -> TaskId:
-    """The task a message stands for.
+    """Decode the task a message stands for.
 
     Raises:
         RefusedError: No task can have such a name.
@@ -121,24 +121,24 @@ def task_from_wire(message: common_pb2.Task) -> TaskId:
 
 
 def versions_to_wire(versions: Versions) -> common_pb2.Versions:
-    """Versions as a message."""
+    """Return versions as a message."""
     return to_message(common_pb2.Versions, versions)
 
 
 def versions_from_wire(message: common_pb2.Versions) -> Versions:
-    """The versions a message stands for."""
+    """Decode the versions a message stands for."""
     return from_message(Versions, message)
 
 
 def rule_to_wire(rule: UpdateRule) -> struct_pb2.Struct:
-    """An update rule as its fields."""
+    """Encode an update rule as its fields."""
     message = struct_pb2.Struct()
     json_format.ParseDict(rule.model_dump(mode="json"), message)
     return message
 
 
 def rule_from_wire(message: struct_pb2.Struct) -> UpdateRule:
-    """The update rule of these fields.
+    """Decode the update rule of these fields.
 
     Raises:
         RefusedError: They are no rule's.
@@ -151,7 +151,7 @@ def rule_from_wire(message: struct_pb2.Struct) -> UpdateRule:
 
 
 def _struct_from_wire(message: struct_pb2.Struct) -> dict[str, Any]:
-    """Fields of an update rule.
+    """Decode the fields of an update rule.
 
     Raises:
         RefusedError: They are too many, too deep, or hold NaN or infinity.
@@ -166,7 +166,7 @@ def _struct_from_wire(message: struct_pb2.Struct) -> dict[str, Any]:
 
 
 def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:
-    """A shard's definition as a message."""
+    """Encode a shard's definition as a message."""
     variable = shard.variable
     message = ps_pb2.ShardDefinition(
         variable=variable.name,
@@ -196,7 +196,7 @@ def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:
 
 
 def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
-    """The definition a message stands for.
+    """Decode the definition a message stands for.
 
     Raises:
         RefusedError: It describes no possible shard.
@@ -249,19 +249,19 @@ def _table_from_wire(message: ps_pb2.TableOptions) -> TableOptions:
 
 
 def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:
-    """A shard and its state as a message."""
+    """Encode a shard and its state as a message."""
     return ps_pb2.HeldShard(
         shard=shard_to_wire(held.shard), initialized=held.initialized, restored=held.restored
     )
 
 
 def held_from_wire(message: ps_pb2.HeldShard) -> HeldShard:
-    """The shard and state a message stands for."""
+    """Decode the shard and state a message stands for."""
     return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored)
 
 
 def region_to_wire(region: MemoryRegion | None) -> session_pb2.MemoryRegion:
-    """A region as a message; None: an empty one."""
+    """Encode a region as a message; None: an empty one."""
     if region is None:
         return session_pb2.MemoryRegion()
     at = region.memory
@@ -276,7 +276,7 @@ def region_to_wire(region: MemoryRegion | None) -> session_pb2.MemoryRegion:
 
 
 def region_from_wire(message: session_pb2.MemoryRegion) -> MemoryRegion | None:
-    """The region that a message stands for; None: the values are in no shared memory.
+    """Decode the region that a message stands for; None: the values are in no shared memory.
 
     Raises:
         RefusedError: It has a dtype that does not exist.
@@ -289,7 +289,7 @@ def region_from_wire(message: session_pb2.MemoryRegion) -> MemoryRegion | None:
 
 
 def layout_to_wire(layout: WireLayout) -> session_pb2.Layout:
-    """A layout as a message."""
+    """Encode a layout as a message."""
     return session_pb2.Layout(
         layout_id=layout.layout_id,
         entries=[
@@ -307,7 +307,7 @@ def layout_to_wire(layout: WireLayout) -> session_pb2.Layout:
 
 
 def layout_from_wire(message: session_pb2.Layout) -> list[LayoutEntry]:
-    """The entries of a layout.
+    """Decode the entries of a layout.
 
     Raises:
         RefusedError: One has an operation, encoding or dtype that does not exist.
@@ -328,7 +328,7 @@ def layout_from_wire(message: session_pb2.Layout) -> list[LayoutEntry]:
 def step_to_wire(
     request: StepRequest, request_id: int, known_request: int, *, early_reply: bool
 ) -> session_pb2.Step:
-    """A step as a message; its payload travels beside it."""
+    """Encode a step as a message; its payload travels beside it."""
     message = session_pb2.Step(
         request_id=request_id,
         sequence=request.sequence,
@@ -355,7 +355,7 @@ def step_to_wire(
 
 
 def closure_run_to_wire(run: ClosureRun) -> session_pb2.ClosureRun:
-    """An attempt at a closure as a message."""
+    """Encode an attempt at a closure as a message."""
     return session_pb2.ClosureRun(
         coordinator=run.coordinator,
         lane=run.lane,
@@ -366,7 +366,7 @@ def closure_run_to_wire(run: ClosureRun) -> session_pb2.ClosureRun:
 
 
 def closure_run_from_wire(message: session_pb2.ClosureRun, who: object = "a peer") -> ClosureRun:
-    """The attempt at a closure that a message stands for.
+    """Decode the attempt at a closure that a message stands for.
 
     Raises:
         RefusedError: A number in it is not possible.
@@ -382,7 +382,7 @@ def closure_run_from_wire(message: session_pb2.ClosureRun, who: object = "a peer
 
 
 def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepHeader:
-    """The step a message stands for.
+    """Decode the step a message stands for.
 
     Args:
         message: To read.
@@ -423,7 +423,7 @@ def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepH
 
 
 def reply_to_wire(reply: StepReply) -> session_pb2.StepReply:
-    """The answer to a step as a message."""
+    """Encode the answer to a step as a message."""
     return session_pb2.StepReply(
         request_id=reply.request_id,
         payload_bytes=reply.payload_bytes,
@@ -438,7 +438,7 @@ def reply_to_wire(reply: StepReply) -> session_pb2.StepReply:
 
 
 def reply_from_wire(message: session_pb2.StepReply) -> StepReply:
-    """The answer a message stands for."""
+    """Decode the answer a message stands for."""
     return StepReply(
         message.request_id,
         message.payload_bytes,
@@ -456,13 +456,13 @@ _COUNTS = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes")
 
 
 def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
-    """A task's report as a message."""
+    """Encode a task's report as a message."""
     transports = [bounds.shorten(each, bounds.MAX_NAME_BYTES) for each in report.transports]
     return to_message(chief_pb2.TaskReport, report, transports=transports)
 
 
 def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> TaskReport:
-    """The report a message stands for.
+    """Decode the report a message stands for.
 
     Args:
         message: To read.
@@ -485,13 +485,13 @@ def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> T
 
 
 def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
-    """A ps's counters as a message; what is too large for it is as large as it can be."""
+    """Encode a ps's counters as a message; what is too large for it is as large as it can be."""
     each = [to_message(ps_pb2.TableCounters, bounds.capped(table)) for table in counters.tables]
     return to_message(ps_pb2.PsCounters, bounds.capped(counters), tables=each)
 
 
 def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
-    """The counters a message stands for."""
+    """Decode the counters a message stands for."""
     each = tuple(from_message(TableCounters, table) for table in message.tables)
     return from_message(PsCounters, message, labels=tuple(message.labels), tables=each)
 

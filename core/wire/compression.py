@@ -9,14 +9,14 @@ _NARROW = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class WireFormat:
-    """How values are sent over the network; in shared memory they are not changed.
+    """The format of values on the network; in shared memory they are not changed.
 
     Variables, slots and arithmetic keep their dtype.
 
     Args:
         gradients: ``"bfloat16"`` (8 bits of precision, the range of float32) or ``"float16"`` (11
             bits, up to 65504; larger values become 65504). None: as they are.
-        values: The same for pulled values.
+        values: Dtype for pulled values, as for ``gradients``.
         top_k: Share of the elements of each dense gradient that is sent, the largest ones, in (0,
             1). The rest is added to the next gradient (error feedback; Stich, Cordonnier
             and Jaggi, "Sparsified SGD with Memory", 2018). None: all. Gradients below 1024 elements
@@ -39,11 +39,11 @@ class WireFormat:
             raise ValueError(f"top_k={self.top_k!r} is no share between 0 and 1; None sends all")
 
     def gradient_dtype(self, dtype: DType) -> DType:
-        """The dtype in which a gradient of ``dtype`` is sent."""
+        """Return the dtype in which a gradient of ``dtype`` is sent."""
         return _narrower(dtype, self.gradients)
 
     def value_dtype(self, dtype: DType) -> DType:
-        """The dtype in which a value of ``dtype`` is sent."""
+        """Return the dtype in which a value of ``dtype`` is sent."""
         return _narrower(dtype, self.values)
 
 

@@ -30,7 +30,7 @@ Marks = Mapping[Incarnation, CutMark]
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Some elements of a variable.
+    """A range of elements of a variable.
 
     Attributes:
         shape: Shape of the whole variable.
@@ -45,7 +45,7 @@ class Elements:
 
 
 def elements_to_wire(part: Elements) -> ps_pb2.CutValues:
-    """Some elements as a message."""
+    """Encode a range of elements as a message."""
     return ps_pb2.CutValues(
         variable=part.variable,
         full_shape=part.shape,
@@ -56,13 +56,13 @@ def elements_to_wire(part: Elements) -> ps_pb2.CutValues:
 
 
 def elements_from_wire(message: ps_pb2.CutValues) -> Elements:
-    """Some elements from a message."""
+    """Decode a range of elements from a message."""
     values = np.frombuffer(message.values, codec.dtype_from_wire(message.dtype))
     return Elements(message.variable, tuple(message.full_shape), message.start, values)
 
 
 def marks_to_wire(marks: Marks) -> list[ps_pb2.CutMark]:
-    """Marks as messages."""
+    """Encode marks as messages."""
     messages = []
     for who, mark in marks.items():
         message = ps_pb2.CutMark(sequence=mark.sequence, pushes=mark.pushes)
@@ -72,5 +72,5 @@ def marks_to_wire(marks: Marks) -> list[ps_pb2.CutMark]:
 
 
 def marks_from_wire(messages: Iterable[ps_pb2.CutMark]) -> dict[Incarnation, CutMark]:
-    """Marks from messages."""
+    """Decode marks from messages."""
     return {codec.sender_of(each): CutMark(each.sequence, each.pushes) for each in messages}

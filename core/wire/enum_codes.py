@@ -15,7 +15,7 @@ class EnumCodes(Generic[_Member]):
     Args:
         members: The enum.
         module: Generated module that has the numbers.
-        prefix: What the names of the numbers begin with.
+        prefix: Prefix of the numbers' names.
     """
 
     def __init__(self, members: Iterable[_Member], module: Any, prefix: str) -> None:
@@ -23,11 +23,11 @@ class EnumCodes(Generic[_Member]):
         self._members = {number: each for each, number in self._numbers.items()}
 
     def to_wire(self, member: _Member) -> Any:
-        """The number that stands for a member."""
+        """Return the number that stands for a member."""
         return self._numbers[member]
 
     def from_wire(self, number: int) -> _Member:
-        """The member that a number stands for.
+        """Return the member that a number stands for.
 
         Raises:
             RefusedError: It stands for none.

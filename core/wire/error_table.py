@@ -83,7 +83,7 @@ _BUSY = "Concurrent RPC limit exceeded"  # gRPC's words, under the code of a lim
 
 
 def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
-    """An error as a message; the text of a foreign one includes its class name.
+    """Encode an error as a message; the text of a foreign one includes its class name.
 
     Long texts are shortened: what is refused may hold anything, and gRPC drops metadata over 8 KiB.
     """
@@ -101,23 +101,25 @@ def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
 
 
 def from_detail(detail: errors_pb2.ErrorDetail) -> errors.RopewalkError:
-    """The error in a message; a class of a newer version becomes the base class."""
+    """Decode the error in a message; a class of a newer version becomes the base class."""
     cls = _BY_NAME.get(detail.kind, errors.RopewalkError)
     return cls(detail.message, **dict(detail.fields))
 
 
 def to_bytes(error: Exception) -> bytes:
-    """An error as bytes, for connections without gRPC."""
+    """Encode an error as bytes, for connections without gRPC."""
     return to_detail(error).SerializeToString()
 
 
 def from_bytes(data: bytes) -> errors.RopewalkError:
-    """The error of :func:`to_bytes`."""
+    """Decode the error of :func:`to_bytes`."""
     return from_detail(errors_pb2.ErrorDetail.FromString(data))
 
 
 def status_of(error: Exception) -> tuple[int, str, bytes]:
-    """How a call ends with an error: gRPC's code, a message, a serialized ``google.rpc.Status``."""
+    """Describe the end of a call with an error: gRPC's code, a message, a serialized
+    ``google.rpc.Status``.
+    """
     code = code_pb2.INTERNAL
     if isinstance(error, errors.RopewalkError):
         code = STATUS_OF.get(type(error), code_pb2.INTERNAL)
@@ -129,7 +131,7 @@ def status_of(error: Exception) -> tuple[int, str, bytes]:
 
 
 def from_rpc_error(failure: Any, *, peer: str, doing: str) -> errors.RopewalkError:
-    """The error behind a failed call.
+    """Make the error behind a failed call.
 
     Args:
         failure: Raised by grpc, a ``grpc.RpcError`` that is a ``grpc.Call``.
@@ -153,7 +155,7 @@ def from_rpc_error(failure: Any, *, peer: str, doing: str) -> errors.RopewalkErr
 
 
 def _details_in(metadata: Sequence[tuple[str, str | bytes]]) -> Sequence[any_pb2.Any]:
-    """What the rich error model has put into a call's trailers."""
+    """Read the details that the rich error model has put into a call's trailers."""
     for key, value in metadata:
         if key == DETAILS and isinstance(value, bytes):
             try:

@@ -1,4 +1,4 @@
-"""What a reader asks about rows that changed, and what a ps answers."""
+"""Questions of a reader about rows that changed, and the answers of a ps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,10 +50,10 @@ class FollowRequest:
 
 @dataclass(frozen=True, slots=True)
 class FollowAnswer:
-    """Some rows that changed. Their keys are the payload.
+    """An answer about rows that changed. Their keys are the payload.
 
     Attributes:
-        position: What changes later is at or after it; of the first answer to a question.
+        position: Position from which later changes are; of the first answer to a question.
         next: Where to go on; 0: that was all.
         unknown: Not all changes are known: any row may have changed.
         payload_bytes: Size of the keys.
@@ -68,7 +68,7 @@ class FollowAnswer:
 
 
 def within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:
-    """Which keys are in one of some ranges, if there are any ranges.
+    """Find the keys that are in one of some ranges, if there are any ranges.
 
     Args:
         keys: int64, shape ``(n,)``.
@@ -84,7 +84,7 @@ def within(keys: Array, ranges: Sequence[tuple[int, int]]) -> Array:
 
 
 def request_to_wire(request: FollowRequest) -> session_pb2.FollowRows:
-    """A question as a message."""
+    """Encode a question as a message."""
     return session_pb2.FollowRows(
         variable=request.variable,
         part=request.part,
@@ -96,7 +96,7 @@ def request_to_wire(request: FollowRequest) -> session_pb2.FollowRows:
 
 
 def request_from_wire(message: session_pb2.FollowRows) -> FollowRequest:
-    """The question in a message.
+    """Decode the question in a message.
 
     Raises:
         RefusedError: Its name is too long, or it has too many ranges.
@@ -113,7 +113,7 @@ def request_from_wire(message: session_pb2.FollowRows) -> FollowRequest:
 
 
 def answer_to_wire(answer: FollowAnswer) -> session_pb2.FollowedRows:
-    """An answer as a message."""
+    """Encode an answer as a message."""
     return session_pb2.FollowedRows(
         log=answer.position.log,
         position=answer.position.since,
@@ -125,7 +125,7 @@ def answer_to_wire(answer: FollowAnswer) -> session_pb2.FollowedRows:
 
 
 def answer_from_wire(message: session_pb2.FollowedRows) -> FollowAnswer:
-    """The answer in a message."""
+    """Decode the answer in a message."""
     return FollowAnswer(
         Position(message.log, message.position),
         message.next,

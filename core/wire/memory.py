@@ -8,7 +8,7 @@ HEADER_BYTES = 64
 """A cache line of counters, with which every segment of shared memory begins."""
 
 MOST_SEGMENTS = 2
-"""So many segments a worker has in a session, at most."""
+"""Largest number of segments that a worker has in a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class MemoryRegion:
     Attributes:
         memory: Where they begin.
         num_bytes: Size of all of them. Unit: bytes.
-        dtype: Their dtype.
+        dtype: Dtype of the values.
         row_bytes: Size of one row. Unit: bytes.
     """
 
@@ -48,10 +48,10 @@ class MemoryRegion:
         return self.memory.slab, self.memory.sequence_offset
 
     def values(self, slab: Array) -> Array:
-        """The bytes of the values."""
+        """View the bytes of the values."""
         return slab[self.memory.offset : self.memory.offset + self.num_bytes]
 
     def sequence(self, slab: Array) -> Array:
-        """The block's sequence, one int64."""
+        """View the block's sequence, one int64."""
         start = self.memory.sequence_offset
         return slab[start : start + 8].view("int64")

@@ -9,12 +9,12 @@ _Message = TypeVar("_Message")
 
 
 def from_message(kind: type[_Value], message: Any, **others: Any) -> _Value:
-    """A dataclass with the values of a message's fields, and ``others`` where those differ."""
+    """Make a dataclass of the values of a message's fields, and ``others`` where those differ."""
     return kind(**_values(kind, message, others), **others)
 
 
 def to_message(kind: Callable[..., _Message], value: Any, **others: Any) -> _Message:
-    """A message with the values of a dataclass's fields, and ``others`` where those differ."""
+    """Make a message of the values of a dataclass's fields, and ``others`` where those differ."""
     return kind(**_values(value, value, others), **others)
 
 

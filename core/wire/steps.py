@@ -18,7 +18,7 @@ SESSION_SERVICE = "ps"
 
 
 class Operation(StrEnum):
-    """What a layout entry does to its shard, or to rows of it; see ``ROW_OPERATIONS``."""
+    """The operation of a layout entry on its shard, or on rows of it; see ``ROW_OPERATIONS``."""
 
     PULL = "pull"
     APPLY = "apply"
@@ -31,11 +31,11 @@ class Operation(StrEnum):
 
 
 ROW_OPERATIONS = (Operation.MULTIPLY, Operation.DIVIDE, Operation.MINIMUM, Operation.MAXIMUM)
-"""Those on rows alone."""
+"""Operations that there are on rows alone."""
 
 
 class Encoding(StrEnum):
-    """How a shard's values stand in a payload.
+    """The encoding of a shard's values in a payload.
 
     ``ROWS``: some rows, with their numbers. ``KEYS``: some rows of a table, with their keys, which
     are any int64. ``STATES``: the same, each row with its slots and its number of pushes
@@ -57,12 +57,12 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:
-    """One shard in the payload of a step.
+    """A shard in the payload of a step.
 
     Attributes:
-        variable: Its variable.
-        part: Its number there.
-        operation: What the step does to it.
+        variable: Name of the variable.
+        part: Number of the shard in the variable.
+        operation: Operation of the step on the shard.
         encoding: Encoding of its values in the payload.
         dtype: Dtype of the values in the payload; None: the variable's. int8 for rows of
             floating-point numbers: with a scale each (``core/arrays/scaled_rows.py``).
@@ -104,8 +104,9 @@ class PullTarget:
 
     Attributes:
         into: In the layout's order. They are whole afterwards.
-        previous: What the last pull of the same layout brought, as it came; may be the same memory
-            as ``into``. What did not change since is taken from there. None: it is not at hand.
+        previous: Values that the last pull of the same layout brought, as they came; may be the
+            same memory as ``into``. What did not change since is taken from there. None: it is not
+            at hand.
     """
 
     into: Sequence[memoryview] = ()
@@ -117,7 +118,7 @@ NO_TARGET = PullTarget()
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """What a worker asks of one ps in one round trip.
+    """The request of a worker to one ps, in one round trip.
 
     Attributes:
         sequence: Sequence number of the push; 0 if nothing is pushed.
@@ -179,12 +180,12 @@ class StepRequest:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What became of a push.
+    """The outcome of a push.
 
     Attributes:
         global_step: After it.
         staleness: Steps applied between the pull it was computed from and itself.
-        duplicate: It had been applied before and was not applied again.
+        duplicate: Whether it had been applied before and was not applied again.
         pulled_bytes: Values that came with it; less than the pull's size where nothing had changed.
     """
 
@@ -244,7 +245,7 @@ class StepHeader:
 
 @dataclass(slots=True)
 class StepReply:
-    """What a session of the ps answers, before the pulled values.
+    """The answer of a ps's session to a step, before the pulled values.
 
     Attributes:
         request_id: Number of the step that it answers.
@@ -253,7 +254,7 @@ class StepReply:
         staleness: Steps applied between the pull of this push and itself.
         duplicate: Whether the push had been applied before.
         error: Why the step was refused; nothing of it was applied. None: it was not.
-        changed: Which entries of the pull follow, a bit each, lowest first; empty: all.
+        changed: Entries of the pull that follow, a bit each, lowest first; empty: all.
         outcome_follows: Whether the values come before the push is over; its outcome comes later.
         values_in_segment: Whether the values are in the worker's segment, and do not follow.
     """

@@ -17,7 +17,7 @@ _MAX_DEPTH = 64
 
 
 def to_parts(value: Any) -> tuple[bytes, list[memoryview]]:
-    """A structure of dicts, lists, tuples, arrays, strings and numbers.
+    """Take apart a structure of dicts, lists, tuples, arrays, strings and numbers.
 
     Arrays of other frameworks become NumPy's.
 
@@ -32,7 +32,7 @@ def to_parts(value: Any) -> tuple[bytes, list[memoryview]]:
 
 
 def from_parts(structure: bytes, parts: Sequence[memoryview]) -> Any:
-    """What :func:`to_parts` took apart. Arrays are views of the parts.
+    """Rebuild what :func:`to_parts` took apart. Arrays are views of the parts.
 
     Raises:
         RefusedError: It is not in that form.

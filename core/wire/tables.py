@@ -25,11 +25,11 @@ _FROM_WIRE: dict[int, Order] = {int(number): order for order, number in _ORDERS.
 
 
 def table_to_wire(options: TableOptions, rule: struct_pb2.Struct) -> ps_pb2.TableOptions:
-    """Options of a table as a message.
+    """Encode options of a table as a message.
 
     Args:
         options: To write.
-        rule: Their update rule as a message.
+        rule: Update rule of the table as a message.
     """
     message = ps_pb2.TableOptions(
         rule=rule,
@@ -54,7 +54,7 @@ def table_to_wire(options: TableOptions, rule: struct_pb2.Struct) -> ps_pb2.Tabl
 
 
 def table_from_wire(message: ps_pb2.TableOptions, rule: UpdateRule) -> TableOptions:
-    """The options that a message stands for; the ps checks their numbers when it makes the table.
+    """Decode the options of a table; the ps checks their numbers when it makes the table.
 
     Args:
         message: To read.

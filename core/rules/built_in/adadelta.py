@@ -61,13 +61,13 @@ class Adadelta(UpdateRule):
     epsilon: float = Field(default=1e-7, ge=0)
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         return rate, self.rho, 1 - self.rho, self.epsilon
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         rho, s = self.rho, slots["accumulated_delta"]
         a = slots["accumulated_gradient"] = rho * slots["accumulated_gradient"] + (1 - rho) * g * g
         d = g * xp.sqrt(s + self.epsilon) / xp.sqrt(a + self.epsilon)

@@ -13,7 +13,7 @@ from ..update_rules import Rate, Slots, UpdateRule
 
 @kernel(scalars=5, slots=1)
 def adagrad(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """``a += g*g; w -= lr * g / (sqrt(a + inside) + outside)``. h[3], h[4]: inside, outside."""
+    """Add ``g*g`` to ``a``, then do ``w -= lr * g / (sqrt(a + inside) + outside)``."""
     scale, limit, lr, inside, outside = h[0], h[1], h[2], h[3], h[4]
     for r in range(rows.size):
         if r + AHEAD < rows.size:
@@ -66,17 +66,17 @@ class Adagrad(UpdateRule):
     epsilon_in_root: bool = True
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         return rate, *self._epsilons()
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         a = slots["accumulator"] = slots["accumulator"] + g * g
         inside, outside = self._epsilons()
         return w - rate * g / (xp.sqrt(a + inside) + outside)
 
     def _epsilons(self) -> tuple[float, float]:
-        """What is added inside and outside of the root."""
+        """Return the numbers that are added inside and outside of the root."""
         return (self.epsilon, 0.0) if self.epsilon_in_root else (0.0, self.epsilon)

@@ -22,7 +22,7 @@ from ..update_rules import Rate, Slots, UpdateRule
 
 @kernel(scalars=9, slots=2)
 def adam(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """``w -= decay*w`` first (AdamW), then ``w -= alpha * m / (sqrt(v) + eps)``.
+    """Do ``w -= decay*w`` first (AdamW), then ``w -= alpha * m / (sqrt(v) + eps)``.
 
     h[2]: alpha, the rate with both bias corrections. h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 -
     b2. h[7]: eps. h[8]: rate times weight decay.
@@ -66,18 +66,18 @@ class AdamLike(UpdateRule):
 
     @property
     def goes_by_step(self) -> bool:
-        """As the program has chosen."""
+        """Whether the correction goes by the global step, as the program has chosen."""
         return self.by_iterations
 
     def next_moments(self, slots: dict[str, Any], g: Any) -> tuple[Any, Any]:
-        """The moving averages of the gradient and of its square, with this one in them."""
+        """Compute the moving averages of the gradient and of its square, with this one in them."""
         m = slots["momentum"] = self.beta_1 * slots["momentum"] + (1 - self.beta_1) * g
         v = slots["velocity"] = self.beta_2 * slots["velocity"] + (1 - self.beta_2) * g * g
         return m, v
 
 
 class CorrectedAdam(AdamLike):
-    """What Adam and AdamW share: the step, and where its correction counts."""
+    """The part that Adam and AdamW share: the step, and where its correction counts."""
 
     kernels: ClassVar[tuple[UpdateFunction, ...]] = (adam,)
 
@@ -85,13 +85,15 @@ class CorrectedAdam(AdamLike):
     float32_correction: bool = False
 
     def corrections(self, rate: float, t: int) -> tuple[float, float]:
-        """The rate of update ``t``, and what is added to the root of the uncorrected velocity."""
+        """Compute the rate of update ``t``, and what is added to the root of the uncorrected
+        velocity.
+        """
         first, second = (self._one_minus_power(beta, t) for beta in (self.beta_1, self.beta_2))
         root = math.sqrt(second)
         return rate * root / first, self.epsilon * (root if self.corrected_epsilon else 1.0)
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says, without weight decay."""
+        """Return what the kernel reads, without weight decay."""
         alpha, epsilon = self.corrections(rate, t)
         b1, b2 = self.beta_1, self.beta_2
         return alpha, b1, 1 - b1, b2, 1 - b2, epsilon, 0.0
@@ -111,7 +113,7 @@ class CorrectedAdam(AdamLike):
 
 
 def adam_of_torch(group: Hyperparameters) -> Place:
-    """Where ``Adam`` and ``AdamW`` of PyTorch run."""
+    """Choose where ``Adam`` and ``AdamW`` of PyTorch run."""
     if group["amsgrad"]:
         return OnWorker("keeps the maximum of its velocities (amsgrad)")
     arguments = torch_moments(group) | {"corrected_epsilon": True}
@@ -122,7 +124,7 @@ def adam_of_torch(group: Hyperparameters) -> Place:
 
 
 def moments_of_optax(hyper: Mapping[str, Hyperparameters]) -> dict[str, Any] | OnWorker:
-    """What ``scale_by_adam`` in a chain of optax was made with, as fields of a rule."""
+    """Translate the arguments of ``scale_by_adam`` in a chain of optax into fields of a rule."""
     moments = hyper["scale_by_adam"]
     if moments["eps_root"] or moments["nesterov"] or moments["mu_dtype"] is not None:
         return OnWorker("is an Adam with eps_root, nesterov or mu_dtype")
@@ -130,7 +132,7 @@ def moments_of_optax(hyper: Mapping[str, Hyperparameters]) -> dict[str, Any] | O
 
 
 def adam_of_optax(hyper: Mapping[str, Hyperparameters]) -> Place:
-    """Where a chain of optax with Adam's step runs, and with weight decay after it."""
+    """Choose where a chain of optax with Adam's step runs, and with weight decay after it."""
     arguments = moments_of_optax(hyper)
     if isinstance(arguments, OnWorker):
         return arguments

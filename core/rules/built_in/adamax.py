@@ -13,7 +13,9 @@ from .adam import AdamLike
 
 @kernel(scalars=7, slots=2)
 def adamax(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """h[2]: the rate with its bias correction. h[3], h[4]: b1, 1 - b1. h[5]: b2. h[6]: eps."""
+    """Update by Adamax. h[2]: the rate with its bias correction. h[3], h[4]: b1, 1 - b1. h[5]: b2.
+    h[6]: eps.
+    """
     scale, limit, alpha = h[0], h[1], h[2]
     b1, c1, b2, eps = h[3], h[4], h[5], h[6]
     for r in range(rows.size):
@@ -48,14 +50,14 @@ class Adamax(AdamLike):
     name: Literal["Adamax"] = "Adamax"
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         alpha = rate / (1 - self.beta_1**t)
         return alpha, self.beta_1, 1 - self.beta_1, self.beta_2, self.epsilon
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         m = slots["momentum"] = self.beta_1 * slots["momentum"] + (1 - self.beta_1) * g
         u = slots["norm"] = xp.maximum(self.beta_2 * slots["norm"], xp.abs(g))
         return w - rate / (1 - self.beta_1**t) * m / (u + self.epsilon)

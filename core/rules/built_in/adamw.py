@@ -25,11 +25,11 @@ class AdamW(CorrectedAdam):
     weight_decay: float = Field(default=0.004, ge=0)
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         return *super().scalars(rate, t)[:-1], rate * self.weight_decay
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         return super().array_update(xp, w - rate * self.weight_decay * w, slots, g, rate, t)

@@ -62,14 +62,14 @@ class Ftrl(UpdateRule):
     beta: float = Field(default=0.0, ge=0)
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         power, l1, l2, shrinkage = self._strengths(rate)
         return rate, power, l1, l2, shrinkage, power == 0.5
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         power, l1, l2, shrinkage = self._strengths(rate)
         before = slots["accumulator"]
         after = before + g * g

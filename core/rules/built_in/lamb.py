@@ -49,7 +49,7 @@ class Lamb(AdamLike):
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         m, v = self.next_moments(slots, g)
         d = m / (1 - self.beta_1**t) / (xp.sqrt(v / (1 - self.beta_2**t)) + self.epsilon)
         if self.weight_decay:

@@ -13,7 +13,9 @@ from ..update_rules import Rate, Slots, UpdateRule
 
 @kernel(scalars=8, slots=1)
 def lion(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 - b2. h[7]: rate times weight decay."""
+    """Update by Lion. h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 - b2. h[7]: rate times weight
+    decay.
+    """
     scale, limit, lr = h[0], h[1], h[2]
     b1, c1, b2, c2, decay = h[3], h[4], h[5], h[6], h[7]
     for r in range(rows.size):
@@ -59,14 +61,14 @@ class Lion(UpdateRule):
     weight_decay: float = Field(default=0.0, ge=0)
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         b1, b2 = self.beta_1, self.beta_2
         return rate, b1, 1 - b1, b2, 1 - b2, rate * self.weight_decay
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         m = slots["momentum"]
         slots["momentum"] = self.beta_2 * m + (1 - self.beta_2) * g
         direction = xp.sign(self.beta_1 * m + (1 - self.beta_1) * g)

@@ -20,7 +20,7 @@ from .adam import AdamLike
 
 @kernel(scalars=11, slots=2)
 def nadam(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """``w -= lr * (p*m + q*g) / (sqrt(c*v) + eps)``.
+    """Do ``w -= lr * (p*m + q*g) / (sqrt(c*v) + eps)``.
 
     h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 - b2. h[7]: eps. h[8], h[9], h[10]: p, q, c.
     """
@@ -44,7 +44,7 @@ def nadam(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
 
 @cache
 def _warm_up() -> list[float]:
-    """Products of ``1 - 0.96^i / 2``; beyond, they stay the same to the last bit."""
+    """Compute products of ``1 - 0.96^i / 2``; beyond, they stay the same to the last bit."""
     return list(np.cumprod(1 - 0.5 * 0.96 ** np.arange(1, 1001)).tolist())
 
 
@@ -68,20 +68,20 @@ class Nadam(AdamLike):
     name: Literal["Nadam"] = "Nadam"
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         b1, b2 = self.beta_1, self.beta_2
         return rate, b1, 1 - b1, b2, 1 - b2, self.epsilon, *self._factors(t)
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         of_m, of_g, of_v = self._factors(t)
         m, v = self.next_moments(slots, g)
         return w - rate * (of_m * m + of_g * g) / (xp.sqrt(of_v * v) + self.epsilon)
 
     def _factors(self, t: int) -> tuple[float, float, float]:
-        """What multiplies momentum, gradient and velocity in update ``t``."""
+        """Compute the factors of momentum, gradient and velocity in update ``t``."""
 
         def momentum(i: int) -> float:
             return self.beta_1 * (1 - 0.5 * 0.96**i)

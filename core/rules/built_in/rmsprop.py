@@ -81,7 +81,7 @@ class RMSprop(UpdateRule):
     centered: bool = False
 
     def active_slots(self) -> Slots:
-        """The velocity, and what momentum and centring need."""
+        """Return the velocity, and what momentum and centring need."""
         wanted = {
             "velocity": True,
             "momentum": self.momentum > 0,
@@ -90,13 +90,13 @@ class RMSprop(UpdateRule):
         return {slot: start for slot, start in self.slots.items() if wanted[slot]}
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """As the kernel says."""
+        """Return what the kernel reads, as its docstring says."""
         return rate, self.rho, 1 - self.rho, self.epsilon, self.momentum, self.centered
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         v = slots["velocity"] = self.rho * slots["velocity"] + (1 - self.rho) * g * g
         if self.centered:
             a = self.rho * slots["average_gradient"] + (1 - self.rho) * g

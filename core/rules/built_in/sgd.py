@@ -13,7 +13,7 @@ from ..update_rules import Rate, Slots, UpdateRule
 
 @kernel(scalars=3, slots=0)
 def sgd(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """``w -= lr * g``."""
+    """Do ``w -= lr * g``."""
     scale, limit, lr = h[0], h[1], h[2]
     for r in range(rows.size):
         if r + AHEAD < rows.size:
@@ -27,7 +27,7 @@ def sgd(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
 
 @kernel(scalars=6, slots=1)
 def momentum(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """``m = mu*m - lr*g; w += out*m``, or ``w += out * (mu*m - lr*g)`` if ``h[4]`` (Nesterov).
+    """Do ``m = mu*m - lr*g; w += out*m``, or ``w += out * (mu*m - lr*g)`` if ``h[4]`` (Nesterov).
 
     h[3]: mu. h[5]: out; one of ``lr`` and ``out`` is 1.
     """
@@ -97,18 +97,20 @@ class SGD(UpdateRule):
         return self.slots if self.momentum else {}
 
     def chosen_kernel(self) -> UpdateFunction:
-        """One without momentum is shorter."""
+        """Choose the kernel: the one without momentum is shorter."""
         return momentum if self.momentum else sgd
 
     def scalars(self, rate: float, t: int) -> Sequence[float]:
-        """Rates inside and outside of the velocity; the one that is not the rate is 1."""
+        """Return the rates inside and outside of the velocity; the one that is not the rate is
+        1.
+        """
         inside, outside = self._rates(rate)
         return inside, self.momentum, self.nesterov, outside
 
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """The formula above."""
+        """Compute the formula above."""
         if not self.momentum:
             return w - rate * g
         inside, outside = self._rates(rate)
