@@ -35,7 +35,7 @@ class Memory:
 
     Attributes:
         values: 1-D, initially zero.
-        sequence: One int64, odd during a write of the values.
+        sequence: Counter of writes, one int64, odd during a write of the values.
         slab: Number of the slab that holds it; -1: it is on the heap.
         offset: Offset of the values in the slab; the sequence is a cache line before. Unit: bytes.
     """
@@ -46,7 +46,7 @@ class Memory:
     offset: int = 0
 
     def location(self, start: int) -> MemoryLocation | None:
-        """Where the element ``start`` is, for a worker of this machine."""
+        """Find the element ``start`` for a worker of this machine."""
         if self.slab < 0:
             return None
         begin = self.offset + start * self.values.itemsize
@@ -82,7 +82,7 @@ class Arena:
         self.slabs: list[Slab] = []
 
     def mark(self) -> tuple[int, int]:
-        """Where the next memory comes from, for :meth:`release`."""
+        """Return the place that the next memory comes from, for :meth:`release`."""
         return len(self.slabs), self._used
 
     def release(self, mark: tuple[int, int]) -> None:

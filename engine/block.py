@@ -69,15 +69,15 @@ class Block(PushTarget):
         return sum(slot.nbytes for slot in self.slots.values())
 
     def location(self, entry: int) -> MemoryLocation | None:
-        """Where an entry's values are in shared memory; None: they are not."""
+        """Find an entry's values in shared memory; None: they are not there."""
         return self.memory.location(self.offsets[entry])
 
     def range_of(self, entry: int) -> Range:
-        """One entry's elements."""
+        """Return the range of an entry's elements."""
         return Range(entry, entry + 1, self.offsets[entry], self.offsets[entry + 1])
 
     def view(self, entry: int, slot: str = "") -> Array:
-        """One entry's value or slot, in its shape. Memory of the block, not a copy."""
+        """View an entry's value or slot, in its shape. Memory of the block, not a copy."""
         memory = self.slots[slot] if slot else self.value
         return memory[self.offsets[entry] : self.offsets[entry + 1]].reshape(
             self.shards[entry].shape
@@ -145,11 +145,11 @@ class Block(PushTarget):
                 self.changes[entry].note_version(int(self.versions[entry]), part.gradient.rows)
 
     def places(self, entry: int) -> int:
-        """Number of rows of an entry."""
+        """Count the rows of an entry."""
         return self.shards[entry].rows
 
     def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
-        """Numbers of rows of the variable that changed."""
+        """Find the rows of the variable that changed, by their numbers."""
         changes = self.changes[entry]
         changes.note_version(int(self.versions[entry]))  # changed by another way than a push
         return changes.since(since, start, stop) + self.shards[entry].row_offset
@@ -264,7 +264,9 @@ class Block(PushTarget):
         ]
 
     def _slots(self, rule: UpdateRule, where: Range) -> list[Array]:
-        """Slots of a range in the kernel's order; empty arrays for slots that are not in use."""
+        """View the slots of a range in the kernel's order; empty arrays for slots that are not in
+        use.
+        """
         active, none = rule.active_slots(), _EMPTY[self.compute_dtype]
         return [
             self.slots[name][where.start : where.stop] if name in active else none
@@ -331,7 +333,7 @@ class Block(PushTarget):
 
 
 def _aligned(array: Array) -> Array:
-    """Arrays come from received frames, too: anywhere in them."""
+    """Align an array: some come from received frames, anywhere in them."""
     flags = array.flags
     return array if flags.aligned and flags.c_contiguous else array.copy()
 

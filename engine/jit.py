@@ -42,28 +42,32 @@ _one_at_a_time = threading.Lock()  # Numba compiles one function at a time, in a
 
 
 def changed(dtype: DType) -> Any:
-    """Type of an argument: a contiguous, aligned 1-D array that the kernel writes."""
+    """Return the type of an argument: a contiguous, aligned 1-D array that the kernel writes."""
     return types.Array(_numba.from_dtype(np.dtype(dtype)), 1, "C")
 
 
 def read(dtype: DType | type[np.generic]) -> Any:
-    """Type of an array argument that the kernel only reads; accepts read-only arrays too."""
+    """Return the type of an array argument that the kernel only reads; accepts read-only arrays
+    too.
+    """
     return types.Array(_numba.from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
 
 
 def update_arguments(dtype: DType) -> tuple[Any, ...]:
-    """Types of the arguments of every kernel of an update rule; see ``core/rules/kernels.py``."""
+    """Return the types of the arguments of every kernel of an update rule; see
+    ``core/rules/kernels.py``.
+    """
     slots = [changed(dtype)] * 3
     return (changed(dtype), *slots, read(dtype), read(np.int64), INT64, read(dtype))
 
 
 def inlined(function: Any) -> Any:
-    """A helper that is copied into the kernels which call it."""
+    """Make a helper that is copied into the kernels which call it."""
     return _numba.njit(function, nogil=True, error_model="numpy", inline="always")
 
 
 def processor() -> str:
-    """Name of the kind of processor that kernels are compiled for, and by what: for a folder."""
+    """Name the kind of processor that kernels are compiled for, and by what: for a folder."""
     target = cpu_target.target_context.codegen().magic_tuple()
     digest = hashlib.sha256(repr((target, _numba.__version__)).encode()).hexdigest()
     return f"{target[1] or 'generic'}-{digest[:12]}"
@@ -158,7 +162,7 @@ def _compile(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """A function of a kernel that is written in LLVM's instructions."""
+    """Make a function of a kernel that is written in LLVM's instructions."""
     made: Any = extending.intrinsic
     return made(function)
 
@@ -173,7 +177,7 @@ def _generate_prefetch(builder: Any, pointer: Any) -> None:
 
 @intrinsic
 def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
-    """``prefetch(array, index)``: start loading an element's cache line, for writing."""
+    """Start loading an element's cache line, for writing: ``prefetch(array, index)``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, values[0]).data
@@ -189,7 +193,7 @@ _LINE = 16  # elements of float32 in a cache line
 
 
 def _compiles(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator of what returns, for the types of arguments, what kernels have as ``function``."""
+    """Decorate what returns, for the types of arguments, what kernels have as ``function``."""
     overload: Any = extending.overload
     made: Callable[..., Any] = overload(
         function, inline="always", jit_options={"error_model": "numpy"}
@@ -216,7 +220,8 @@ def _compiled_prefetch_row(array: Any, start: Any, width: Any) -> Any:  # noqa: 
 
 @intrinsic
 def copy_elements(typing: Any, target: Any, start: Any, source: Any, first: Any, count: Any) -> Any:  # noqa: ARG001
-    """``target[start:start+count] = source[first:first+count]`` by memcpy; one dtype, no overlap.
+    """Do ``target[start:start+count] = source[first:first+count]`` by memcpy; one dtype, no
+    overlap.
 
     A loop would run element by element for rows shorter than LLVM's unrolled vectors.
     """
@@ -240,7 +245,7 @@ def copy_elements(typing: Any, target: Any, start: Any, source: Any, first: Any,
 
 @intrinsic
 def load_word(typing: Any, address: Any) -> Any:  # noqa: ARG001
-    """``load_word(address)``: the int64 in memory at an address, which is an int64 itself."""
+    """Read the int64 in memory at an address, which is an int64 itself: ``load_word(address)``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         return builder.load(builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
@@ -250,7 +255,7 @@ def load_word(typing: Any, address: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def store_word(typing: Any, address: Any, word: Any) -> Any:  # noqa: ARG001
-    """``store_word(address, word)``: write an int64 to memory at an address."""
+    """Write an int64 to memory at an address: ``store_word(address, word)``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         builder.store(values[1], builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
@@ -261,7 +266,7 @@ def store_word(typing: Any, address: Any, word: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def prefetch_word(typing: Any, address: Any) -> Any:  # noqa: ARG001
-    """``prefetch_word(address)``: start loading the cache line at an address."""
+    """Start loading the cache line at an address: ``prefetch_word(address)``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         _generate_prefetch(builder, builder.inttoptr(values[0], _cgutils.voidptr_t))
@@ -272,7 +277,7 @@ def prefetch_word(typing: Any, address: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def count_bits(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    """``count_bits(word)``: how many bits of a uint64 are set, as int64."""
+    """Count the bits of a uint64 that are set, as int64: ``count_bits(word)``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         return builder.ctpop(values[0])
@@ -282,7 +287,7 @@ def count_bits(typing: Any, word: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def lowest_bit(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    """``lowest_bit(word)``: number of the lowest bit set in a nonzero uint64, as int64."""
+    """Find the number of the lowest bit set in a nonzero uint64, as int64: ``lowest_bit(word)``."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         return builder.cttz(values[0], ir.IntType(1)(1))

@@ -48,7 +48,7 @@ class CacheRefusal:
 
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """What was chosen.
+    """The choice of a folder for kernels.
 
     Attributes:
         path: Where kernels are kept; None: nowhere.
@@ -63,7 +63,7 @@ class CacheFolder:
 
 
 def candidates(chosen: str = "") -> list[Path]:
-    """Folders to try, in order.
+    """List the folders to try, in order.
 
     Args:
         chosen: The setting ``kernel_cache``; empty: not set.
@@ -75,7 +75,9 @@ def candidates(chosen: str = "") -> list[Path]:
 
 
 def choose_folder(folders: Sequence[Path]) -> CacheFolder:
-    """The first candidate that may be used; in it, a folder for this version of the kernels."""
+    """Choose the first candidate that may be used; in it, a folder for this version of the
+    kernels.
+    """
     refused: list[CacheRefusal] = []
     for base in folders:
         folder = base / f"kernels-{fingerprint()}"
@@ -90,7 +92,7 @@ def choose_folder(folders: Sequence[Path]) -> CacheFolder:
 
 
 def fingerprint() -> str:
-    """Digest of the kernels' source: Numba checks a kernel's own file only, not its imports."""
+    """Digest the kernels' source: Numba checks a kernel's own file only, not its imports."""
     sources = (path for name in _SOURCES for path in sorted(_PACKAGE.glob(name)))
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources))
     return digest.hexdigest()[:12]
@@ -116,7 +118,9 @@ def check_folder(folder: Path) -> None:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether a kernel is in its folder: Numba writes the index first, and this file last."""
+    """Return whether a kernel is in its folder: Numba writes the index first, and this file
+    last.
+    """
     return any(folder.rglob("*.nbc"))
 
 

@@ -67,7 +67,7 @@ class Loaded:
 
     Attributes:
         from_cache: Whether it was there.
-        took_s: How long that took, without loading Numba.
+        took_s: Time that it took, without loading Numba.
     """
 
     name: str
@@ -116,24 +116,26 @@ class KernelLibrary:
         return self._folder
 
     def update_kernel(self, update: UpdateFunction, dtype: DType) -> UpdateKernel:
-        """The compiled kernel of an update rule; loads or compiles it, and waits for that."""
+        """Find the compiled kernel of an update rule; loads or compiles it, and waits for that."""
         kernel: UpdateKernel | None = self._kernels.get((update.name, dtype))
         return kernel if kernel is not None else self._load(update, dtype)
 
     def update_kernel_if_ready(self, update: UpdateFunction, dtype: DType) -> UpdateKernel | None:
-        """The kernel of an update rule if it is there; otherwise None, and loading it begins."""
+        """Find the kernel of an update rule if it is there; otherwise None, and loading it
+        begins.
+        """
         kernel: UpdateKernel | None = self._kernels.get((update.name, dtype))
         if kernel is None:
             self.load_in_background(update, dtype)
         return kernel
 
     def row_kernel(self, name: str, dtype: DType) -> Callable[..., Any]:
-        """A row kernel; loads or compiles it, and waits for that."""
+        """Find a row kernel; loads or compiles it, and waits for that."""
         kernel: Callable[..., Any] | None = self._kernels.get((name, dtype))
         return kernel if kernel is not None else self._load(name, dtype)
 
     def row_kernel_if_ready(self, name: str, dtype: DType) -> Callable[..., Any] | None:
-        """A row kernel if it is there; otherwise None, and it is loaded in the background."""
+        """Find a row kernel if it is there; otherwise None, and it is loaded in the background."""
         kernel: Callable[..., Any] | None = self._kernels.get((name, dtype))
         if kernel is None:
             self.load_in_background(name, dtype)
@@ -149,7 +151,7 @@ class KernelLibrary:
 
         Args:
             wanted: The kernel of an update rule, or the name of a row kernel.
-            dtype: Of what it works on.
+            dtype: Dtype of the arrays that it works on.
             loaded: Called afterwards, in the thread that loads, unless another call began to.
         """
         key = (_name(wanted), dtype)
@@ -220,7 +222,7 @@ class KernelLibrary:
             return kernel
 
     def _place(self, key: _Key) -> Path | None:
-        """The folder of one kernel, for this kind of processor."""
+        """Find the folder of one kernel, for this kind of processor."""
         from . import jit
 
         folder = self.folder.path
@@ -249,7 +251,7 @@ def _name(wanted: UpdateFunction | str) -> str:
 
 
 def _source(wanted: UpdateFunction | str, dtype: DType) -> tuple[Callable[..., Any], Any]:
-    """A kernel before it is compiled, and the types of its arguments."""
+    """Find a kernel before it is compiled, and the types of its arguments."""
     with _importing, quick_loading():  # not at the top: these import Numba
         from . import jit, row_kernels
         from .keyed import index_kernels, key_kernels, value_kernels

@@ -26,7 +26,7 @@ class OwnRule(UpdateRule):
     """The rule of a function; :func:`register_own_rule` derives a class for each.
 
     Attributes:
-        function: What the program registered.
+        function: Function that the program registered.
         own: Names of the hyperparameters that it takes.
     """
 
@@ -109,7 +109,7 @@ def import_rules(modules: str) -> None:
     """Import the modules that register a program's rules, in a ps.
 
     Args:
-        modules: Their names, separated by commas.
+        modules: Names of the modules, separated by commas.
 
     Raises:
         ConfigurationError: One cannot be imported.

@@ -1,4 +1,5 @@
-"""What a push changes at once: some shards, under one lock, and the marks of pushes in them.
+"""The unit that a push changes at once: some shards, under one lock, and the marks of pushes in
+them.
 
 A push that is repeated after a broken connection finds its mark in ``applied`` and is skipped;
 readers see all of a push to such shards or nothing of it. ``block.py`` has arrays, one after the
@@ -36,7 +37,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What a push brings for a range.
+    """The gradient that a push brings for a range.
 
     Attributes:
         values: 1-D, in the block's dtype.
@@ -50,7 +51,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What an update needs to know about its step.
+    """The facts that an update needs to know about its step.
 
     Attributes:
         sequence: Sequence number of the worker's push, or its number in the closure.
@@ -66,7 +67,7 @@ class StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePart:
-    """What a push does to neighbouring shards of a block.
+    """The part of a push that changes neighbouring shards of a block.
 
     Attributes:
         where: Range of their elements.
@@ -84,7 +85,8 @@ class UpdatePart:
 
 
 class PushTarget(ABC):
-    """Some shards under one lock. Hold ``lock`` around everything but the constructor.
+    """The unit that a push changes at once: shards under one lock. Hold ``lock`` around everything
+    but the constructor.
 
     Args:
         shards: Shards in order, all of one dtype.
@@ -94,7 +96,7 @@ class PushTarget(ABC):
         versions: int64, per shard: how often it was changed.
         updates: int64, per shard: how often its update rule was applied.
         applied: Task → (generation, sequence) of the last push whose effect is in the values.
-        closures: The same for pushes of closures.
+        closures: Marks as in ``applied``, for pushes of closures.
         changes: By entry: which of its rows changed, as long as that is followed.
         is_pushed_whole: Whether pushes bring gradients for all elements of a shard.
     """
@@ -153,12 +155,12 @@ class PushTarget(ABC):
         return self.changes[entry]
 
     def make_changes(self, entry: int) -> RowChanges:
-        """What would note the changes of an entry's rows from now on."""
+        """Make what notes the changes of an entry's rows from now on."""
         version = int(self.versions[entry])
         return RowChanges(self.shards[entry].rows, removes=False, version=version)
 
     def unfollow(self, holder: Hashable) -> None:
-        """This holder needs no changes any more; what nothing else needs is forgotten."""
+        """Forget the changes that only this holder needed."""
         for changes in self.changes.values():
             changes.holders.discard(holder)
         self.changes = {entry: each for entry, each in self.changes.items() if each.holders}
@@ -171,11 +173,11 @@ class PushTarget(ABC):
 
     @abstractmethod
     def places(self, entry: int) -> int:
-        """Number of places of rows, for :meth:`changed_keys`."""
+        """Count the places of rows, for :meth:`changed_keys`."""
 
     @abstractmethod
     def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
-        """Keys of rows that changed, of rows that are there; of an array, their numbers.
+        """Find the keys of rows that changed, of rows that are there; of an array, their numbers.
 
         Args:
             entry: The entry, which is followed.
@@ -189,11 +191,11 @@ class PushTarget(ABC):
 
     @abstractmethod
     def location(self, entry: int) -> MemoryLocation | None:
-        """Where an entry's values are in shared memory; None: they are not."""
+        """Find an entry's values in shared memory; None: they are not there."""
 
     @abstractmethod
     def range_of(self, entry: int) -> Range:
-        """One entry's elements."""
+        """Return the range of an entry's elements."""
 
     def reading(self, rows: Array | None) -> AbstractContextManager[object]:  # noqa: ARG002 - for those on disk
         """Hold the lock, after rows that are on disk have been asked for.
@@ -208,7 +210,7 @@ class PushTarget(ABC):
         """Hold the lock, and show readers of shared memory that the values are changing.
 
         Args:
-            parts: What a push will do: rows that are on disk are asked for before.
+            parts: Parts of the push: rows that are on disk are asked for before.
         """
 
     @abstractmethod
@@ -216,7 +218,7 @@ class PushTarget(ABC):
         """Do what a push does to this block, and remember it. The same on every replica."""
 
     def has_applied(self, info: StepInfo) -> bool:
-        """Whether this push is in the values already.
+        """Return whether this push is in the values already.
 
         Raises:
             FencedError: A newer process of the task, or attempt at the closure, has pushed here.
@@ -240,7 +242,7 @@ class RowsByKey(PushTarget):
 
     @abstractmethod
     def read(self, keys: Array, room: Array | None = None) -> Array:
-        """Rows of keys; makes none.
+        """Read the rows of keys; makes none.
 
         Args:
             keys: int64, shape ``(n,)``. May repeat.
@@ -257,7 +259,7 @@ class RowsByKey(PushTarget):
 
     @abstractmethod
     def read_states(self, keys: Array) -> Array:
-        """Rows of keys with their slots and counts; makes none.
+        """Read the rows of keys with their slots and counts; makes none.
 
         Args:
             keys: int64, shape ``(n,)``. May repeat.
@@ -288,10 +290,10 @@ class RowsByKey(PushTarget):
         """Go on as the replica whose state this is; its rows are here already.
 
         Args:
-            state: What it remembers beside its rows, by name.
+            state: State of the replica beside its rows, by name.
         """
 
     @property
     @abstractmethod
     def counters(self) -> TableCounters:
-        """What it holds, and what happened to it. Also without the lock."""
+        """Counters of what the table holds, and what happened to it. Also without the lock."""

@@ -1,4 +1,4 @@
-"""Which rows changed since a moment, for deltas of checkpoints and for readers.
+"""Rows that changed since a moment, for deltas of checkpoints and for readers.
 
 Each row has the position at which it changed last: four bytes beside it, as long as anybody asks.
 Whoever begins to ask takes the position of now and asks since it later, so several can ask, each
@@ -35,8 +35,8 @@ class RowChanges:
 
     Attributes:
         log: Identity of these changes: positions of others mean nothing here.
-        position: What changes now is at this position.
-        holders: Who needs the changes; without any, they are noted no more.
+        position: Position of the changes that are made now.
+        holders: Holders that need the changes; without any, they are noted no more.
     """
 
     def __init__(self, rows: int, *, removes: bool = True, version: int = 0) -> None:
@@ -62,14 +62,15 @@ class RowChanges:
         return self.position >= _LAST_POSITION
 
     def note(self, rows: Array | None) -> None:
-        """These rows change now; None: all do."""
+        """Note that these rows change now; None: all do."""
         if rows is None:
             self._all_changed_at = self.position
         else:
             self._changed_at[rows] = self.position
 
     def note_version(self, version: int, rows: Array | None = None) -> None:
-        """An array has this version now, after a change of these rows; None: perhaps of all.
+        """Note that an array has this version now, after a change of these rows; None: perhaps of
+        all.
 
         All rows count as changed if versions are between that were not noted; none does if the
         version is the last one that was.
@@ -79,7 +80,7 @@ class RowChanges:
             self._version = version
 
     def note_removed(self, keys: Array) -> None:
-        """The rows of these keys are gone."""
+        """Note that the rows of these keys are gone."""
         self._removed.append((self.position, keys))
         self._num_removed += keys.size
         while self._num_removed > self._most_removed:
@@ -93,11 +94,13 @@ class RowChanges:
         return self.position
 
     def knows(self, since: int) -> bool:
-        """Whether all changes since a position are known; 0 asks for all rows that are there."""
+        """Return whether all changes since a position are known; 0 asks for all rows that are
+        there.
+        """
         return since == 0 or self._whole_since <= since <= self.position
 
     def since(self, position: int, start: int, stop: int) -> Array:
-        """Numbers of the rows in ``[start, stop)`` that changed at a position or later.
+        """Find the rows in ``[start, stop)`` that changed at a position or later, by their numbers.
 
         Returns:
             int64, ascending.
@@ -108,7 +111,7 @@ class RowChanges:
         return np.flatnonzero(part >= position) + start
 
     def removed_parts(self, position: int, before: int | None = None) -> list[Array]:
-        """Keys whose rows went at a position or later, int64; some may be there again.
+        """List the keys whose rows went at a position or later, int64; some may be there again.
 
         Args:
             position: From which on; 0: none are listed, since all rows that are there are asked
@@ -124,12 +127,12 @@ class RowChanges:
         return [keys for at, keys in self._removed if position <= at < end]
 
     def removed_since(self, position: int, start: int, most: int) -> Array:
-        """Some of the keys of :meth:`removed_parts`, int64.
+        """Read a part of the keys of :meth:`removed_parts`, int64.
 
         Args:
             position: From which on.
-            start: How many of them are left out; those of a position are always in one order.
-            most: How many are returned at most.
+            start: Number of keys that are left out; those of a position are always in one order.
+            most: Largest number of keys to return.
         """
         parts = [_NO_KEYS]
         for keys in self.removed_parts(position):

@@ -21,7 +21,7 @@ class KernelRegistry(dict[str, tuple[Callable[..., Any], _Arguments]]):
     """Name → (a kernel before it is compiled, its argument types for a dtype)."""
 
     def kernel(self, arguments: _Arguments) -> Callable[[Any], Any]:
-        """Decorator of a kernel with these types of arguments."""
+        """Decorate a kernel with these types of arguments."""
 
         def register(function: Any) -> Any:
             self[function.__name__] = (function, arguments)
@@ -35,7 +35,7 @@ ROW_FUNCTIONS = KernelRegistry()
 
 @ROW_FUNCTIONS.kernel(lambda dtype: (read(dtype), read(np.int64), changed(dtype), INT64))
 def gather(table, rows, out, width):  # type: ignore[no-untyped-def]
-    """``out[r] = table[rows[r]]``, rows of ``width`` bytes."""
+    """Do ``out[r] = table[rows[r]]``, rows of ``width`` bytes."""
     fetched = min(width, _PREFETCHED_BYTES)
     for r in range(rows.size):
         if r + _AHEAD < rows.size:
@@ -52,7 +52,7 @@ def gather(table, rows, out, width):  # type: ignore[no-untyped-def]
     )
 )  # fmt: skip
 def sum_rows(values, inverse, first, out, seen, width):  # type: ignore[no-untyped-def]
-    """``out[inverse[r] - first] += values[r]`` in order, for those that are in ``out``.
+    """Do ``out[inverse[r] - first] += values[r]`` in order, for those that are in ``out``.
 
     The first of each is copied. ``seen``: zero, an element for each row of ``out``.
     """
@@ -95,7 +95,7 @@ def deduplicate_bitmap(ids, num_rows, words, unique, inverse):  # type: ignore[n
     ``words``: zero; for each 64 rows their bits, and beside them how many are set before.
 
     Returns:
-        How many are unique; or -1 - the position of an id that is out of range.
+        Number of unique ids; or -1 - the position of an id that is out of range.
     """
     one, low = np.uint64(1), np.uint64(63)
     for i in range(ids.size):
@@ -132,7 +132,7 @@ def deduplicate_radix(ids, num_rows, words, other, unique, inverse):  # type: ig
     one word, so both must fit into its 64 bits; and ``num_rows`` is not 0.
 
     Returns:
-        As ``deduplicate_bitmap``.
+        Number of unique ids, as ``deduplicate_bitmap`` returns it.
     """
     size, one, zero = np.uint64(ids.size), np.uint64(1), np.uint64(0)
     position_bits, id_bits = zero, one

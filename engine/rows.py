@@ -1,4 +1,4 @@
-"""What a sparse step does with row numbers and rows, apart from the update itself.
+"""Work of a sparse step on row numbers and rows, apart from the update itself.
 
 An embedding step looks up ids that repeat. It asks for each row once (``deduplicate``), copies the
 rows out of the table and spreads them to all ids (``gather_rows``), and adds up their gradients
@@ -81,7 +81,9 @@ def deduplicate(
 
 
 def _deduplicate_by_numpy(ids: Array, num_rows: int) -> tuple[Array, Array]:
-    """As ``np.unique`` with its inverse, which takes twice as long for hundreds of ids."""
+    """Find unique ids as ``np.unique`` does with its inverse, which takes twice as long for
+    hundreds of ids.
+    """
     if not ids.size:
         return ids, ids
     order = ids.argsort(kind="stable")

@@ -24,11 +24,11 @@ _TILE = 1 << 15  # elements
 def hyperparameters(
     rule: UpdateRule, *, updates: int, global_step: int, gradient_scale: float
 ) -> Array:
-    """The scalars that a rule's kernel reads, as float64.
+    """Collect the scalars that a rule's kernel reads, as float64.
 
     Args:
         rule: The rule.
-        updates: How often it was applied to the variable, this time included.
+        updates: Number of times that it was applied to the variable, this time included.
         global_step: For the learning-rate schedule.
         gradient_scale: Multiplies the gradient before clipping by value.
     """
@@ -80,14 +80,15 @@ def apply_formula(
 def formula_kernel(
     rule: UpdateRule, update: UpdateFunction, dtype: DType, *, rate: float, updates: int
 ) -> UpdateKernel:
-    """What is called as the rule's kernel is, and checks its arguments as that does.
+    """Make a function that is called as the rule's kernel is, and checks its arguments as that
+    does.
 
     Args:
         rule: Element by element, as every rule with a kernel.
-        update: Its kernel.
+        update: Kernel of the rule.
         dtype: Dtype of all arrays but the row numbers.
         rate: The learning rate.
-        updates: How often the rule was applied, this time included.
+        updates: Number of times that the rule was applied, this time included.
     """
     apply = partial(apply_formula, np, rule, rate=rate, updates=updates)
     return UpdateKernel(update, dtype, partial(_run, rule, apply))
@@ -105,7 +106,7 @@ def _run(
     width: int,
     h: Array,
 ) -> None:
-    """The signature of a kernel; see ``core/rules/kernels.py``."""
+    """Run the formula with the signature of a kernel; see ``core/rules/kernels.py``."""
     active = rule.active_slots()
     slots = {
         name: slot for name, slot in zip(rule.slots, (s0, s1, s2), strict=False) if name in active

@@ -20,7 +20,7 @@ class UpdateKernel:
     """The compiled kernel of an update rule for one dtype. Thread-safe.
 
     Args:
-        update: What was compiled.
+        update: Function that was compiled.
         dtype: Dtype of all arrays but the row numbers.
         run: The compiled function.
     """

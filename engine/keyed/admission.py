@@ -1,4 +1,4 @@
-"""Which keys get a row: all, those seen often enough, or some by chance.
+"""Admission of keys to a table: all get a row, those seen often enough, or some by chance.
 
 A sighting of a key is a push that has it. Decisions follow from the pushes in their order and from
 nothing else: not from time, the process or where an index keeps a key. So a copy of a table that
@@ -38,7 +38,7 @@ class Admitter(Protocol):
         ...
 
     def state(self) -> dict[str, Array]:
-        """What it remembers, for a copy."""
+        """Return what the admission remembers, for a copy."""
         ...
 
     def load(self, state: Mapping[str, Array]) -> None:
@@ -47,11 +47,11 @@ class Admitter(Protocol):
 
 
 def admitter(table: str, admission: Admission | None, seed: int) -> Admitter:
-    """What decides for a table.
+    """Make the admission of a table.
 
     Args:
-        table: Its name.
-        admission: None: every key gets a row.
+        table: Name of the table.
+        admission: Kind of admission; None: every key gets a row.
         seed: The table's.
 
     Raises:

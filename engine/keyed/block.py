@@ -1,4 +1,4 @@
-"""One part of a growing table on a ps: rows by key, in the pushes that change arrays, too."""
+"""A part of a growing table on a ps: rows by key, in the pushes that change arrays, too."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,11 +76,11 @@ class KeyedBlock(RowsByKey):
         return self.shards[0].num_bytes + self.followed_bytes
 
     def location(self, entry: int) -> MemoryLocation | None:  # noqa: ARG002 - the interface's
-        """None: where a row is only the ps knows."""
+        """Return None: only the ps knows where a row is."""
         return None
 
     def range_of(self, entry: int) -> Range:  # noqa: ARG002 - the interface's
-        """All of it."""
+        """Return the range of all elements."""
         return _ALL
 
     @contextmanager
@@ -91,7 +91,7 @@ class KeyedBlock(RowsByKey):
 
     @property
     def counters(self) -> TableCounters:
-        """What it holds, and what happened to it. Also without the lock."""
+        """Counters of what the table holds, and what happened to it. Also without the lock."""
         counts = self.table.counts
         return TableCounters(
             name=self.table.definition.name,
@@ -104,7 +104,7 @@ class KeyedBlock(RowsByKey):
         )
 
     def read(self, keys: Array, room: Array | None = None) -> Array:
-        """Rows of keys, shape ``(n, dim)``; makes none."""
+        """Read the rows of keys, shape ``(n, dim)``; makes none."""
         shape = (keys.size, self.table.definition.dim)
         rows = room.view(self.dtype).reshape(shape) if room is not None else None
         if rows is None or not rows.flags.aligned:
@@ -119,7 +119,7 @@ class KeyedBlock(RowsByKey):
         return definition.state_elements(definition.dim)
 
     def read_states(self, keys: Array) -> Array:
-        """Rows of keys with their slots and counts; makes none."""
+        """Read the rows of keys with their slots and counts; makes none."""
         shape = (keys.size, self.state_elements)
         return self.table.read_states(keys, self._memory.take_array(shape, self.dtype))
 
@@ -134,20 +134,20 @@ class KeyedBlock(RowsByKey):
         return self.table.changes
 
     def make_changes(self, entry: int) -> RowChanges:
-        """What would note the changes of rows, and which go, from now on."""
+        """Make what notes the changes of rows, and which go, from now on."""
         return RowChanges(self.shards[entry].rows)
 
     def unfollow(self, holder: Hashable) -> None:
-        """This holder needs no changes any more; what nothing else needs is forgotten."""
+        """Forget the changes that only this holder needed."""
         super().unfollow(holder)
         self.table.changes = self.changes.get(0)
 
     def places(self, entry: int) -> int:  # noqa: ARG002 - the interface's
-        """Number of places that were ever used."""
+        """Count the places that were ever used."""
         return self.table.places
 
     def changed_keys(self, entry: int, since: int, start: int, stop: int) -> Array:
-        """Keys of rows that changed and are there."""
+        """Find the keys of rows that changed and are there."""
         return self.table.keys_in_use(self.changes[entry].since(since, start, stop))
 
     def fetch_copied(self, places: Array | range) -> None:

@@ -39,7 +39,7 @@ def clipped(clipping: NormClipping, gradients: Array, scale: float) -> tuple[Arr
 
 
 def square_rows(gradients: Array) -> Array:
-    """The sum of the squares of each row, float64, shape ``(n,)``."""
+    """Sum the squares of each row, float64, shape ``(n,)``."""
     count, width = gradients.shape
     kernel = library.row_kernel_if_ready("square_rows", gradients.dtype)
     if kernel is not None:

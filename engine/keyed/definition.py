@@ -1,4 +1,4 @@
-"""What a growing embedding table is, and what happened to it."""
+"""The definition of a growing embedding table, and counts of what happened to it."""
 
 from dataclasses import dataclass, fields
 
@@ -50,9 +50,9 @@ class TableDefinition(TableOptions):
         """Check an array of rows of the table.
 
         Args:
-            what: It, for messages.
+            what: Description of the rows, for messages.
             rows: The array.
-            count: How many rows it is to have.
+            count: Number of rows that it is to have.
 
         Raises:
             ShapeMismatchError: It has another shape or dtype.
@@ -75,7 +75,7 @@ class TableDefinition(TableOptions):
 
 @dataclass(slots=True)
 class TableCounts:
-    """What happened to a table since it was made.
+    """Counts of what happened to a table since it was made.
 
     Attributes:
         pushes: Pushes that were applied.
@@ -93,7 +93,7 @@ class TableCounts:
 
 
 def definition_of(shard: ShardDefinition) -> TableDefinition:
-    """The definition of one part of a variable whose rows are found by key.
+    """Describe one part of a variable whose rows are found by key.
 
     Raises:
         ConfigurationError: It is none, or has numbers that are out of range.

@@ -30,7 +30,7 @@ class StoreOnDisk(RowStore):
 
     Args:
         pages: Pages of the file.
-        name: As of :class:`RowStore`, and so are the others.
+        name: Name of the table; this and the others are those of :class:`RowStore`.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class StoreOnDisk(RowStore):
         super().__init__(name, max_rows, width, dtype, slots)
 
     def column(self, width: int, dtype: DType) -> Array:
-        """Memory of the file."""
+        """Allocate a column in memory of the file."""
         return self._pages.column(self.max_rows, width, dtype)
 
     def make(self, keys: Array) -> Array:
-        """As of every store; what it writes is in memory then."""
+        """Make rows, as every store does; what it writes is in memory then."""
         rows = super().make(keys)
         self._pages.note(rows)
         return rows
 
     def note_copied(self, rows: Array) -> None:
-        """They are in memory then, and no step uses them."""
+        """Note rows that are copied now: they are in memory then, and no step uses them."""
         self._pages.note_copied(rows)
 
     def touch(self, rows: Array, step: int) -> None:
-        """As of every store; a push uses the rows now."""
+        """Touch rows, as every store does; a push uses them now."""
         super().touch(rows, step)
         self._pages.note(rows)
 
@@ -102,7 +102,7 @@ class BlockOnDisk(KeyedBlock):
     def _emptied(
         self, name: str, rows: int, width: int, dtype: DType, slots: SlotColumns
     ) -> RowStore:
-        """The store, which is made once: there may be no disk for a second one."""
+        """Return the store, which is made once: there may be no disk for a second one."""
         if self._store is None:
             self._store = StoreOnDisk(self._pages, name, rows, width, dtype, slots)
         self._store.release(self._store.in_use(0, rows))
@@ -125,7 +125,9 @@ class BlockOnDisk(KeyedBlock):
 
     @property
     def counters(self) -> TableCounters:
-        """What it holds in memory and on disk, and what happened to it. Also without the lock."""
+        """Counters of what the table holds in memory and on disk, and what happened to it. Also
+        without the lock.
+        """
         known, on_disk = super().counters, self.disk_bytes
         return replace(known, num_bytes=known.num_bytes - on_disk, disk_bytes=on_disk)
 
@@ -161,7 +163,7 @@ class BlockOnDisk(KeyedBlock):
 
 
 def row_budget(shard: ShardDefinition) -> int:
-    """Memory of a part's values and slots.
+    """Compute the memory of a part's values and slots.
 
     Raises:
         ConfigurationError: The table's memory is not enough for what is beside them.

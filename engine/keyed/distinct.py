@@ -35,7 +35,7 @@ class DistinctKeys(NamedTuple):
 
 
 def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tuple[Array, Array]:
-    """The distinct keys, and where each key went.
+    """Find the distinct keys, and where each key went.
 
     Args:
         table: The table's name, for messages.
@@ -57,14 +57,14 @@ def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tupl
 def distinct_by_ps(
     keys: Array, sizes: Sequence[int], num_ps: int, memory: BufferPools
 ) -> list[DistinctKeys]:
-    """The distinct keys of some tables, those of one ps beside each other.
+    """Find the distinct keys of some tables, those of one ps beside each other.
 
     By several threads if the keys are many: keys of two tables, or of two ps, have nothing in
     common.
 
     Args:
         keys: int64, contiguous: those of the first table, of the second and so on. May repeat.
-        sizes: How many keys each table has.
+        sizes: Number of keys of each table.
         num_ps: Number of ps among which each of the tables is divided.
         memory: For the result and to work in.
     """

@@ -1,4 +1,4 @@
-"""What a row begins with: numbers that its table's seed and its key decide, and nothing else.
+"""Initial values of rows: numbers that the table's seed and the row's key decide, and nothing else.
 
 So any order of training and any number of ps give the same model. A row is drawn by Philox4x32-10
 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): its key is the seed, its
@@ -28,7 +28,7 @@ KNOWN = (*CONSTANT, "random_normal", "random_uniform", "truncated_normal")
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How a table's rows begin.
+    """The distribution from which a table's rows are drawn.
 
     Attributes:
         constant: The value of every element; None: they are drawn.
@@ -63,7 +63,7 @@ class Draws:
         kernel(keys, rows, out.reshape(-1), out.shape[1], counter, int(self.normal), self.scalars)
 
     def of(self, keys: Array, width: int, dtype: DType) -> Array:
-        """The first values of these keys, shape ``(n, width)``."""
+        """Draw the first values of these keys, shape ``(n, width)``."""
         out = np.empty((keys.size, width), dtype)
         self.fill(out, keys, np.arange(keys.size))
         return out
@@ -77,7 +77,7 @@ class Draws:
 
 
 def draws_of(table: str, initializer: Initializer) -> Draws:
-    """How the rows of a table begin; its name is part of the seed.
+    """Find the distribution of a table's rows; the table's name is part of the seed.
 
     Raises:
         ConfigurationError: The initializer needs the number of rows, which grows.
@@ -103,12 +103,12 @@ def draws_of(table: str, initializer: Initializer) -> Draws:
 
 
 def uniform_of(seed: int) -> Draws:
-    """Draws from [0, 1)."""
+    """Make draws from [0, 1)."""
     return Draws(None, seed, False, np.array([0.0, 1.0, 0.0, 1.0]))
 
 
 def philox(keys: Array, seed: int, block: int) -> Array:
-    """Philox4x32-10 of each key's counter.
+    """Compute Philox4x32-10 of each key's counter.
 
     Args:
         keys: int64, shape ``(n,)``: the first two words of the counter.

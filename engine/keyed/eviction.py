@@ -1,5 +1,5 @@
-"""Which rows go: those that were not pushed for long, or those that are least used when there are
-too many.
+"""Eviction of rows: those that were not pushed for long, or those that are least used when there
+are too many.
 
 Pure functions of the rows' columns. Of two rows that are alike the one with the smaller key goes
 first; in which order rows were made, and where they lie, decides nothing.
@@ -14,12 +14,12 @@ from .row_store import BUSY, FREE, UINT32, RowStore
 
 
 def unseen_since(store: RowStore, step: int) -> Array:
-    """Rows whose last push was before a step; int64, ascending."""
+    """Find the rows whose last push was before a step; int64, ascending."""
     return np.flatnonzero(store.last[: store.used] < step)
 
 
 def least_used(store: RowStore, count: int, order: Order) -> Array:
-    """The ``count`` rows that go first, or fewer if there are not so many; int64, ascending.
+    """Find the ``count`` rows that go first, or fewer if there are not so many; int64, ascending.
 
     Rows that are marked as busy stay.
     """

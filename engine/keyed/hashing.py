@@ -17,12 +17,12 @@ _LENGTH = _U64(8 << 56)
 
 
 def new_secret() -> Array:
-    """128 random bits, uint64, shape ``(2,)``."""
+    """Draw 128 random bits, uint64, shape ``(2,)``."""
     return np.frombuffer(secrets.token_bytes(16), np.uint64).copy()
 
 
 def keyed_hash(keys: Array, secret: Array) -> Array:
-    """SipHash-1-3 of each key's eight bytes, little-endian.
+    """Compute SipHash-1-3 of each key's eight bytes, little-endian.
 
     Args:
         keys: int64, shape ``(n,)``.
@@ -70,7 +70,7 @@ def _rotate(words: Array, bits: int) -> None:
 
 
 def mixed(keys: Array) -> Array:
-    """A stated mixing of each key's bits, one to one: the finalizer of MurmurHash3.
+    """Mix each key's bits, one to one, by the finalizer of MurmurHash3.
 
     Args:
         keys: int64 or uint64, shape ``(n,)``.
@@ -88,7 +88,7 @@ def mixed(keys: Array) -> Array:
 
 
 def ps_of_keys(keys: Array, num_ps: int) -> Array:
-    """Which ps each key belongs to: ``((mixed(key) >> 32) * num_ps) >> 32``.
+    """Find the ps that each key belongs to: ``((mixed(key) >> 32) * num_ps) >> 32``.
 
     The same for every process and version: checkpoints and workers rely on it.
 

@@ -1,4 +1,4 @@
-"""Which row belongs to a key: any int64 to a number, in memory that grows with the keys.
+"""A map from keys to rows: any int64 to a number, in memory that grows with the keys.
 
 The index is cut by hash into segments, hash tables of their own that are filled to two thirds at
 most. A segment that is full becomes twice as large, and no other is touched: no insertion waits for
@@ -39,7 +39,7 @@ _LINE_BYTES = 64
 
 
 def as_keys(table: str, keys: Array) -> Array:
-    """Keys as kernels take them: contiguous and aligned.
+    """Convert keys to what kernels take: contiguous and aligned.
 
     Raises:
         ShapeMismatchError: They are no vector of int64.
@@ -71,12 +71,12 @@ def reserving(table: str, what: str) -> Iterator[None]:
 
 
 def at_least(memory: Array, count: int) -> Array:
-    """The same memory if it has so many elements, else new memory of its dtype."""
+    """Return the memory itself if it has so many elements, else new memory of its dtype."""
     return memory if memory.size >= count else np.empty(count, memory.dtype)
 
 
 def kernel_if_ready(name: str) -> Any:
-    """A kernel of int64 arrays if it is loaded; otherwise None, and it is loaded meanwhile."""
+    """Find a kernel of int64 arrays if it is loaded; otherwise None, and it is loaded meanwhile."""
     return library.row_kernel_if_ready(name, INT64)
 
 
@@ -85,7 +85,7 @@ class KeyIndex:
 
     Args:
         name: The table's, for messages.
-        max_keys: How many keys it is made for; more make it slower at growing, not wrong.
+        max_keys: Number of keys that it is made for; more make it slower at growing, not wrong.
         secret: Two words that decide where keys lie; None: new random ones.
 
     Raises:
@@ -117,7 +117,7 @@ class KeyIndex:
         return int(self._sizes.sum()) * 16
 
     def find(self, keys: Array) -> Array:
-        """The number of each key, or -1; int64, shape ``(n,)``. By several threads if many.
+        """Find the number of each key, or -1; int64, shape ``(n,)``. By several threads if many.
 
         Args:
             keys: int64, shape ``(n,)``. May repeat.
@@ -182,7 +182,7 @@ class KeyIndex:
         return out
 
     def items(self) -> Iterator[tuple[Array, Array]]:
-        """All (keys, numbers), segment by segment, in an order that means nothing."""
+        """Yield all (keys, numbers), segment by segment, in an order that means nothing."""
         for segment in range(self._sizes.size):
             entries = self._entries(segment)
             used = entries[entries[:, 1] != 0]
@@ -244,7 +244,7 @@ def _room(levels: Array) -> Array:
 
 
 def _enough(levels: Array, counts: Array) -> Array:
-    """The levels from these on at which segments have room for so many keys."""
+    """Raise the levels from these on until segments have room for so many keys."""
     levels = levels.copy()
     while (full := counts > _room(levels)).any():
         levels[full] += 1

@@ -32,12 +32,14 @@ def by_segment(keys: Array, secret: Array, shift: int) -> Iterator[tuple[int, Ar
 
 
 def homes(hashes: Array, size: int) -> Array:
-    """Where in a segment of ``size`` entries probing for these hashes begins; int64."""
+    """Find the places in a segment of ``size`` entries where probing for these hashes begins;
+    int64.
+    """
     return (((hashes & _U64(0xFFFFFFFF)) * _U64(size)) >> _U64(32)).view(np.int64)
 
 
 def find(entries: Array, keys: Array, hashes: Array) -> Array:
-    """Where each key is in a segment; -1: it is not there."""
+    """Find the place of each key in a segment; -1: it is not there."""
     found = np.full(keys.size, -1, np.int64)
     left, at = np.arange(keys.size), homes(hashes, len(entries))
     while left.size:

@@ -70,7 +70,7 @@ def _hash(key, k0, k1):  # type: ignore[no-untyped-def]
 
 @inlined
 def hash_tile(keys, start, count, secret, hashes):  # type: ignore[no-untyped-def]
-    """``hashes[j]``: the hash of ``keys[start + j]``, for ``count`` of them."""
+    """Hash ``count`` keys from ``keys[start]`` on into ``hashes``."""
     k0, k1, first = secret[0], secret[1], np.uint64(start)
     for j in range(np.uint64(count)):  # without sign: the compiler makes wider vectors of it
         hashes[j] = _hash(keys[first + j], k0, k1)
@@ -78,7 +78,7 @@ def hash_tile(keys, start, count, secret, hashes):  # type: ignore[no-untyped-de
 
 @inlined
 def segment_of(hashed, shift):  # type: ignore[no-untyped-def]
-    """The upper ``63 - shift`` bits of a hash."""
+    """Take the upper ``63 - shift`` bits of a hash."""
     # In two steps: with one segment all 64 bits go.
     return np.int64((hashed >> _U1) >> shift)
 
@@ -90,7 +90,9 @@ def _home(hashed, size):  # type: ignore[no-untyped-def]
 
 @inlined
 def _locate_tile(hashes, count, addresses, sizes, shift, places, ends):  # type: ignore[no-untyped-def]
-    """Where probing begins and where its segment ends; asks for the memory of the first keys."""
+    """Find where probing begins and where its segment ends; ask for the memory of the first
+    keys.
+    """
     for j in range(np.uint64(count)):  # by itself: the compiler makes vectors of it
         segment = np.uint64(segment_of(hashes[j], shift))
         first, size = addresses[segment], sizes[segment]
@@ -114,7 +116,7 @@ _SEGMENTS = (read(np.int64), read(np.int64), read(np.uint64), INT64)
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype)))
 def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[no-untyped-def]
-    """``out[i]``: the value of ``keys[i]``, or -1."""
+    """Find the value of each ``keys[i]``, or -1, into ``out[i]``."""
     shift = np.uint64(shift_bits)
     hashes = np.empty(TILE, np.uint64)
     places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
@@ -136,7 +138,7 @@ def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), read(np.uint64), INT64, changed(dtype)))
 def count_segments(keys, secret, shift_bits, counts):  # type: ignore[no-untyped-def]
-    """``counts[s]`` grows by how many of the keys belong to segment ``s``."""
+    """Add to ``counts[s]`` the number of keys that belong to segment ``s``."""
     shift = np.uint64(shift_bits)
     hashes = np.empty(TILE, np.uint64)
     for start in range(0, keys.size, TILE):

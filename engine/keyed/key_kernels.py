@@ -34,7 +34,8 @@ def _ps_of(key, num_ps):  # type: ignore[no-untyped-def]
     )
 )  # fmt: skip
 def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # type: ignore[no-untyped-def]
-    """``places``: where each table's keys of the first ps are, of the second and so on, in order.
+    """Divide keys by ps: ``places`` lists where each table's keys of the first ps are, of the
+    second and so on, in order.
 
     Of the tables from ``first`` to before ``last``; the keys of table ``t`` begin at ``tables[t]``.
     ``parts``: room to work in, at least one for each key. ``starts``: where the places of each part
@@ -85,7 +86,7 @@ def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # ty
     )
 )  # fmt: skip
 def distinct_keys(keys, places, starts, first, last, secret, table, unique, inverse, counts):  # type: ignore[no-untyped-def]
-    """Number the distinct keys of the parts from ``first`` to before ``last``, each from zero.
+    """Give each distinct key of the parts ``first`` to ``last - 1`` a number, in each from zero.
 
     Those of part ``p``, whose places begin at ``starts[p]``, are ``unique[starts[p] :]`` in the
     order in which they first stand, and ``counts[p]`` of them; ``inverse``: the number of each key.

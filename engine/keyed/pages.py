@@ -36,7 +36,7 @@ class PagedMemory(Protocol):
 
 
 def file_bytes(rows: int, row_bytes: list[int], page_bytes: int) -> int:
-    """Size of a file with so many rows in columns that begin at pages.
+    """Compute the size of a file with so many rows in columns that begin at pages.
 
     Args:
         rows: Number of rows.
@@ -51,8 +51,8 @@ class RowPages:
 
     Args:
         table: The table's name, for messages.
-        memory: As large as ``file_bytes`` says.
-        budget_bytes: How much of it may be in memory.
+        memory: Memory that is mapped, as large as ``file_bytes`` says.
+        budget_bytes: Bytes of it that may be in memory.
     """
 
     def __init__(self, table: str, memory: PagedMemory, budget_bytes: int) -> None:
@@ -80,11 +80,11 @@ class RowPages:
 
     @property
     def memory_bytes(self) -> int:
-        """How much is in memory, as of the last round and what came since."""
+        """Bytes that are in memory, as of the last round and what came since."""
         return (self._there + self._come) * self._size
 
     def note(self, rows: Array) -> None:
-        """A step uses these rows now.
+        """Note that a step uses these rows now.
 
         Args:
             rows: int64, shape ``(n,)``.
@@ -93,7 +93,7 @@ class RowPages:
         self._mark(self._pages_of(rows), self._clock)
 
     def fetch(self, rows: Array) -> None:
-        """A step will use these rows: have the disk read what is not in memory.
+        """Have the disk read what is not in memory of these rows, which a step will use.
 
         Args:
             rows: int64, shape ``(n,)``.
@@ -102,7 +102,8 @@ class RowPages:
         self._ask(self._mark(self._pages_of(rows), self._clock))
 
     def fetch_copied(self, rows: Array) -> None:
-        """These rows will be copied, and no step uses them: as :meth:`fetch`, but they leave first.
+        """Fetch rows that will be copied, and that no step uses: as :meth:`fetch`, but they leave
+        first.
 
         Args:
             rows: int64, shape ``(n,)``.
@@ -110,7 +111,8 @@ class RowPages:
         self._ask(self.note_copied(rows))
 
     def note_copied(self, rows: Array) -> Array:
-        """These rows are copied now, as :meth:`note`; the pages that were not in memory, ascending.
+        """Note that these rows are copied now, as :meth:`note`; returns the pages that were not in
+        memory, ascending.
 
         Args:
             rows: int64, shape ``(n,)``.

@@ -48,7 +48,7 @@ class RecentRows:
         return sum(keys.size for keys, _ in self._reads.values())
 
     def take(self, keys: Array) -> Array | None:
-        """The rows of a read of these keys, which is forgotten; None: there was none.
+        """Take the rows of a read of these keys, which is forgotten; None: there was none.
 
         A key that had no row may have one since then.
         """
@@ -58,7 +58,7 @@ class RecentRows:
         return rows if known is not None and np.array_equal(known, keys) else None
 
     def forget(self) -> None:
-        """Rows were removed."""
+        """Forget all reads: rows were removed."""
         self._reads.clear()
 
 

@@ -1,4 +1,4 @@
-"""Which keys lost their rows since a mark, for copies of what changed."""
+"""Keys that lost their rows since a mark, for copies of what changed."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Removals:
         self._begin = step
 
     def note(self, keys: Array, step: int) -> None:
-        """These keys lost their rows."""
+        """Note that these keys lost their rows."""
         if self._begin is None:
             return
         self._log.append((step, keys))
@@ -42,7 +42,7 @@ class Removals:
         self._log, self._size, self._begin = [], 0, None
 
     def since(self, mark: int) -> Array:
-        """Removed keys since a mark, int64, ascending.
+        """List the keys that were removed since a mark, int64, ascending.
 
         Raises:
             LimitExceededError: They are no longer, or not yet, all remembered.

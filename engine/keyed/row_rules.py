@@ -62,7 +62,7 @@ class RowUpdater:
 
     Args:
         table: The table's name.
-        rule: Its slots are those of the store.
+        rule: Rule to run; its slots are those of the store.
     """
 
     def __init__(self, table: str, rule: UpdateRule) -> None:
@@ -76,7 +76,7 @@ class RowUpdater:
         """Update rows in place, by several threads if they are many.
 
         Args:
-            store: Its counts have this update in them. Modified.
+            store: Store whose counts have this update in them. Modified.
             rows: int64, shape ``(n,)``, each once.
             gradients: contiguous, shape ``(n, width)``, of the store's dtype.
             step: For the learning-rate schedule.
@@ -166,13 +166,13 @@ class RowUpdater:
 
 
 def _where_corrections_end(rule: CorrectedAdam) -> int:
-    """From this count on ``1 - beta ** t`` is 1 to nine digits."""
+    """Find the count from which on ``1 - beta ** t`` is 1 to nine digits."""
     beta = max(rule.beta_1, rule.beta_2)
     return 1 if beta == 0 else max(1, math.ceil(math.log(1e-9) / math.log(beta)))
 
 
 def _own_scalars(rule: _Own, rate: float, width: int) -> tuple[str, Sequence[float]]:
-    """A kernel's name, and what it reads from the rate on."""
+    """Return a kernel's name, and what it reads from the rate on."""
     if isinstance(rule, RowwiseAdagrad):
         return "rowwise_adagrad", (rate, rule.epsilon, 1 / width)
     if isinstance(rule, GroupFtrl):

@@ -16,7 +16,7 @@ _LARGEST_COUNT = np.iinfo(UINT32).max
 
 
 def counts_of(states: Array) -> Array:
-    """The counts in states, as unsigned integers, shape ``(n,)``: a view.
+    """View the counts in states, as unsigned integers, shape ``(n,)``.
 
     Args:
         states: contiguous, float32 or float64, shape ``(n, elements)``.
@@ -43,7 +43,7 @@ def scatter_states(store: RowStore, rows: Array, states: Array) -> None:
     Args:
         store: Modified.
         rows: int64, shape ``(n,)``, each once.
-        states: As of :func:`gather_states`.
+        states: States, as :func:`gather_states` returns them.
     """
     for column, start, stop in _columns(store):
         column[rows] = states[:, start:stop]
@@ -51,7 +51,7 @@ def scatter_states(store: RowStore, rows: Array, states: Array) -> None:
 
 
 def _columns(store: RowStore) -> Iterator[tuple[Array, int, int]]:
-    """Values and slots, and where they stand in a state."""
+    """Yield values and slots, and where they stand in a state."""
     start = 0
     for column in (store.values, *store.slots.values()):
         yield column, start, start + column.shape[1]

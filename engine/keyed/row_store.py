@@ -28,10 +28,10 @@ class RowStore:
 
     Args:
         name: The table's, for messages.
-        max_rows: How many rows there may be.
+        max_rows: Largest number of rows.
         width: Elements of a row.
         dtype: float32 or float64, of values and slots.
-        slots: Its slots.
+        slots: Slots of a row.
 
     Attributes:
         values: Shape ``(max_rows, width)``.
@@ -84,7 +84,7 @@ class RowStore:
 
     @property
     def room(self) -> int:
-        """How many rows can still be made."""
+        """Number of rows that can still be made."""
         return self.max_rows - len(self)
 
     def make(self, keys: Array) -> Array:
@@ -113,7 +113,9 @@ class RowStore:
         return np.concatenate([released, rows])
 
     def note_copied(self, rows: Array) -> None:
-        """These rows are copied now, from here or to here; for those that may be on disk."""
+        """Note that these rows are copied now, from here or to here; for those that may be on
+        disk.
+        """
 
     def release(self, rows: Array) -> None:
         """Give rows back, to be used again."""
@@ -135,12 +137,13 @@ class RowStore:
         """Mark rows as busy, until :meth:`touch`: no eviction takes them. -1 stands for no row.
 
         Returns:
-            How many are no rows; -1: a row is there twice, and not all are marked; None: nothing
+            Number of keys without a row; -1: a row is there twice, and not all are marked; None:
+            nothing was looked at, the kernel is not loaded.
             was looked at, the kernel is not loaded.
         """
         kernel = library.row_kernel_if_ready("mark_rows", UINT32)
         return int(kernel(rows, self.uses.reshape(-1), BUSY)) if kernel is not None else None
 
     def in_use(self, start: int, stop: int) -> Array:
-        """The rows of ``[start, stop)`` that are in use, ascending."""
+        """Find the rows of ``[start, stop)`` that are in use, ascending."""
         return np.flatnonzero(self.last[start : min(stop, self.used)] != FREE) + start

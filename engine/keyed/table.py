@@ -45,13 +45,13 @@ class KeyedTable:
     """A table of rows by key. Not thread-safe: a lock is around every call.
 
     Args:
-        definition: What it is.
+        definition: Definition of the table.
         store: Makes the store of its rows.
 
     Attributes:
-        counts: What happened so far.
+        counts: Counts of what happened so far.
         step: The largest step of its pushes.
-        changes: Which rows changed, as long as that is followed.
+        changes: Rows that changed, as long as that is followed.
 
     Raises:
         ConfigurationError: The rule, the initializer or the admission does not fit a growing table.
@@ -87,7 +87,7 @@ class KeyedTable:
         return self._store.num_bytes + self._index.num_bytes
 
     def read(self, keys: Array, out: Array | None = None) -> Array:
-        """The rows of keys; makes none.
+        """Read the rows of keys; makes none.
 
         Args:
             keys: int64, shape ``(n,)``. May repeat.
@@ -117,7 +117,7 @@ class KeyedTable:
         return out
 
     def read_states(self, keys: Array, out: Array) -> Array:
-        """The rows of keys with their slots and counts; makes none.
+        """Read the rows of keys with their slots and counts; makes none.
 
         Args:
             keys: int64, shape ``(n,)``. May repeat.
@@ -193,7 +193,7 @@ class KeyedTable:
 
         Args:
             cursor: 0, and then what the last copy returned, until that is -1.
-            max_rows: How many places are looked at, at least 1.
+            max_rows: Number of places to look at, at least 1.
             since: Only rows that changed at this step or later: :meth:`mark`.
             before: Only rows that did not change at this step or later.
 
@@ -213,14 +213,14 @@ class KeyedTable:
         return tile, following if following < store.used else -1
 
     def tiles(self, max_rows: int = 1 << 16, since: int = 0) -> Iterator[Tile]:
-        """All rows, or those that changed since a mark, in copies of at most ``max_rows``."""
+        """Copy all rows, or those that changed since a mark, in tiles of at most ``max_rows``."""
         cursor = 0
         while cursor >= 0:
             tile, cursor = self.copy(cursor, max_rows, since)
             yield tile
 
     def note_copied(self, rows: Array) -> None:
-        """Places of :attr:`columns` are copied now: they may be on disk.
+        """Note that places of :attr:`columns` are copied now: they may be on disk.
 
         Args:
             rows: int64, shape ``(n,)``.
@@ -234,7 +234,8 @@ class KeyedTable:
         return {name: memory[:used] for name, memory in self._store.columns.items()}
 
     def tile(self, columns: Mapping[str, Array]) -> Tile:
-        """Rows of columns that were copied; those of places that were not in use are left out.
+        """Make a tile of columns that were copied; rows of places that were not in use are left
+        out.
 
         A slot that is not there begins anew.
 
@@ -252,18 +253,18 @@ class KeyedTable:
         return self._store.used
 
     def places_of(self, keys: Array) -> Array:
-        """Places of the rows of those of these keys that have one, int64."""
+        """Find the places of the rows of those of these keys that have one, int64."""
         rows = self._index.find(as_keys(self.definition.name, keys))
         return rows[rows >= 0]
 
     def keys_in_use(self, rows: Array) -> Array:
-        """Keys of those of these places that have a row, int64."""
+        """Find the keys of those of these places that have a row, int64."""
         rows = rows[rows < self._store.used]
         keys: Array = self._store.keys[rows[self._store.last[rows] != FREE]]
         return keys
 
     def mark(self) -> int:
-        """A mark for ``copy`` and ``removed_since``: what changes from now on is after it.
+        """Set a mark for ``copy`` and ``removed_since``: what changes from now on is after it.
 
         Rows that changed before, at the same step, come along again.
         """
@@ -271,7 +272,8 @@ class KeyedTable:
         return self.step
 
     def removed_since(self, mark: int) -> Array:
-        """Keys whose rows were removed since a mark, int64, ascending; some may be there again.
+        """List the keys whose rows were removed since a mark, int64, ascending; some may be there
+        again.
 
         Who restores removes these first, and then loads the rows that changed.
 
@@ -281,7 +283,7 @@ class KeyedTable:
         return self._removals.since(mark)
 
     def end_marks(self) -> None:
-        """Nothing asks for what was removed since a mark any more: it is forgotten."""
+        """Forget what was removed since a mark: nothing asks for it any more."""
         self._removals.end()
 
     def load(self, tile: Tile) -> None:
@@ -319,7 +321,7 @@ class KeyedTable:
         self.step = max(self.step, int(tile.last.max(initial=0)))
 
     def state(self) -> dict[str, Array]:
-        """What decides beside the rows: steps, counts, and what admission remembers."""
+        """Return what decides beside the rows: steps, counts, and what admission remembers."""
         steps = [self.step, self._next_check, *astuple(self.counts)]
         return {"steps": np.array(steps, INT64)} | self._admitter.state()
 
@@ -336,7 +338,8 @@ class KeyedTable:
             self._admitter.load(state)
 
     def digest(self) -> str:
-        """The same for tables with the same rows and state, in whatever order rows were made.
+        """Compute a digest that is equal for equal rows and state, in whatever order rows were
+        made.
 
         For tests: it reads everything.
         """
@@ -362,7 +365,7 @@ class KeyedTable:
         return gradients if aligned else gradients.copy()
 
     def _find_again(self, keys: Array) -> Array:
-        """The rows of keys, which were mostly read just before; -1: there is none."""
+        """Find the rows of keys, which were mostly read just before; -1: there is none."""
         rows = self._recent.take(keys)
         if rows is None:
             return self._index.find(keys)
@@ -372,8 +375,8 @@ class KeyedTable:
         return rows
 
     def _missing(self, keys: Array, rows: Array) -> Array | None:
-        """Which keys have no row; None: a key is there twice. Rows may be marked as busy, until
-        they are touched.
+        """Find the keys that have no row; None: a key is there twice. Rows may be marked as busy,
+        until they are touched.
         """
         count = self._store.mark(rows)
         if count == 0:
@@ -385,7 +388,7 @@ class KeyedTable:
         return None if (ascending[1:] == ascending[:-1]).any() else missing
 
     def _make(self, keys: Array, others: Array) -> Array:
-        """Rows for keys that have none, or -1 for those that get none.
+        """Make rows for keys that have none, or -1 for those that get none.
 
         Args:
             keys: int64, each once.

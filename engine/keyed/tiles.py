@@ -18,7 +18,7 @@ _U64 = np.uint64
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Some rows of a table, each key once.
+    """A number of rows of a table, each key once.
 
     Attributes:
         keys: int64, shape ``(n,)``.
@@ -42,16 +42,16 @@ class Tile:
         return rest | slots
 
     def chosen(self, rows: Array) -> "Tile":
-        """The rows at these positions, or where this is true."""
+        """Select the rows at these positions, or where this is true."""
         slots = {name: slot[rows] for name, slot in self.slots.items()}
         return Tile(self.keys[rows], self.values[rows], slots, self.counts[rows], self.last[rows])
 
     def of_ps(self, ps: int, num_ps: int) -> "Tile":
-        """The rows that belong to one of ``num_ps`` ps."""
+        """Select the rows that belong to one of ``num_ps`` ps."""
         return self.chosen(ps_of_keys(self.keys, num_ps) == ps)
 
     def digest(self) -> int:
-        """The sum over rows of a hash of all that a row has, modulo ``2**64``."""
+        """Sum a hash of all that a row has over the rows, modulo ``2**64``."""
         words = mixed(self.keys) ^ mixed(self.counts.astype(np.uint64) << _U64(32) | self.last)
         for column in (self.values, *(self.slots[name] for name in sorted(self.slots))):
             bits = column.view(f"u{column.dtype.itemsize}")
@@ -61,7 +61,7 @@ class Tile:
 
 
 def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
-    """Rows of columns of a table; those of places that were not in use are left out.
+    """Make a tile of columns of a table; rows of places that were not in use are left out.
 
     Of a key that is there twice the later place counts.
 
@@ -101,7 +101,8 @@ def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
 
 
 def used_places(columns: Mapping[str, Array]) -> Array:
-    """Places of columns whose rows count: those in use, and of a key that is there twice the later.
+    """Find the places of columns whose rows count: those in use, and of a key that is there twice
+    the later.
 
     A row that went and came back while places were copied may be there twice.
 

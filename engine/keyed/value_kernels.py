@@ -66,7 +66,8 @@ def _normal_quantile(p):  # type: ignore[no-untyped-def]
     )
 )  # fmt: skip
 def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-untyped-def]
-    """``out[rows[i]]``: ``width`` draws that ``keys[i]`` and the counter decide; see ``draws.py``.
+    """Draw rows: ``width`` draws into ``out[rows[i]]`` that ``keys[i]`` and the counter decide; see
+    ``draws.py``.
 
     ``counter``: seed, first block. ``normal``: whether quantiles of a normal distribution are
     taken. ``h``: offset, span of what goes into those; offset, factor of the result.
@@ -105,7 +106,7 @@ def mark_rows(rows, uses, mark):  # type: ignore[no-untyped-def]
     ``uses``: of each row how many pushes it had, and the step of the last one.
 
     Returns:
-        How many are no rows; -1: a row is there twice.
+        Number of places without a row; -1: a row is there twice.
     """
     missing = 0
     for r in range(rows.size):
@@ -135,7 +136,9 @@ def touch_rows(rows, uses, step):  # type: ignore[no-untyped-def]
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), INT64))
 def kth_smallest(words, k):  # type: ignore[no-untyped-def]
-    """The word that would stand at ``k`` if they were sorted: by their upper, then lower half."""
+    """Find the word that would stand at ``k`` if they were sorted: by their upper, then lower
+    half.
+    """
     half, low = np.uint32(16), np.uint32(0xFFFF)
     counts = np.zeros(1 << 16, np.int64)
     for i in range(words.size):
@@ -157,7 +160,7 @@ def kth_smallest(words, k):  # type: ignore[no-untyped-def]
 
 @FUNCTIONS.kernel(lambda dtype: (read(dtype), INT64, changed(_FLOAT64)))
 def square_rows(values, width, out):  # type: ignore[no-untyped-def]
-    """``out[r]``: the sum of the squares of row ``r``, from its first element on, in float64."""
+    """Sum the squares of each row, from its first element on, in float64, into ``out``."""
     for r in range(out.size):
         total = 0.0
         for i in range(r * width, (r + 1) * width):
@@ -167,7 +170,7 @@ def square_rows(values, width, out):  # type: ignore[no-untyped-def]
 
 
 def _rule_arguments(dtype: DType) -> tuple[Any, ...]:
-    """``w, s0, s1, g, rows, width, h, uses, table``."""
+    """List the types of ``w, s0, s1, g, rows, width, h, uses, table``."""
     slots = [changed(dtype)] * 3
     return (*slots, read(dtype), read(np.int64), INT64, read(dtype), read(_UINT32), read(dtype))
 
@@ -204,7 +207,7 @@ def adam_rows(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-unt
 
 @FUNCTIONS.kernel(_rule_arguments)
 def rowwise_adagrad(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """``a += mean(g*g); w -= lr * g / (sqrt(a) + eps)``; ``s0``: one ``a`` per row.
+    """Do ``a += mean(g*g); w -= lr * g / (sqrt(a) + eps)``; ``s0``: one ``a`` per row.
 
     h[3]: eps. h[4]: 1 / width.
     """
