@@ -36,7 +36,7 @@ class ChiefAnnouncement:
 
 
 def announced_chiefs() -> list[str]:
-    """Addresses of this user's chiefs on this machine."""
+    """List the addresses of this user's chiefs on this machine."""
     addresses: set[str] = set()
     with contextlib.suppress(OSError):
         for line in _NAMES.read_text(errors="replace").splitlines():

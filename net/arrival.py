@@ -30,7 +30,7 @@ class Arrival:
         self.first = b""
 
     def wanted(self) -> int:
-        """How many more bytes are needed to know the kind; 0: none."""
+        """Count the bytes that are still needed to know the kind; 0: none."""
         first = self.first
         if first.startswith(ROUTE):
             return len(ROUTE) + TICKET_BYTES - len(first)

@@ -26,7 +26,7 @@ class Sorted:
 
     Attributes:
         stream: To the caller; TLS, if the port requires it, has begun.
-        arrival: Its kind.
+        arrival: Kind of the connection.
         refusal: The error that it must be answered with; None: it may be served.
     """
 
@@ -85,7 +85,7 @@ class Caller:
         return Sorted(stream, arrival)
 
     def _is_tls_due(self) -> bool:
-        """Whether enough bytes have come to begin TLS, or to refuse the lack of it."""
+        """Return whether enough bytes have come to begin TLS, or to refuse the lack of it."""
         if self._tls is None or self._stream is not None:
             return False
         first = self._arrival.first

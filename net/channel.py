@@ -20,14 +20,14 @@ _Response = TypeVar("_Response")
 
 
 def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Channel:
-    """A channel that reaches a peer that is late, restarted or moved, and notices a loss.
+    """Open a channel that reaches a peer that is late, restarted or moved, and notices a loss.
 
     With TLS it uses new certificates when the files change.
 
     Args:
         address: host:port.
         settings: For the bounds, and how this task authenticates itself.
-        who: This task.
+        who: Principal of this task.
 
     Raises:
         ConfigurationError: No credentials are set, or a file cannot be used.
@@ -131,7 +131,7 @@ def invoke(
 
     Args:
         method: A method of a stub.
-        request: Its message.
+        request: Message to send.
         peer: The callee, for messages.
         doing: The purpose, for messages.
         timeout_s: Deadline. Unit: seconds.

@@ -27,7 +27,7 @@ Lender = Callable[[int], Array]
 
 
 def frame_lengths(head: bytes) -> tuple[int, int]:
-    """Lengths in bytes of a frame's message and payload, from its first bytes."""
+    """Read the lengths of a frame's message and payload, in bytes, from its first bytes."""
     length, payload_bytes = _LENGTHS.unpack_from(head)
     return length, payload_bytes
 
@@ -38,7 +38,7 @@ def temporary(num_bytes: int) -> Array:
 
 
 def frame_of(message: bytes) -> bytes:
-    """A frame without a payload."""
+    """Make a frame without a payload."""
     return _LENGTHS.pack(len(message), 0) + message
 
 
@@ -49,14 +49,14 @@ class Connection:
         stream: Owned from now on.
         max_message_bytes: A peer that announces a longer message is refused, before memory is
             allocated.
-        peer: Who is at the other end, for messages.
+        peer: Name of the peer, for messages.
         received: Bytes that were read from the stream already.
 
     Attributes:
         deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
-        receive_deadline: The same of receiving, for one thread that receives while another sends;
-            None: ``deadline``.
-        unread_bytes: How many bytes of the last frame's payload are still to be read.
+        receive_deadline: Deadline of receiving alone, for one thread that receives while another
+            sends; None: ``deadline``.
+        unread_bytes: Number of bytes of the last frame's payload that are still to be read.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Connection:
 
     @property
     def description(self) -> str:
-        """What it goes over, for messages."""
+        """Name of the transport, for messages."""
         return self.stream.description
 
     @property
@@ -135,7 +135,7 @@ class Connection:
         Args:
             message: The frame's.
             payload: uint8, flat. Must not change until :meth:`flush` returns.
-            timeout_s: How long to wait for room. Unit: seconds.
+            timeout_s: Time to wait for room. Unit: seconds.
 
         Raises:
             TimeoutError: There was no room; nothing was sent, and the call may be repeated.
@@ -199,7 +199,7 @@ class Connection:
     # -- receiving ---------------------------------------------------------------------------
 
     def receive(self) -> memoryview | None:
-        """The next message; None when the peer closed the connection between two frames.
+        """Receive the next message; None when the peer closed the connection between two frames.
 
         After a timeout the call may be repeated, except for a message over 64 KiB.
 
@@ -235,7 +235,7 @@ class Connection:
         return message
 
     def read(self, count: int, lend: Lender) -> memoryview:
-        """The next ``count`` bytes of the payload, uint8; valid until the next call.
+        """Read the next ``count`` bytes of the payload, uint8; valid until the next call.
 
         Args:
             count: Unit: bytes.
@@ -253,7 +253,7 @@ class Connection:
         return target
 
     def read_into(self, target: memoryview) -> None:
-        """The next bytes of the payload, as many as ``target`` has.
+        """Read the next bytes of the payload, as many as ``target`` has.
 
         Raises:
             OSError: The connection is broken.
@@ -266,7 +266,7 @@ class Connection:
         """Read the next bytes of the payload, at least one and as many as have come.
 
         Returns:
-            How many. A timeout loses no bytes.
+            Number of bytes that were read. A timeout loses no bytes.
 
         Raises:
             OSError: The connection is broken.
@@ -299,7 +299,7 @@ class Connection:
         return self._at < len(self._buffer)
 
     def is_silent(self) -> bool:
-        """Whether nothing has come, neither bytes nor an end; False if that is not known."""
+        """Return whether nothing has come, neither bytes nor an end; False if that is not known."""
         return self._at >= len(self._buffer) and self.stream.is_silent()
 
     # -- ending ------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Connection:
         self.unread_bytes -= count
 
     def _take(self, count: int) -> memoryview:
-        """The next bytes, which fit into the buffer."""
+        """Take the next bytes, which fit into the buffer."""
         if count and not self._fill_buffer(count):
             raise ConnectionError("the connection ended inside a frame")
         start, self._at = self._at, self._at + count
@@ -356,7 +356,7 @@ class Connection:
 
 
 class FrameWriter:
-    """One frame, written part by part: small parts are joined, large ones go alone.
+    """A frame that is written part by part: small parts are joined, large ones go alone.
 
     Args:
         connection: Sends it.
@@ -382,7 +382,9 @@ class FrameWriter:
         self._lend = lend
 
     def copy(self, values: Array) -> Buffer:
-        """A copy of some values, valid until the next one: pass it to :meth:`write` before."""
+        """Copy some values; the copy is valid until the next one: pass it to :meth:`write`
+        before.
+        """
         if values.nbytes < READ_BYTES:
             return values.tobytes()
         own = self._lend(values.nbytes)[: values.nbytes]

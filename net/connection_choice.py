@@ -1,4 +1,4 @@
-"""Which connection a session goes over, and why. Pure.
+"""Choice of the connection of a session, and the reason for it. Pure.
 
 Shared memory is fastest, then a Unix socket, TCP, TLS, and a tunnel through gRPC. What could be
 used is found out by trying; this says what the findings mean, for the status and for a warning.
@@ -20,7 +20,7 @@ class ConnectionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is known about the ways to a peer.
+    """Findings about the ways to a peer.
 
     Attributes:
         wants_tcp: The setting ``tcp_sessions``.
@@ -48,9 +48,9 @@ class ConnectionChoice:
     """A connection and the reason for it.
 
     Attributes:
-        kind: What it goes over.
+        kind: Kind of the connection.
         reason: Why not something faster; empty if nobody would expect that.
-        is_degraded: Something faster was to be expected: a warning says the reason.
+        is_degraded: Whether something faster was to be expected: a warning says the reason.
     """
 
     kind: ConnectionKind
@@ -64,7 +64,7 @@ class ConnectionChoice:
 
 
 def choose_connection(findings: Findings) -> ConnectionChoice:
-    """The best connection that was found, with its reason."""
+    """Choose the best connection that was found, with its reason."""
     if findings.wants_memory and findings.unix_offered and not findings.unix_failure:
         if findings.memory_obstacle:
             return ConnectionChoice(ConnectionKind.UNIX, findings.memory_obstacle, is_degraded=True)

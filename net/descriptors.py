@@ -24,7 +24,8 @@ def raise_limit() -> int:
 
 
 def has_spare(descriptor: int) -> bool:
-    """Whether more descriptors are free than the reserve, judged by one that was just opened.
+    """Return whether more descriptors are free than the reserve, judged by one that was just
+    opened.
 
     The kernel assigns the lowest free number, which therefore tells how many are in use.
     """
@@ -33,13 +34,13 @@ def has_spare(descriptor: int) -> bool:
 
 
 def most_silent_connections(wanted: int) -> int:
-    """How many connections may be silent, such that most descriptors stay free."""
+    """Limit the connections that may be silent, such that most descriptors stay free."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 8))
 
 
 def most_grpc_connections(wanted: int) -> int:
-    """How many connections of gRPC there may be, such that half of the descriptors stay free."""
+    """Limit the connections of gRPC, such that half of the descriptors stay free."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

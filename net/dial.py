@@ -162,7 +162,7 @@ class Dialer:
         """Send the greeting.
 
         Returns:
-            How this caller has shown who it is, for :meth:`read_welcome`.
+            Authorization that was sent, for :meth:`read_welcome`.
 
         Raises:
             OSError: The connection is broken.
@@ -181,8 +181,9 @@ class Dialer:
         Args:
             connection: The greeting was sent on it.
             timeout_s: Unit: seconds.
-            shown: What :meth:`send_hello` returned for this connection: the answer must prove the
-                same key for that greeting, and another may have been sent elsewhere since.
+            shown: Authorization that :meth:`send_hello` returned for this connection: the answer
+                must prove the same key for that greeting, and another may have been sent elsewhere
+                since.
 
         Raises:
             TimeoutError: None came.
@@ -214,7 +215,7 @@ class Dialer:
         return welcome
 
     def lost(self, doing: str, error: object) -> PeerLostError:
-        """The error for a peer that cannot be reached, or whose connection broke."""
+        """Make the error for a peer that cannot be reached, or whose connection broke."""
         said = getattr(error, "strerror", None) or str(error)
         return PeerLostError(f"{doing}: {self._peer} cannot be reached: {said}", peer=self._peer)
 
@@ -242,7 +243,7 @@ def _say_magic(stream: ByteStream, deadline: float) -> None:
 def tls_client(
     address: str, peer: str, settings: Settings, task: TaskId | None = None, job: str = ""
 ) -> TlsClient | None:
-    """The TLS client for a task; None: this process dials in plaintext.
+    """Make the TLS client for a task; None: this process dials in plaintext.
 
     Args:
         address: The task's, host:port.
@@ -291,7 +292,7 @@ def find_refusal(client: TlsClient, address: str, timeout_s: float = PROBE_TIMEO
 
 
 def receive_message(connection: Connection) -> session_pb2.ServerMessage:
-    """The next message of a server.
+    """Receive the next message of a server.
 
     Raises:
         OSError: The connection is broken, or was closed.

@@ -56,7 +56,7 @@ class Greeting:
     Attributes:
         connection: The connection that it came over.
         hello: The greeting itself.
-        visitor: Who sent it.
+        visitor: Sender of the greeting.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Endpoint:
         guard: Admits callers.
         newcomers: Bounds silent connections.
         max_sessions: Most greeted connections at once.
-        greeting_timeout_s: How long a complete greeting may take. Unit: seconds.
+        greeting_timeout_s: Longest time that a complete greeting may take. Unit: seconds.
 
     Attributes:
         unix_sockets: Names where this process can be reached from this machine.
@@ -256,7 +256,9 @@ class Endpoint:
             return service(greeting)
 
     def _shown(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
-        """Who sent a greeting, by its certificate, or by the ticket of an earlier greeting."""
+        """Find the sender of a greeting by its certificate, or by the ticket of an earlier
+        greeting.
+        """
         if connection.stream.principal is not None:
             return connection.stream.principal
         return self._tickets.redeem(hello.unix_ticket) if hello.unix_ticket else None
@@ -305,7 +307,7 @@ def _say_who(greeting: Greeting) -> bool:
 
 
 def refusal_frame(error: RopewalkError) -> bytes:
-    """The frame that answers a greeting which is refused unread."""
+    """Make the frame that answers a greeting which is refused unread."""
     return frame_of(_failure(error))
 
 

@@ -107,7 +107,8 @@ class Forwarder:
 
 
 def through_gateway(address: str, ask_ticket: Callable[[float], bytes]) -> Connect:
-    """How :func:`~ropewalk.net.routes.open_routes` reaches a task, through its cluster's gateway.
+    """Make the function by which :func:`~ropewalk.net.routes.open_routes` reaches a task, through
+    its cluster's gateway.
 
     Args:
         address: The gateway's, host:port.
@@ -124,10 +125,10 @@ def through_gateway(address: str, ask_ticket: Callable[[float], bytes]) -> Conne
 
 
 def connect_forwarded(gateway: str, ticket: bytes, timeout_s: float) -> socket.socket:
-    """A connection to the task that a gateway has issued a ticket for.
+    """Connect to the task that a gateway has issued a ticket for.
 
     Args:
-        gateway: Its address, host:port.
+        gateway: Address of the gateway, host:port.
         ticket: Not used yet.
         timeout_s: For the connection to the gateway. Unit: seconds.
 

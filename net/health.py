@@ -39,7 +39,7 @@ class Health:
         self._answer = _Status(status=status).SerializeToString()
 
     def methods(self) -> dict[str, Method]:
-        """The methods, by path."""
+        """Return the methods, by path."""
         return {PATH: lambda _: Accepted(self._check, lets_in=False)}
 
     def _check(self, request: bytes) -> bytes:

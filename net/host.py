@@ -40,7 +40,7 @@ _IDLE_S = 60.0  # without any call; a client that comes back connects anew
 
 
 def bind_address(address: str, settings: Settings) -> str:
-    """Where to listen for a task whose peers know it as ``address``.
+    """Choose where to listen for a task whose peers know it as ``address``.
 
     The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is
     not on loopback listens on every interface.
@@ -190,7 +190,7 @@ class TaskHost:
         return tls
 
     def samples(self) -> Iterator[Sample]:
-        """Counters of connections and refusals, for Prometheus."""
+        """Yield counters of connections and refusals, for Prometheus."""
         listener = self._listener
         return connection_samples(listener.served, listener.refused, self._guard.refusals)
 

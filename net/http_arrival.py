@@ -12,7 +12,7 @@ class HttpArrival(Arrival):
     __slots__ = ()
 
     def wanted(self) -> int:
-        """How many more bytes the head may have; 0: it is complete, or too long."""
+        """Count the bytes that the head may still have; 0: it is complete, or too long."""
         return 0 if _END in self.first else max(0, HEAD_BYTES - len(self.first))
 
     @property
@@ -27,7 +27,7 @@ class HttpArrival(Arrival):
 
     @property
     def ticket(self) -> bytes:
-        """None."""
+        """Always empty: an HTTP request carries no ticket."""
         return b""
 
     @property

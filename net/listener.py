@@ -1,4 +1,4 @@
-"""One port for everything: connections are accepted, and sorted by their first bytes.
+"""The port of a task: connections are accepted, and sorted by their first bytes.
 
 One thread accepts, sorts, and takes connections through TLS (:mod:`~ropewalk.net.caller`): ours get
 a thread when their greeting has come, gRPC's go to the server of calls. A connection that sends
@@ -48,7 +48,9 @@ class CallServer(Protocol):
     """The server that gets connections of gRPC."""
 
     def has_room(self) -> bool:
-        """Whether there is room for one more; until then no connection over TCP is accepted."""
+        """Return whether there is room for a further connection; until then none over TCP is
+        accepted.
+        """
         ...
 
     def accept(
@@ -75,7 +77,7 @@ class Listener:
             owns it.
         calls: Serves connections that begin as gRPC's do. None: they are closed.
         limit: Most connections that ``greeted`` handles at once; further ones are closed.
-        greeting_timeout_s: How long a complete greeting may take. Unit: seconds.
+        greeting_timeout_s: Longest time that a complete greeting may take. Unit: seconds.
         routed: Called with a connection that is to be forwarded, and with its ticket; owns it and
             does not wait. None: it is closed.
         make_arrival: Makes the sorter of a connection's first bytes.
@@ -83,7 +85,8 @@ class Listener:
             read.
 
     Attributes:
-        refused: How many connections were closed, since there were too many or there was no room.
+        refused: Number of connections that were closed, since there were too many or there was no
+            room.
         tls: The TLS that connections over TCP have to go through; None: they are plain.
     """
 
@@ -189,7 +192,7 @@ class Listener:
                 self._selector.register(listening, selectors.EVENT_READ, make_stream)
 
     def _is_busy(self) -> bool:
-        """Whether there are as many handshakes as allowed, all of them recent."""
+        """Return whether there are as many handshakes as allowed, all of them recent."""
         if self.tls is None or len(self._unsorted) < _MAX_HANDSHAKES:
             return False
         return time.monotonic() - next(iter(self._unsorted.values())).began < _LEAST_STAY_S

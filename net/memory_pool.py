@@ -27,7 +27,9 @@ class MemoryPool:
         self._free: list[Array] = []
 
     def take(self, num_bytes: int) -> Array:
-        """An uninitialised uint8 array of at least so many bytes: the smallest free one, or new."""
+        """Take an uninitialised uint8 array of at least so many bytes: the smallest free one, or
+        new.
+        """
         with self._lock:
             fitting = [array for array in self._free if array.size >= num_bytes]
             if fitting:
@@ -53,7 +55,7 @@ class Lease:
         self._array: Array = np.empty(0, np.uint8)
 
     def lend(self, num_bytes: int) -> Array:
-        """An array of at least so many bytes; the array before may be the same memory."""
+        """Lend an array of at least so many bytes; the array before may be the same memory."""
         if self._array.size < num_bytes:
             self._release()
             self._array = self._pool.take(num_bytes)
@@ -79,7 +81,7 @@ def temporary_buffer(count: int, dtype: DType) -> Array:
 
     Args:
         count: Elements.
-        dtype: Their type.
+        dtype: Type of the elements.
     """
     num_bytes = count * dtype.itemsize
     if num_bytes < _MAPPED_BYTES:

@@ -19,10 +19,10 @@ none for now.
 
 
 def answer_to(request: bytes, read: Read) -> bytes:
-    """The answer to a request.
+    """Answer a request.
 
     Args:
-        request: Its unparsed head.
+        request: Unparsed head of the request.
         read: Makes the page.
     """
     written = io.BytesIO()
@@ -31,7 +31,7 @@ def answer_to(request: bytes, read: Read) -> bytes:
 
 
 class _Answer(BaseHTTPRequestHandler):
-    """One request, read from memory and answered into memory: waiting is the port's."""
+    """An answer to one request, read from memory and written into memory: waiting is the port's."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "ropewalk", ""

@@ -26,7 +26,7 @@ Collect = Callable[[], Iterable[Sample]]
 
 
 def families(samples: Iterable[Sample]) -> list[Metric]:
-    """Samples in the form of Prometheus' library; those with equal labels are added up."""
+    """Convert samples to the form of Prometheus' library; those with equal labels are added up."""
     sums: dict[str, tuple[Any, dict[tuple[str, ...], float]]] = {}
     for sample in samples:
         metric = sample.metric
@@ -63,7 +63,7 @@ class MetricsPage:
         self._until = -1.0
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """(the page, its content type).
+        """Render the counters; returns (the page, its content type).
 
         Args:
             accept: The value of HTTP's header ``Accept``: plain text or OpenMetrics.

@@ -97,7 +97,7 @@ class MetricsPort:
             stream.close()
 
     def _read(self, accept: str) -> tuple[bytes, str]:
-        """(the page, its content type).
+        """Read the counters; returns (the page, its content type).
 
         Raises:
             TimeoutError: The counters cannot be read for now.

@@ -23,7 +23,7 @@ class Newcomers:
 
     Args:
         limit: Most at once.
-        timeout_s: How long each may be silent. Unit: seconds.
+        timeout_s: Longest time that each may be silent. Unit: seconds.
     """
 
     def __init__(self, limit: int, timeout_s: float) -> None:

@@ -4,7 +4,7 @@ import socket
 
 
 def own_host_towards(address: str) -> str:
-    """The address of this machine on the way to another one; nothing is sent.
+    """Find the address of this machine on the way to another one; nothing is sent.
 
     Args:
         address: The other machine's, ``host:port``.

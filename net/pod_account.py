@@ -21,7 +21,7 @@ _MOST_BYTES = 1024 * 1024  # of an answer
 
 
 def cluster_url() -> str:
-    """Address of the API server inside a pod; empty: this process is in none."""
+    """Find the address of the API server inside a pod; empty: this process is in none."""
     host, port = (read_environment(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     inside = f"[{host}]" if ":" in host else host
     return f"https://{inside}:{port or 443}" if host else ""

@@ -89,7 +89,7 @@ def _listening(where: str) -> socket.socket:
 
 
 def _held_port() -> socket.socket | None:
-    """The parent's socket; None: it keeps none."""
+    """Take over the parent's socket; None: it keeps none."""
     number = take_environment(HELD_PORT)
     if not number.isdecimal():
         return None

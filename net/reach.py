@@ -34,7 +34,7 @@ class Reached:
     Attributes:
         connection: Greeted.
         welcome: The peer's answer.
-        choice: What it goes over, and why.
+        choice: Kind of the connection, and the reason for it.
     """
 
     connection: Connection
@@ -53,7 +53,7 @@ def reach(
 
     Args:
         dialer: Dials it.
-        settings: What may be used.
+        settings: Settings that say which connections may be used.
         timeout_s: For the whole call. Unit: seconds.
         peer: The peer's name, for messages.
 
@@ -156,7 +156,7 @@ def report_choice(peer: str, choice: ConnectionChoice) -> None:
 def _upgrade_to_unix(
     dialer: Dialer, welcome: session_pb2.Welcome, deadline: float
 ) -> tuple[_Greeted | None, str]:
-    """A connection over one of the peer's Unix sockets; otherwise the reason why not."""
+    """Connect over one of the peer's Unix sockets; otherwise return the reason why not."""
     failure = ""
     for name in welcome.unix_sockets:
         try:

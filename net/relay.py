@@ -24,7 +24,7 @@ def relay(one: socket.socket, other: socket.socket) -> None:
 
     Args:
         one: Connected and blocking. The caller closes it afterwards.
-        other: The same.
+        other: Socket at the other end. Connected and blocking, too.
     """
     back = new_thread("relay", partial(_copy, other, one), failed=nobody_waits)
     try:

@@ -85,7 +85,7 @@ def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
     """Reach some addresses by routes, in this process, for as long as the block runs.
 
     Args:
-        connects: How to connect, by address (host:port).
+        connects: Functions that connect, by address (host:port).
     """
     folder = TemporaryFolder("ropewalk-routes", max_path_bytes=_MAX_PATH_BYTES)
     made: dict[str, _Route] = {}
@@ -106,7 +106,7 @@ def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
 
 
 def connect_routed(address: str, timeout_s: float) -> socket.socket | None:
-    """A connection by the route to an address; None: there is no route, dial the address.
+    """Connect by the route to an address; None: there is no route, dial the address.
 
     Raises:
         OSError: There is a route, and connecting fails.
@@ -116,6 +116,6 @@ def connect_routed(address: str, timeout_s: float) -> socket.socket | None:
 
 
 def grpc_target(address: str) -> str:
-    """The target for gRPC that stands for an address."""
+    """Find the target for gRPC that stands for an address."""
     route = _routes.get(address)
     return f"unix:{os.fspath(route.path)}" if route is not None else address

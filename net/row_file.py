@@ -26,7 +26,7 @@ class RowFile:
 
     Args:
         descriptor: The file, which has no name; owned from now on.
-        num_bytes: Its size. Unit: bytes.
+        num_bytes: Size of the file. Unit: bytes.
 
     Attributes:
         memory: All of the file, uint8, flat; lives as long as arrays of it do.
@@ -44,7 +44,7 @@ class RowFile:
 
     @classmethod
     def create(cls, folder: Path, num_bytes: int, table: str) -> "RowFile":
-        """A file of mode 0600 in a folder of mode 0700, which is made if it is not there.
+        """Create a file of mode 0600 in a folder of mode 0700, which is made if it is not there.
 
         Args:
             folder: On a local disk.

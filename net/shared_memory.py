@@ -35,7 +35,7 @@ _SEAL_FUTURE_WRITE = 0x10  # Python has no name for it
 
 
 def answer_start(payload_bytes: int) -> int:
-    """Where in a worker's segment the values of an answer begin, behind the step's payload.
+    """Compute where in a worker's segment the values of an answer begin, behind the step's payload.
 
     Args:
         payload_bytes: Size of the payload. Unit: bytes.
@@ -44,7 +44,7 @@ def answer_start(payload_bytes: int) -> int:
 
 
 def unavailable() -> str:
-    """Why this machine cannot share memory in this way; empty if it can."""
+    """Say why this machine cannot share memory in this way; empty if it can."""
     if not hasattr(os, "memfd_create"):
         return f"no memfd on {platform.system()}"
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -54,7 +54,7 @@ def unavailable() -> str:
 
 
 def has_huge_pages() -> bool:
-    """Whether the administrator lets shared memory have huge pages."""
+    """Return whether the administrator lets shared memory have huge pages."""
     try:
         chosen = _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
     except OSError:
@@ -67,9 +67,9 @@ class SharedSegment:
 
     Attributes:
         memory: The whole segment, uint8, flat; lives as long as arrays of it do.
-        num_bytes: Its size, including the header.
+        num_bytes: Size of the segment, including the header.
         counters: int64 words of the header, each written by one of the two sides.
-        descriptor: Its file, to be passed to the peer; -1 once closed.
+        descriptor: Descriptor of the file, to be passed to the peer; -1 once closed.
     """
 
     def __init__(self, descriptor: int, num_bytes: int, *, writable: bool = True) -> None:
@@ -86,7 +86,7 @@ class SharedSegment:
 
     @classmethod
     def create(cls, num_bytes: int, *, others_read_only: bool = False) -> "SharedSegment":
-        """A new segment with at least ``num_bytes`` after the header, zero.
+        """Create a segment with at least ``num_bytes`` after the header, zero.
 
         Pages take memory when they are first used.
 
@@ -113,7 +113,7 @@ class SharedSegment:
     def receive(
         cls, descriptor: int, num_bytes: int, *, most: int = 2**47, writable: bool = True
     ) -> "SharedSegment":
-        """A peer's segment.
+        """Map a peer's segment.
 
         Args:
             descriptor: The received file; owned from now on.

@@ -1,4 +1,4 @@
-"""What callers share, so that none of them can take it from the others: places, threads, time.
+"""Shares of callers, so that none of them can take from the others places, threads or time.
 
 Strangers can send frames, handshakes and connections as fast as the machine allows, and so can a
 caller that was admitted. They work for a share of the time, or in a part of the threads, and wait.
@@ -26,7 +26,8 @@ _IDLE_THREAD_S = 10.0
 
 
 def one_caller(caller: Principal | None) -> Principal | None:
-    """Who counts as the same caller: readers as one, and so drivers; None: that cannot be told.
+    """Find the principal that counts as the same caller: readers as one, and so drivers; None: that
+    cannot be told.
 
     Tasks may show credentials that are valid for all tasks of their role, or none at all.
     """
@@ -182,7 +183,7 @@ class WorkBudget:
         self._left_s = max(self._left_s - work_s, -_LONGEST_PAUSE_S * self._share)
 
     def wait_s(self, now: float) -> float:
-        """How long to pause; 0: go on. Unit: seconds.
+        """Compute how long to pause; 0: go on. Unit: seconds.
 
         Args:
             now: Any clock in seconds, the same at each call.
@@ -212,7 +213,7 @@ class Ration(Generic[_Connection]):
         self.again: set[_Connection] = set()
 
     def pause_s(self, now: float) -> float:
-        """How long none of them is to be read; 0: go on. Unit: seconds."""
+        """Compute how long none of them is to be read; 0: go on. Unit: seconds."""
         if not self.selector.get_map() and not self.again:
             return 0.0
         with self._lock:

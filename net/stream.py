@@ -50,7 +50,7 @@ class ByteStream(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, for messages."""
+        """Name of the transport, for messages."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class ByteStream(Protocol):
 
     @property
     def principal(self) -> Principal | None:
-        """Who is at the other end, if the stream itself authenticates: TLS with certificates."""
+        """Principal at the other end, if the stream itself authenticates: TLS with certificates."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class ByteStream(Protocol):
         ...
 
     def take_descriptor(self) -> int:
-        """The next open file that was received; owned by the caller.
+        """Take the next open file that was received; owned by the caller.
 
         Raises:
             RefusedError: None came.
@@ -98,19 +98,19 @@ class ByteStream(Protocol):
         ...
 
     def receive(self, deadline: float) -> bytes:
-        """Some bytes, as they come; empty at the end of the stream."""
+        """Receive some bytes, as they come; empty at the end of the stream."""
         ...
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
-        """Some bytes into ``target``; returns how many, 0 at the end of the stream."""
+        """Receive some bytes into ``target``; returns how many, 0 at the end of the stream."""
         ...
 
     def is_silent(self) -> bool:
-        """Whether neither bytes nor the end have come; False if that is not known."""
+        """Return whether neither bytes nor the end have come; False if that is not known."""
         ...
 
     def fileno(self) -> int:
-        """For ``poll``; -1 if there is none."""
+        """Return the descriptor for ``poll``; -1 if there is none."""
         ...
 
     def limit_messages(self, num_bytes: int) -> None:
@@ -130,11 +130,15 @@ class PolledStream(ByteStream, Protocol):
     """A byte stream that a selector's thread can read."""
 
     def receive_now(self, most_bytes: int) -> bytes | None:
-        """Some bytes that have come already; None: none have, empty at the end of the stream."""
+        """Receive some bytes that have come already; None: none have, empty at the end of the
+        stream.
+        """
         ...
 
     def readiness_fileno(self) -> int:
-        """For a selector, after :meth:`receive_now` has said that there is nothing more."""
+        """Return the descriptor for a selector, after :meth:`receive_now` has said that there is
+        nothing more.
+        """
         ...
 
 
@@ -143,7 +147,7 @@ class SocketStream:
 
     Args:
         connection: Owned from now on; blocking.
-        description: What it is, for messages.
+        description: Name of the transport, for messages.
         is_local: Whether both ends are on one machine.
     """
 
@@ -185,11 +189,11 @@ class SocketStream:
         raise RefusedError(f"no file comes over {self.description}")
 
     def receive(self, deadline: float) -> bytes:
-        """Some bytes."""
+        """Receive some bytes."""
         return self._await(self._try_receive, deadline)
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
-        """Some bytes into ``target``."""
+        """Receive some bytes into ``target``."""
         piece = target[:_IN_BYTES]
         # In the middle of a large payload there mostly are some: without a closure or a clock.
         count = self._try_receive_into(piece)
@@ -198,7 +202,7 @@ class SocketStream:
         return count
 
     def receive_now(self, most_bytes: int) -> bytes | None:
-        """Some bytes that have come already."""
+        """Receive some bytes that have come already."""
         self._raise_if_cancelled()
         try:
             return self._socket.recv(most_bytes, socket.MSG_DONTWAIT)
@@ -206,7 +210,7 @@ class SocketStream:
             return None
 
     def is_silent(self) -> bool:
-        """Whether nothing has come."""
+        """Return whether nothing has come."""
         if self._cancelled:
             return False
         try:
@@ -218,11 +222,13 @@ class SocketStream:
         return False
 
     def fileno(self) -> int:
-        """The socket's."""
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def readiness_fileno(self) -> int:
-        """For a selector, after :meth:`receive_now` has said that there is nothing more."""
+        """Return the descriptor for a selector, after :meth:`receive_now` has said that there is
+        nothing more.
+        """
         return self._socket.fileno()
 
     @property
@@ -239,7 +245,7 @@ class SocketStream:
         self._socket.shutdown(socket.SHUT_WR)
 
     def limit_messages(self, num_bytes: int) -> None:
-        """Nothing: the bytes have no boundaries."""
+        """Ignore the limit: the bytes have no boundaries."""
 
     def cancel(self) -> None:
         """Reset the connection."""

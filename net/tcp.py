@@ -14,7 +14,7 @@ _OPTIONS = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPC
 
 
 def tcp_stream(connection: socket.socket) -> SocketStream:
-    """The stream over a connected TCP socket, which sends at once and notices a lost peer.
+    """Make the stream over a connected TCP socket, which sends at once and notices a lost peer.
 
     Raises:
         OSError: The connection is broken.
@@ -54,12 +54,14 @@ def connect_tcp(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> SocketStr
 
 
 def is_listening(address: str, timeout_s: float) -> bool:
-    """Whether ``host:port`` accepts connections. Nothing is sent."""
+    """Return whether ``host:port`` accepts connections. Nothing is sent."""
     return _failure_to_connect(address, timeout_s) is None
 
 
 def is_refused(address: str, timeout_s: float) -> bool:
-    """Whether the machine of ``host:port`` says that nothing listens there. Nothing is sent."""
+    """Return whether the machine of ``host:port`` says that nothing listens there. Nothing is
+    sent.
+    """
     return isinstance(_failure_to_connect(address, timeout_s), ConnectionRefusedError)
 
 
@@ -79,12 +81,12 @@ def _connect(address: str, timeout_s: float) -> socket.socket:
 
 
 def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:
-    """A TCP socket that listens.
+    """Open a TCP socket that listens.
 
     Args:
         host: An address or name of this machine; ``0.0.0.0``: every interface, IPv6 included.
         port: 0: any free one.
-        backlog: How many connections the system keeps until they are accepted.
+        backlog: Number of connections that the system keeps until they are accepted.
 
     Raises:
         OSError: The port is taken, or the host is not this machine.

@@ -23,8 +23,8 @@ class Tickets(Generic[T]):
     """The tickets of one process for one purpose. Thread-safe.
 
     Args:
-        valid_s: How long a ticket is valid. Unit: seconds.
-        most: How many may be unused; one more takes the place of the oldest.
+        valid_s: Time for which a ticket is valid. Unit: seconds.
+        most: Largest number of unused tickets; a further one takes the place of the oldest.
         dropped: Called with the value of each ticket that was not redeemed.
         clock: Seconds.
     """
@@ -47,7 +47,7 @@ class Tickets(Generic[T]):
         self._unused: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
 
     def issue(self, value: T) -> bytes:
-        """A ticket for one use of ``value``."""
+        """Issue a ticket for one use of ``value``."""
         ticket = secrets.token_bytes(TICKET_BYTES)
         with self._lock:
             self._drop_expired()
@@ -57,14 +57,14 @@ class Tickets(Generic[T]):
         return ticket
 
     def redeem(self, ticket: bytes) -> T | None:
-        """What a ticket stands for, once; None: it is not valid."""
+        """Redeem a ticket, once, for its value; None: it is not valid."""
         with self._lock:
             self._drop_expired()
             _, value = self._unused.pop(_digest(ticket), (0.0, None))
         return value
 
     def __len__(self) -> int:
-        """How many are valid and unused."""
+        """Count the tickets that are valid and unused."""
         with self._lock:
             self._drop_expired()
             return len(self._unused)

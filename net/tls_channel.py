@@ -32,7 +32,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
 
     Args:
         address: host:port.
-        target: The same, as gRPC dials it.
+        target: Target for ``address``, as gRPC dials it.
         options: gRPC's.
         client: Reads the files.
     """
@@ -54,7 +54,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         self._closed = False
 
     def begin(self) -> _Generation:
-        """The channel for the next call, after which the caller calls :meth:`end`."""
+        """Lend the channel for the next call, after which the caller calls :meth:`end`."""
         credentials = self._client.credentials()
         with self._lock:
             if self._closed:
@@ -88,19 +88,19 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         find_refusal(self._client, self._address)
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A call of one message and one answer."""
+        """Make a call of one message and one answer."""
         return _Unary(self, lambda channel: channel.unary_unary(method, *args, **kwargs))
 
     def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A call of messages there and back."""
+        """Make a call of messages there and back."""
         return _Stream(self, lambda channel: channel.stream_stream(method, *args, **kwargs))
 
     def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A call of one message and answers."""
+        """Make a call of one message and answers."""
         return _Stream(self, lambda channel: channel.unary_stream(method, *args, **kwargs))
 
     def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A call of messages and one answer."""
+        """Make a call of messages and one answer."""
         return _Unary(self, lambda channel: channel.stream_unary(method, *args, **kwargs))
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:

@@ -33,7 +33,7 @@ CheckAnswer = Callable[[Http2Stream], None]
 
 
 class TunnelStream:
-    """One end of a tunnel. See :class:`~ropewalk.net.stream.ByteStream`.
+    """An end of a tunnel. See :class:`~ropewalk.net.stream.ByteStream`.
 
     Args:
         link: The connection.
@@ -145,7 +145,7 @@ class TunnelStream:
     # -- receiving ---------------------------------------------------------------------------
 
     def receive(self, deadline: float) -> bytes:
-        """Some bytes, of one message."""
+        """Receive some bytes, of one message."""
         if not self._next_message(deadline):
             return b""
         if not self._piece:
@@ -158,7 +158,9 @@ class TunnelStream:
         return data
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
-        """Bytes of one message; those that have not come yet are read into ``target`` directly."""
+        """Receive bytes of one message; those that have not come yet are read into ``target``
+        directly.
+        """
         if not self._next_message(deadline):
             return 0
         target = target[: self._message_left]
@@ -210,11 +212,11 @@ class TunnelStream:
             raise
 
     def is_silent(self) -> bool:
-        """False: not known."""
+        """Return False: it is not known."""
         return False
 
     def fileno(self) -> int:
-        """-1: there is none."""
+        """Return -1: there is no descriptor."""
         return -1
 
     def limit_messages(self, num_bytes: int) -> None:
@@ -262,7 +264,8 @@ def open_tunnel(
     chunk_bytes: int,
     deadline: float,
 ) -> TunnelStream:
-    """A tunnel over a connection of its own. Whether the server has one shows the first receive.
+    """Open a tunnel over a connection of its own. Whether the server has one shows the first
+    receive.
 
     Args:
         stream: Connected, through TLS if the server requires it; owned from now on.
@@ -314,7 +317,7 @@ def serve_tunnel(
 
     Args:
         call: Admitted, and its answer has begun.
-        principal: Who calls, if that is known.
+        principal: Principal that calls, if that is known.
         chunk_bytes: Most bytes in one message.
         handle: Called with the tunnel, and owns it; may go on with it when it has returned.
         left: Called once, when no thread reads the connection for this tunnel any more.

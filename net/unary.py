@@ -29,16 +29,16 @@ Servicer = Mapping[str, Callable[[Any, Visitor], Message]]
 
 
 def servicer(service: ServiceDescriptor, implementation: object) -> Servicer:
-    """The methods of an object that has one for each of the service's."""
+    """Collect the methods of an object that has one for each of the service's."""
     return {method.name: getattr(implementation, method.name) for method in service.methods}
 
 
 def methods_of(service: ServiceDescriptor, methods: Servicer, guard: Guard) -> dict[str, Method]:
-    """A service's methods as they are served, by path.
+    """Wrap a service's methods as they are served, by path.
 
     Args:
         service: The contract.
-        methods: Its methods.
+        methods: Methods of the service.
         guard: Admits callers.
     """
     return {
@@ -47,7 +47,7 @@ def methods_of(service: ServiceDescriptor, methods: Servicer, guard: Guard) -> d
 
 
 def path_of(method: MethodDescriptor) -> str:
-    """The path of a method on the wire."""
+    """Make the path of a method on the wire."""
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
@@ -94,7 +94,7 @@ def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
 
 
 def claim_of(request: Message) -> Incarnation | None:
-    """The task that a request claims to come from; None: it has no such field."""
+    """Read the task that a request claims to come from; None: it has no such field."""
     fields = request.DESCRIPTOR.fields_by_name
     for name in ("from", "chief"):
         field = fields.get(name)

@@ -1,4 +1,4 @@
-"""What the clients of all services are made of: unary calls to one peer, over one channel."""
+"""Base of the clients of all services: unary calls to one peer, over one channel."""
 
 import threading
 from collections.abc import Callable
@@ -19,8 +19,8 @@ class UnaryClient:
 
     Args:
         address: host:port of the peer.
-        peer: What the peer is, for messages.
-        settings: How the caller shows who it is, and bounds.
+        peer: Name of the peer, for messages.
+        settings: Credentials of the caller, and bounds.
         who: The caller.
 
     Raises:
@@ -44,7 +44,7 @@ class UnaryClient:
         *,
         wait_for_ready: bool = False,
     ) -> _Response:
-        """As :func:`~ropewalk.net.channel.invoke`, on this peer."""
+        """Call the peer, as :func:`~ropewalk.net.channel.invoke` does."""
         return invoke(
             method,
             request,
@@ -55,7 +55,7 @@ class UnaryClient:
         )
 
     def is_there(self, timeout_s: float) -> bool:
-        """Whether the peer's machine takes connections for it, whatever its threads do.
+        """Return whether the peer's machine takes connections for it, whatever its threads do.
 
         The kernel does so for a process that does not run for a while, be it that it holds the
         interpreter's lock, and for none that has ended.
@@ -80,7 +80,7 @@ class WatchingClient(UnaryClient):
         self._watch_is_over = False
 
     def _watch(self, method: Callable[..., _Response], request: Any, timeout_s: float) -> _Response:
-        """As :meth:`_call`, until :meth:`end_watch`.
+        """Call the peer as :meth:`_call` does, until :meth:`end_watch`.
 
         Raises:
             PeerLostError: No answer, or the watch is over.

@@ -48,7 +48,7 @@ class UnixStream(SocketStream):
         self.send(data[sent:], deadline)
 
     def take_descriptor(self) -> int:
-        """The next open file that was received."""
+        """Take the next open file that was received."""
         if not self._descriptors:
             raise RefusedError("the peer handed over no file with its message")
         return self._descriptors.popleft()
@@ -97,12 +97,12 @@ _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end of a Unix socket."""
+    """Find the user id of the process at the other end of a Unix socket."""
     return _peer(connection)[1]
 
 
 def peer_process(descriptor: int) -> int:
-    """The process id at the other end of a Unix socket; 0: it is not known here, or closed."""
+    """Find the process id at the other end of a Unix socket; 0: it is not known here, or closed."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             return _peer(connection)[0]
@@ -140,7 +140,8 @@ def connect_unix(name: str) -> UnixStream:
 
 
 def listen_unix(name: str, backlog: int) -> socket.socket:
-    """A Unix socket that listens. A path is made for this user alone, and replaces one left behind.
+    """Open a Unix socket that listens. A path is made for this user alone, and replaces one left
+    behind.
 
     Raises:
         OSError: The name is taken, or the folder cannot be written.
@@ -165,7 +166,7 @@ def _system_name(name: str) -> str:
 
 
 def unix_stream(connection: socket.socket) -> UnixStream:
-    """The stream over a connection that was accepted.
+    """Make the stream over a connection that was accepted.
 
     Raises:
         PermissionError: Another user is at its other end.

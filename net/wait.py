@@ -35,8 +35,8 @@ def spin_then_sleep(
         attempt: Checks once, and does not wait.
         sleep: Sleeps for at most so many seconds, or until there is reason to check again.
         timeout_s: Give up after this; None: never. Unit: seconds.
-        spin_s: How long to check without sleeping. Unit: seconds.
-        looks: How often to check between two yields; more where a check is no system call.
+        spin_s: Time to check without sleeping. Unit: seconds.
+        looks: Number of checks between two yields; more where a check is no system call.
 
     Raises:
         TimeoutError: ``attempt`` returned None until then.
@@ -73,7 +73,7 @@ def wait_for_counter(
 
     Args:
         counters: int64 words of a segment.
-        index: Which word.
+        index: Index of the counter.
         least: The value to wait for.
         goes_on: Called before every sleep; False ends the wait.
 

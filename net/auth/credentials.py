@@ -1,4 +1,4 @@
-"""How this task shows a server who it is, and how it knows the server."""
+"""Credentials of this task towards a server, and checks of the server."""
 
 import contextlib
 import functools
@@ -19,10 +19,10 @@ from .mode import SecurityMode, is_localhost, security_mode
 
 
 class Credentials(Protocol):
-    """How a caller authenticates itself to one server, and the server to it."""
+    """Credentials by which a caller authenticates itself to one server, and the server to it."""
 
     def authorization(self, operation: str) -> str:
-        """The authorization to send with a call or greeting; empty: none.
+        """Return the authorization to send with a call or greeting; empty: none.
 
         Args:
             operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
@@ -34,8 +34,8 @@ class Credentials(Protocol):
 
         Args:
             operation: The one that was called.
-            authorization: What was sent with it.
-            answer: What the server answered to it; empty: nothing.
+            authorization: Authorization that was sent with it.
+            answer: Answer of the server to it; empty: there was none.
 
         Raises:
             UnauthenticatedError: The server is not a task of this cluster.
@@ -56,14 +56,14 @@ class NoCredentials:
     """No credentials: a certificate shows who calls, or the server does not ask."""
 
     def authorization(self, operation: str) -> str:  # noqa: ARG002
-        """No authorization."""
+        """Return no authorization."""
         return ""
 
     def check_answer(self, operation: str, authorization: str, answer: str) -> None:
-        """Nothing to check."""
+        """Check nothing."""
 
     def check_refusal(self, error: RopewalkError) -> None:
-        """Nothing to check."""
+        """Check nothing."""
 
 
 class TokenCredentials(NoCredentials):
@@ -77,7 +77,7 @@ class TokenCredentials(NoCredentials):
         self._file = token.TokenFile(path)
 
     def authorization(self, operation: str) -> str:  # noqa: ARG002
-        """The token."""
+        """Return the token."""
         return f"{token.SCHEME} {self._file.token()}"
 
 
@@ -87,7 +87,7 @@ class KeyCredentials:
 
     Attributes:
         key: Read from its file.
-        who: This caller.
+        who: Principal of the caller.
         address: The server's, as it is dialled.
     """
 
@@ -96,7 +96,7 @@ class KeyCredentials:
     address: str
 
     def authorization(self, operation: str) -> str:
-        """A proof of the key."""
+        """Make a proof of the key."""
         nonce = secrets.token_hex(proof.NONCE_BYTES)
         now = since_boot_s()
         return proof.ask(self.key, proof.Purpose(operation, self.address), self.who, nonce, now)
@@ -123,12 +123,12 @@ class KeyCredentials:
 
 
 def credentials_for(settings: Settings, address: str, who: Principal) -> Credentials:
-    """How a caller authenticates itself to the server at ``address``.
+    """Choose the credentials of a caller of the server at ``address``.
 
     Args:
-        settings: This task's.
+        settings: Settings of the task.
         address: host:port.
-        who: This task.
+        who: Principal of the task.
 
     Raises:
         ConfigurationError: Nothing is set for that address, or a file cannot be used.
@@ -142,7 +142,8 @@ def credentials_for(settings: Settings, address: str, who: Principal) -> Credent
 
 
 def dialled_address(settings: Settings, address: str) -> str:
-    """The address to dial for host:port: with a key, ``localhost`` is 127.0.0.1 and nothing else.
+    """Return the address to dial for host:port: with a key, ``localhost`` is 127.0.0.1 and nothing
+    else.
 
     Otherwise each address of the name would be tried, and another user may have the port at ::1.
     """
@@ -155,7 +156,7 @@ def dialled_address(settings: Settings, address: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def key_of(settings: Settings) -> bytes:
-    """The key of this process, valid until this machine restarts; read once."""
+    """Read the key of this process, valid until this machine restarts; read once."""
     boot = b""
     with contextlib.suppress(OSError):  # another system
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
@@ -163,5 +164,7 @@ def key_of(settings: Settings) -> bytes:
 
 
 def since_boot_s() -> float:
-    """Seconds since this machine started: one clock for all its processes, which is never set."""
+    """Count the seconds since this machine started: one clock for all its processes, which is never
+    set.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)

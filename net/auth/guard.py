@@ -1,4 +1,4 @@
-"""Who may call, and what they may do: the one place where a server decides that."""
+"""The guard of a server: the one place that decides who may call, and what they may do."""
 
 import ipaddress
 import logging
@@ -36,13 +36,13 @@ class Guard:
 
     Args:
         task: The server.
-        settings: How tasks show who they are.
+        settings: Settings that say how tasks authenticate themselves.
         job: Returns the server's job; empty: not known yet.
         leadership: Returns what the server knows about who leads its job.
 
     Attributes:
         mode: Set by :meth:`begin`.
-        refusals: How many calls and greetings were refused.
+        refusals: Number of calls and greetings that were refused.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Guard:
 
         Args:
             operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
-            authorization: What came with the call; empty: nothing.
-            shown: Who calls, if the connection itself shows that.
+            authorization: Authorization that came with the call; empty: there was none.
+            shown: Principal that the connection itself shows, if it does.
             address: Where the caller is, for messages.
 
         Raises:
@@ -127,7 +127,7 @@ class Guard:
         return visitor
 
     def answer(self, operation: str, authorization: str) -> str:
-        """The proof for an admitted caller that this server is the right one; empty: none."""
+        """Make the proof for an admitted caller that this server is the right one; empty: none."""
         asked = proof.read_asked(authorization) if self.mode is SecurityMode.LOCAL else None
         if asked is None:
             return ""
@@ -218,7 +218,7 @@ class Visitor:
     """A caller that was admitted.
 
     Attributes:
-        principal: Who it is; None: this server does not ask.
+        principal: Principal of the caller; None: this server does not ask.
         address: Where it is.
         is_waiting: Returns whether it still waits for the answer.
     """
@@ -230,7 +230,7 @@ class Visitor:
 
     @property
     def mode(self) -> SecurityMode:
-        """How callers of this server authenticate themselves."""
+        """Mode in which callers of this server authenticate themselves."""
         return self._guard.mode
 
     @property
@@ -260,7 +260,9 @@ class Visitor:
 
 
 def _addresses(address: str, host: str, port: int) -> frozenset[str]:
-    """The addresses under which callers may dial a server that listens at ``host`` and ``port``."""
+    """List the addresses under which callers may dial a server that listens at ``host`` and
+    ``port``.
+    """
     known_as = address.rpartition(":")[0]
     hosts = {each for each in (host, known_as) if each and not is_localhost(each)}
     if ipaddress.ip_address(host).is_unspecified:

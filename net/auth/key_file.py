@@ -85,7 +85,7 @@ def read_secret(path: Path, what: str, most_bytes: int = 64 * 1024) -> str:
 
     Args:
         path: The file.
-        what: What it is, for messages.
+        what: Description of the file, for messages.
         most_bytes: Longer files are refused.
 
     Raises:

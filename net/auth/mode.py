@@ -1,4 +1,4 @@
-"""How the tasks of a job authenticate each other."""
+"""Modes in which the tasks of a job authenticate each other."""
 
 import ipaddress
 from enum import StrEnum
@@ -8,7 +8,7 @@ from ...core.settings import Settings
 
 
 class SecurityMode(StrEnum):
-    """How tasks authenticate each other; see docs/security.md."""
+    """The mode in which tasks authenticate each other; see docs/security.md."""
 
     INSECURE = "insecure"
     LOCAL = "local"
@@ -22,12 +22,12 @@ class SecurityMode(StrEnum):
 
 
 def is_localhost(host: str) -> bool:
-    """Whether ``host`` is the name of this machine's loopback, ``localhost.`` included."""
+    """Return whether ``host`` is the name of this machine's loopback, ``localhost.`` included."""
     return host.lower().removesuffix(".") == "localhost"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether only this machine can reach ``host``."""
     if is_localhost(host):
         return True
     try:
@@ -37,15 +37,15 @@ def is_loopback(host: str) -> bool:
 
 
 def security_mode(settings: Settings, address: str, host: str = "") -> SecurityMode:
-    """The mode for a server at an address, or for a caller of it.
+    """Choose the mode for a server at an address, or for a caller of it.
 
     It is what the settings say, else what their files imply; without any, loopback uses the key
     that only this user can read.
 
     Args:
-        settings: This task's.
+        settings: Settings of the task.
         address: host:port of the server.
-        host: What the server itself binds; empty: the host of the address.
+        host: Host that the server itself binds; empty: the host of the address.
 
     Raises:
         ConfigurationError: Other machines can reach it and nothing is set, or settings contradict.

@@ -11,7 +11,7 @@ from .mode import SecurityMode, security_mode
 
 
 def with_own_job(settings: Settings) -> Settings:
-    """The settings with the job that this task's certificate or token names.
+    """Add to the settings the job that this task's certificate or token names.
 
     Args:
         settings: A task's; returned unchanged without a certificate and a token, or if these are
@@ -27,7 +27,8 @@ def with_own_job(settings: Settings) -> Settings:
 
 
 def job_of_credentials(settings: Settings) -> str:
-    """The job that a process's certificate or token names; empty without one, or if it names none.
+    """Read the job that a process's certificate or token names; empty without one, or if it names
+    none.
 
     Unlike ``job_id``, which may be the name of a cluster on which jobs run.
 
@@ -54,7 +55,7 @@ def _shows_nothing(settings: Settings) -> bool:
 
 
 def are_of_one_index(settings: Settings) -> bool:
-    """Whether this task's certificate or token is valid for its own index alone.
+    """Return whether this task's certificate or token is valid for its own index alone.
 
     Raises:
         ConfigurationError: The files cannot be used.
@@ -65,7 +66,7 @@ def are_of_one_index(settings: Settings) -> bool:
 
 
 def _credentials(settings: Settings) -> dict[str, tuple[str, bool]]:
-    """By setting, for each credential: the job that it names, and whether it has an index."""
+    """Read, by setting, the job that each credential names, and whether it has an index."""
     found = {}
     if settings.tls_cert:
         mutual = security_mode(settings, "") is SecurityMode.MTLS

@@ -30,7 +30,7 @@ _ASKED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a proof is for.
+    """The call that a proof is for.
 
     Attributes:
         operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
@@ -47,7 +47,7 @@ class Asked:
 
     Attributes:
         address: The address that it dialled.
-        nonce: Its nonce.
+        nonce: Nonce of the proof.
     """
 
     address: str
@@ -55,7 +55,7 @@ class Asked:
 
 
 def ask(key: bytes, purpose: Purpose, who: Principal, nonce: str, now: float) -> str:
-    """The proof that a caller sends.
+    """Make the proof that a caller sends.
 
     Args:
         key: The shared key.
@@ -76,12 +76,12 @@ def read_asked(authorization: str) -> Asked | None:
 
 
 def answer(key: bytes, purpose: Purpose, nonce: str) -> str:
-    """The answer of a server that has the key as well."""
+    """Make the answer of a server that has the key as well."""
     return f"{SCHEME} mac={_mac(key, 'answer', purpose, nonce)}"
 
 
 def check_answer(key: bytes, purpose: Purpose, nonce: str, said: str) -> bool:
-    """Whether a server has the key."""
+    """Return whether the answer proves that a server has the key."""
     return hmac.compare_digest(answer(key, purpose, nonce).encode(), said.encode())
 
 
@@ -104,8 +104,8 @@ class ProofChecker:
 
         Args:
             said: The caller's proof.
-            operation: What it is for.
-            addresses: This server's, as host:port.
+            operation: Operation that the proof is for.
+            addresses: Addresses of this server, as host:port.
             now: Seconds since this machine started.
 
         Raises:

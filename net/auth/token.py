@@ -26,7 +26,7 @@ _Version = tuple[int, int, int, int]  # a file's: it changes with the content
 
 
 class TokenFile:
-    """This task's own token, read again when the file changes. Thread-safe.
+    """A file with the task's own token, read again when the file changes. Thread-safe.
 
     Args:
         path: The file.
@@ -39,7 +39,7 @@ class TokenFile:
         self._lock = threading.Lock()
 
     def token(self) -> str:
-        """The token; the last complete one while the file is being written.
+        """Read the token; the last complete one while the file is being written.
 
         Raises:
             ConfigurationError: There was none yet, and the file cannot be used.
@@ -160,12 +160,12 @@ def _whole(text: str, path: Path) -> str:
 
 
 def sign_token(key: bytes, who: Principal, valid_s: float, now: float | None = None) -> str:
-    """A token for a principal.
+    """Make a token for a principal.
 
     Args:
         key: A private Ed25519 key in PEM.
         who: The bearer.
-        valid_s: How long it is valid. Unit: seconds.
+        valid_s: Time for which it is valid. Unit: seconds.
         now: Seconds since the epoch; None: the clock's time.
     """
     now = time.time() if now is None else now
@@ -184,7 +184,7 @@ def sign_token(key: bytes, who: Principal, valid_s: float, now: float | None = N
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """The claims of a token, unchecked: for people.
+    """Read the claims of a token, unchecked: for people.
 
     Raises:
         ConfigurationError: It is not a token.
@@ -198,7 +198,7 @@ def claims_of(token: str) -> dict[str, Any]:
 
 
 def new_keys() -> tuple[bytes, bytes]:
-    """A private key to sign with and its public key, in PEM."""
+    """Make a private key to sign with and its public key, in PEM."""
     _library()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -212,7 +212,7 @@ def new_keys() -> tuple[bytes, bytes]:
 
 
 def public_key_of(private: bytes) -> bytes:
-    """The public key of a private one, both in PEM.
+    """Derive the public key of a private one, both in PEM.
 
     Raises:
         ConfigurationError: It is not a key that signs tokens.

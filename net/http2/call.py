@@ -20,7 +20,7 @@ _LONGEST_MESSAGE = 8 * 1024  # in a status; gRPC's clients drop longer metadata
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a call ends.
+    """The outcome of a call.
 
     Attributes:
         code: gRPC's; 0: success.
@@ -33,7 +33,7 @@ class Status:
     details: bytes = b""
 
     def as_fields(self) -> Fields:
-        """As trailers."""
+        """Write the status as trailers."""
         fields = [("grpc-status", str(self.code))]
         if self.message:
             text = self.message.encode()[:_LONGEST_MESSAGE]
@@ -44,7 +44,7 @@ class Status:
 
 
 def request_fields(path: str, scheme: str, authority: str, authorization: str) -> Fields:
-    """The header fields of a client's call."""
+    """Make the header fields of a client's call."""
     fields = [
         (":method", "POST"),
         (":scheme", scheme),
@@ -60,7 +60,7 @@ def request_fields(path: str, scheme: str, authority: str, authorization: str) -
 
 
 def response_fields(metadata: Fields) -> Fields:
-    """The header fields of a server's answer."""
+    """Make the header fields of a server's answer."""
     return [(":status", "200"), ("content-type", CONTENT_TYPE), *metadata]
 
 
@@ -84,7 +84,7 @@ def check_answer(stream: Http2Stream) -> None:
 
 
 def timeout_s(text: str) -> float | None:
-    """The value of ``grpc-timeout`` in seconds; None: it is missing or cannot be parsed."""
+    """Read the value of ``grpc-timeout`` in seconds; None: it is missing or cannot be parsed."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_S or not number.isdecimal() or len(number) > 8:
         return None

@@ -16,14 +16,14 @@ _ENCODER = Encoder()  # without a dynamic table it has no state
 
 
 def encode_fields(fields: Iterable[tuple[str, str]]) -> bytes:
-    """A header block."""
+    """Encode fields as a header block."""
     return bytes(
         _ENCODER.encode([NeverIndexedHeaderTuple(*each) for each in fields], huffman=False)
     )
 
 
 def fields_frames(number: int, fields: Fields, most_bytes: int, *, end: bool) -> bytes:
-    """The frames of a block of fields, to be sent in one piece.
+    """Make the frames of a block of fields, to be sent in one piece.
 
     Args:
         number: The stream's.
@@ -53,7 +53,7 @@ class FieldsDecoder:
         self._decoder = Decoder(most_bytes)
 
     def read(self, block: bytes) -> Fields:
-        """The fields of a block.
+        """Decode the fields of a block.
 
         Raises:
             Http2Error: It cannot be decoded, or is too long.

@@ -68,7 +68,7 @@ class Http2Error(ConnectionError):
     """The peer breaks the protocol, or asks for too much: the connection ends.
 
     Attributes:
-        code: What the peer is told.
+        code: Code that the peer is told.
     """
 
     def __init__(self, code: Code, message: str) -> None:
@@ -82,8 +82,8 @@ class FrameHead(NamedTuple):
     Attributes:
         length: Payload, in bytes.
         kind: Type of the frame; an unknown one is to be ignored.
-        flags: Their meaning depends on the type.
-        stream: Which stream it is for; 0: the connection.
+        flags: Flags, whose meaning depends on the type.
+        stream: Number of the stream that it is for; 0: the connection.
     """
 
     length: int
@@ -93,29 +93,29 @@ class FrameHead(NamedTuple):
 
 
 def read_head(data: bytes | memoryview, at: int) -> FrameHead:
-    """The head of the frame that begins at an offset."""
+    """Read the head of the frame that begins at an offset."""
     high, low, kind, flags, stream = _HEAD.unpack_from(data, at)
     return FrameHead(high << 16 | low, kind, flags, stream & _STREAM_BITS)
 
 
 def head(length: int, kind: Kind, flags: int, stream: int) -> bytes:
-    """The head of a frame with ``length`` bytes of payload."""
+    """Make the head of a frame with ``length`` bytes of payload."""
     return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream)
 
 
 def frame(kind: Kind, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """Make a whole frame."""
     return head(len(payload), kind, flags, stream) + payload
 
 
 def settings(values: dict[Setting, int]) -> bytes:
-    """A SETTINGS frame."""
+    """Make a SETTINGS frame."""
     payload = b"".join(struct.pack(">HI", key, value) for key, value in values.items())
     return frame(Kind.SETTINGS, 0, 0, payload)
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The parameters of a SETTINGS frame, in their order.
+    """Read the parameters of a SETTINGS frame, in their order.
 
     Raises:
         Http2Error: Its size is wrong.
@@ -126,22 +126,22 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def window_update(stream: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE frame; the increment is in bytes."""
+    """Make a WINDOW_UPDATE frame; the increment is in bytes."""
     return frame(Kind.WINDOW_UPDATE, 0, stream, increment.to_bytes(4))
 
 
 def reset(stream: int, code: Code) -> bytes:
-    """A RST_STREAM frame."""
+    """Make a RST_STREAM frame."""
     return frame(Kind.RST_STREAM, 0, stream, int(code).to_bytes(4))
 
 
 def go_away(last_stream: int, code: Code) -> bytes:
-    """A GOAWAY frame: streams with numbers above ``last_stream`` are not served."""
+    """Make a GOAWAY frame: streams with numbers above ``last_stream`` are not served."""
     return frame(Kind.GOAWAY, 0, 0, last_stream.to_bytes(4) + int(code).to_bytes(4))
 
 
 def read_number(payload: bytes, kind: Kind) -> int:
-    """The number that is the whole payload of a RST_STREAM or WINDOW_UPDATE frame.
+    """Read the number that is the whole payload of a RST_STREAM or WINDOW_UPDATE frame.
 
     Raises:
         Http2Error: Its size is wrong.
@@ -152,7 +152,7 @@ def read_number(payload: bytes, kind: Kind) -> int:
 
 
 def header_block(flags: int, payload: bytes) -> bytes:
-    """The compressed fields of a HEADERS frame, without padding and priority.
+    """Read the compressed fields of a HEADERS frame, without padding and priority.
 
     Raises:
         Http2Error: The padding is longer than the frame.

@@ -95,4 +95,4 @@ def _goes_on(link: Http2Link) -> bool:
 
 
 idle_links = IdleLinks()
-"""Those of this process."""
+"""Idle links of this process."""

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection over a byte stream, for clients and servers.
+"""An HTTP/2 connection over a byte stream, for clients and servers.
 
 Any thread may send, and any thread may wait for something: see :mod:`~ropewalk.net.http2.reading`.
 """
@@ -17,11 +17,11 @@ from .stream import Http2Stream
 
 
 class Http2Link:
-    """One HTTP/2 connection.
+    """An HTTP/2 connection.
 
     Args:
         stream: Owned from now on.
-        limits: What the peer must keep to.
+        limits: Limits that the peer must keep to.
         handler: Serves the peer's streams; None: this is the client's side.
 
     Attributes:
@@ -113,9 +113,10 @@ class Http2Link:
         """Open a stream, as the client.
 
         Args:
-            fields: Its first fields.
+            fields: First fields of the stream.
             deadline: On the clock of ``time.monotonic``.
-            window_bytes: How much may wait to be taken, if that is more than the limits say.
+            window_bytes: Number of bytes that may wait to be taken, if that is more than the limits
+                say.
 
         Raises:
             OSError: The connection is broken.
@@ -175,7 +176,7 @@ class Http2Link:
         """Send a complete answer as the peer takes it, without waiting.
 
         Args:
-            stream: Its call; reset after the answer if the peer still sends.
+            stream: Stream of the call; reset after the answer if the peer still sends.
             fields: Sent first.
             message: Bytes of the message.
             trailers: Sent last.
@@ -299,7 +300,9 @@ class Http2Link:
     def _await_window(
         self, stream: Http2Stream, wanted: int, deadline: float, on_silence: Callable[[], object]
     ) -> int:
-        """How many bytes may be sent now, at least one; they are subtracted from the windows."""
+        """Wait until bytes may be sent; returns how many, at least one, and subtracts them from the
+        windows.
+        """
         room = self._take_window(stream, wanted)
         while not room:
             self.reading.wait(
@@ -323,7 +326,7 @@ class Http2Link:
     def take(
         self, stream: Http2Stream, deadline: float, on_silence: Callable[[], object] = nothing
     ) -> memoryview:
-        """The next bytes of a stream; empty at its end.
+        """Take the next bytes of a stream; empty at its end.
 
         Raises:
             TimeoutError: None came.
@@ -340,7 +343,7 @@ class Http2Link:
         deadline: float,
         on_silence: Callable[[], object] = nothing,
     ) -> int:
-        """The next bytes of a stream, into ``target``; 0 at its end.
+        """Take the next bytes of a stream into ``target``; 0 at its end.
 
         Raises:
             TimeoutError: None came.
@@ -407,7 +410,7 @@ class Http2Link:
 
 
 def _split(views: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The first ``count`` bytes of some buffers, and the rest."""
+    """Split off the first ``count`` bytes of some buffers."""
     first: list[memoryview] = []
     while count:
         view = views[0]

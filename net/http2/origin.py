@@ -11,7 +11,7 @@ class Origin:
 
     Attributes:
         address: The client's, for messages.
-        principal: Who the client is, if the connection itself shows that.
+        principal: Principal of the client, if the connection itself shows that.
     """
 
     address: str

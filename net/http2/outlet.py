@@ -33,7 +33,7 @@ class _Untaken:
     """An answer, and how much of it has gone.
 
     Attributes:
-        stream: Its call.
+        stream: Stream of the call.
         fields: Sent first.
         rest: Bytes that were not sent yet.
         trailers: Sent last.
@@ -56,7 +56,7 @@ class Answers:
         state: The connection's state, whose lock guards this, too.
 
     Attributes:
-        num_bytes: How much memory those that wait take, about. Unit: bytes.
+        num_bytes: Memory of the answers that wait, about. Unit: bytes.
         taken_at: When the peer took some of them last, on the clock of ``time.monotonic``.
     """
 
@@ -87,7 +87,7 @@ class Answers:
             self.num_bytes += len(data) + _FIELDS_BYTES
 
     def can_send(self) -> bool:
-        """Whether the windows allow some bytes now."""
+        """Return whether the windows allow some bytes now."""
         if not self._waiting:
             return False
         with self._state.changed:
@@ -95,7 +95,9 @@ class Answers:
             return any(map(self._is_allowed, self._waiting))
 
     def next_frames(self) -> bytes:
-        """The next frames of the oldest answer that the windows allow; empty: there is none."""
+        """Make the next frames of the oldest answer that the windows allow; empty: there is
+        none.
+        """
         with self._state.changed:
             self._forget_broken()
             answer = next(filter(self._is_allowed, self._waiting), None)
@@ -123,7 +125,7 @@ class Answers:
         return not answer.has_begun or not answer.rest or self._state.room_of(answer.stream) > 0
 
     def _advance(self, answer: _Untaken) -> tuple[bytes, bool]:
-        """Frames of an answer, and whether they are its last."""
+        """Make frames of an answer; returns also whether they are its last."""
         stream = answer.stream
         sent: list[Buffer] = []
         most = self._state.peer_frame
@@ -156,7 +158,7 @@ class Answers:
 
 
 class Outlet:
-    """What one connection sends.
+    """The sending side of a connection.
 
     Args:
         stream: Carries it.

@@ -1,4 +1,4 @@
-"""One connection of a client, and the calls on it.
+"""A connection of a client, and the calls on it.
 
 A caller is a stranger until one of its calls is admitted; until then few bytes, frames and little
 time are spent on it.
@@ -44,7 +44,7 @@ _NO_MORE_CALLS = Status(8, "Concurrent RPC limit exceeded")  # gRPC's words
 
 
 class Standing(enum.Enum):
-    """What a caller may use: strangers very little, readers and drivers a share."""
+    """The standing of a caller: strangers may use very little, readers and drivers a share."""
 
     STRANGER = enum.auto()
     READER = enum.auto()
@@ -65,7 +65,7 @@ class Accepted:
             from then on, until it calls its argument.
         metadata: The answer's.
         lets_in: Whether its caller is a stranger no longer.
-        caller: Who calls; None: that is not known.
+        caller: Principal that calls; None: that is not known.
         renews: Whether it renews a lease, and must be answered whatever others call.
     """
 
@@ -84,13 +84,15 @@ RopewalkError to refuse.
 
 
 class ConnectionServer(Protocol):
-    """What a connection needs of the server."""
+    """The server, as a connection needs it."""
 
     methods: Mapping[str, Method]
     most_bytes: int
 
     def let_in(self, peer: "Peer", caller: Principal | None) -> bool:
-        """A call of a stranger was admitted; False: there are too many connections."""
+        """Admit a connection of which a call of a stranger was admitted; False: there are too
+        many.
+        """
         ...
 
     def run(self, caller: Principal | None, work: Callable[[], None], *, renews: bool) -> bool:
@@ -141,8 +143,8 @@ class Peer:
         origin: Where it comes from.
         since: When it came, on the clock of ``time.monotonic``.
         idle_since: When its last call ended.
-        standing: What it may use.
-        caller: Who made the first call that was admitted; None: that is not known.
+        standing: Standing of the caller.
+        caller: Principal that made the first call that was admitted; None: that is not known.
         has_called: Whether it has called anything.
         is_held: Whether it has sent too much, is not read any more, and will be closed.
         watched_by: The selector that it is registered with.
@@ -223,7 +225,7 @@ class Peer:
         self.link.state.frames_left = min(_STRANGER_FRAMES, self.link.state.frames_left + more)
 
     def is_busy(self) -> bool:
-        """Whether a call is under way."""
+        """Return whether a call is under way."""
         return bool(self.link.streams) or self._running > 0
 
     def end_late_requests(self, now: float) -> None:
@@ -239,7 +241,7 @@ class Peer:
     # -- the link's ----------------------------------------------------------------------------
 
     def opened(self, stream: Http2Stream) -> None:
-        """A call begins."""
+        """Handle the beginning of a call."""
         self.has_called = True
         call = ServedCall(self.link, stream, self.origin, self._server.most_bytes)
         if not call.is_grpc:
@@ -274,7 +276,7 @@ class Peer:
             self.progressed(stream)
 
     def progressed(self, stream: Http2Stream) -> None:
-        """More of a call has come."""
+        """Handle more bytes of a call."""
         waiting: Any = stream.context
         if not isinstance(waiting, _Request) or waiting.call.was_dispatched:
             return
@@ -404,7 +406,7 @@ class Peer:
             left()
 
     def _left(self) -> None:
-        """A tunnel has ended; after the last one the server reads again."""
+        """Handle the end of a tunnel; after the last one the server reads again."""
         with self._lock:
             self._tunnels -= 1
             last = not self._tunnels

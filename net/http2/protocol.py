@@ -1,4 +1,5 @@
-"""What the frames of a peer do to an HTTP/2 connection: streams, windows, settings. Without I/O.
+"""The state of an HTTP/2 connection as the frames of a peer change it: streams, windows, settings.
+Without I/O.
 
 Immediate answers (acknowledgements, windows) go to a function that must not wait; events of streams
 go to their handler.
@@ -52,7 +53,7 @@ class Limits:
     fields_bytes: int = 16 * 1024
 
     def as_settings(self, *, is_client: bool) -> bytes:
-        """The SETTINGS frame with these limits."""
+        """Make the SETTINGS frame with these limits."""
         values = {
             Setting.INITIAL_WINDOW_SIZE: self.window_bytes,
             Setting.MAX_FRAME_SIZE: self.frame_bytes,
@@ -69,11 +70,11 @@ class Handler(Protocol):
     """Serves the streams that a peer opens. Called by the thread that reads; must not wait."""
 
     def opened(self, stream: Http2Stream) -> None:
-        """The peer has opened a stream, and its fields are there."""
+        """Handle a stream that the peer has opened, whose fields are there."""
         ...
 
     def progressed(self, stream: Http2Stream) -> None:
-        """Bytes of a stream have come, or its end, or it was reset."""
+        """Handle bytes of a stream that have come, or its end, or its reset."""
         ...
 
 
@@ -81,7 +82,7 @@ class Http2Protocol:
     """The state of one connection, as its peer's frames make it.
 
     Args:
-        limits: What the peer must keep to.
+        limits: Limits that the peer must keep to.
         handler: Serves the peer's streams; None: this is the client's side.
         answer: Queues frames that are sent once the bytes that came are handled; raises
             Http2Error if too many wait.
@@ -150,7 +151,7 @@ class Http2Protocol:
         self.reader.forget()
 
     def room_of(self, stream: Http2Stream) -> int:
-        """How many bytes of a stream could be sent in one frame now."""
+        """Count the bytes of a stream that could be sent in one frame now."""
         return max(0, min(stream.window, self.window, self.peer_frame))
 
     def finished(self, stream: Http2Stream) -> None:

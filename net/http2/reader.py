@@ -25,19 +25,19 @@ class FrameSink(Protocol):
     """Handles the frames of a connection."""
 
     def on_control(self, head: FrameHead, payload: bytes) -> None:
-        """A whole frame that is not DATA."""
+        """Handle a whole frame that is not DATA."""
         ...
 
     def on_data_begin(self, head: FrameHead) -> None:
-        """A DATA frame begins; its length counts against the windows."""
+        """Handle the beginning of a DATA frame; its length counts against the windows."""
         ...
 
     def on_data(self, piece: memoryview) -> None:
-        """Some of its bytes, without padding."""
+        """Handle some bytes of a DATA frame, without padding."""
         ...
 
     def on_data_end(self) -> None:
-        """The DATA frame is complete."""
+        """Handle the end of a DATA frame."""
         ...
 
 

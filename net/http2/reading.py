@@ -1,4 +1,4 @@
-"""Which thread reads an HTTP/2 connection.
+"""Choice of the thread that reads an HTTP/2 connection.
 
 The thread that waits for bytes of a stream, or for a window, reads the connection itself, so
 nothing is passed from thread to thread, and the payload of a large frame goes from the socket to
@@ -23,7 +23,7 @@ CLOSED = "the connection was closed"
 
 
 def nothing() -> None:
-    """The callback of threads that have none."""
+    """Do nothing: the callback of threads that have none."""
 
 
 class Silences:
@@ -57,7 +57,7 @@ class Reading:
 
     Attributes:
         is_driven: Whether a selector's thread reads, by :meth:`receive_now`, when bytes have come.
-        received_bytes: How many bytes have come.
+        received_bytes: Number of bytes that have come.
         last_read: When the connection was read last, on the clock of ``time.monotonic``.
     """
 
@@ -85,7 +85,7 @@ class Reading:
             direct: A stream, and memory that its bytes may be read into.
 
         Returns:
-            How many bytes were read into ``direct``; 0: ``there`` is true.
+            Number of bytes that were read into ``direct``; 0: ``there`` is true.
 
         Raises:
             TimeoutError: It was not true before the deadline.

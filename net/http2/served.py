@@ -19,8 +19,8 @@ class ServedCall:
     """A call of a client.
 
     Args:
-        link: Its connection.
-        stream: Its stream.
+        link: Connection of the call.
+        stream: Stream of the call.
         origin: Where it comes from.
         most_bytes: Longest request.
 
@@ -51,7 +51,7 @@ class ServedCall:
 
     @property
     def request_bytes(self) -> int:
-        """How much of the request has come."""
+        """Number of bytes of the request that have come."""
         return len(self._request)
 
     @property
@@ -63,13 +63,13 @@ class ServedCall:
         )
 
     def is_waiting(self) -> bool:
-        """Whether the client still waits for the answer."""
+        """Return whether the client still waits for the answer."""
         if self.stream.broken or self.link.broken:
             return False
         return self._deadline is None or time.monotonic() < self._deadline
 
     def request(self) -> bytes | None:
-        """The message of a call that has one; None: it has not come completely.
+        """Return the message of a call that has one; None: it has not come completely.
 
         Raises:
             LimitExceededError: It is too long.

@@ -101,7 +101,7 @@ class Http2Server:
         self._thread.start()
 
     def has_room(self) -> bool:
-        """Whether one more stranger can be served."""
+        """Return whether a further stranger can be served."""
         with self._lock:
             if len(self._strangers) < _STRANGERS:
                 return True
@@ -166,7 +166,9 @@ class Http2Server:
     # -- called by peers, in any thread --------------------------------------------------------
 
     def let_in(self, peer: Peer, caller: Principal | None) -> bool:
-        """A call of a stranger was admitted; False: there are too many connections."""
+        """Admit a connection of which a call of a stranger was admitted; False: there are too
+        many.
+        """
         with self._lock:
             if not self._known.take(caller):
                 return False

@@ -1,4 +1,4 @@
-"""One stream of an HTTP/2 connection: what has come, and what may be sent."""
+"""A stream of an HTTP/2 connection: what has come, and what may be sent."""
 
 from collections import deque
 from dataclasses import dataclass, field

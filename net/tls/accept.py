@@ -28,7 +28,7 @@ class TlsServer:
 
     Args:
         files: Certificate, key and CA.
-        name: This task's, for messages.
+        name: Name of this task, for messages.
         mutual: Whether clients must show a certificate, which names a principal.
     """
 
@@ -78,7 +78,7 @@ class TlsServer:
         return None
 
     def plaintext(self, peer: str) -> UnauthenticatedError:
-        """The error for a client that does not speak TLS."""
+        """Make the error for a client that does not speak TLS."""
         error = UnauthenticatedError(f"{self._name}: {PLAINTEXT_CLIENT}")
         self.log_refusal(peer, error)
         return error
@@ -95,7 +95,7 @@ class Handshake:
     """A handshake on the accepting side.
 
     Args:
-        context: This side's.
+        context: TLS context of this side.
         stream: Connected; owned by the result.
         first: Bytes that were read already.
     """

@@ -1,4 +1,4 @@
-"""What certificates contain: the principal, for the program, and the rest, for people."""
+"""Contents of certificates: the principal, for the program, and the rest, for people."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from .failures import CertificateFacts, no_principal
 
 
 def principal_of_certificate(certificate: Mapping[str, object], peer: str) -> Principal:
-    """The principal that a verified certificate names.
+    """Find the principal that a verified certificate names.
 
     Args:
-        certificate: As ``ssl`` decodes it.
-        peer: Who showed it, for messages.
+        certificate: Certificate as ``ssl`` decodes it.
+        peer: Peer that showed it, for messages.
 
     Raises:
         UnauthenticatedError: It names no principal in our form, or more than one.
@@ -34,10 +34,11 @@ def principal_of_certificate(certificate: Mapping[str, object], peer: str) -> Pr
 
 
 def read_facts(data: bytes) -> CertificateFacts | None:
-    """The facts of a certificate, PEM or DER.
+    """Read the facts of a certificate, PEM or DER.
 
     Returns:
-        None if it cannot be read, or the package ``cryptography`` is not installed.
+        Facts of the certificate; None if it cannot be read, or the package ``cryptography`` is not
+        installed.
     """
     try:
         from cryptography import x509

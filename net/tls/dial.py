@@ -45,7 +45,7 @@ class TlsClient:
         self._job = job
 
     def credentials(self) -> TlsCredentials:
-        """The credentials in the files now."""
+        """Read the credentials in the files now."""
         return self._files.current()
 
     def connect(self, stream: SocketStream, deadline: float) -> TlsStream:
@@ -90,7 +90,9 @@ class TlsClient:
         )
 
     def _expected_peer(self, secured: TlsStream) -> Principal | None:
-        """The principal of its certificate; None is fine, since its host name was verified."""
+        """Check the principal of the peer's certificate; None is fine, since its host name was
+        verified.
+        """
         alternatives = secured.certificate().get("subjectAltName", ())
         for kind, value in alternatives:  # type: ignore[attr-defined]
             if kind != "URI":
@@ -115,7 +117,7 @@ class TlsClient:
 
 
 def look_at_certificate(address: str) -> CertificateFacts | None:
-    """The facts of the certificate at an address, trusted or not; None: not known."""
+    """Fetch the facts of the certificate at an address, trusted or not; None: not known."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -15,13 +15,13 @@ _RECORD_TYPES = (0x14, 0x15, 0x16, 0x17)  # what a TLS record begins with
 
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """What a certificate contains, for people.
+    """The facts of a certificate, for people.
 
     Attributes:
-        subject: Its name, e.g. ``CN=ps-0``.
+        subject: Subject of the certificate, e.g. ``CN=ps-0``.
         issuer: The name of the CA that signed it.
-        names: Its hosts: DNS names and addresses.
-        uris: Its URIs, one of which may name a principal.
+        names: Hosts of the certificate: DNS names and addresses.
+        uris: URIs of the certificate, of which one may name a principal.
         not_before: Valid from this time, UTC.
         not_after: Valid until this time, UTC.
     """
@@ -96,12 +96,12 @@ def explain(
     certificate: CertificateFacts | None = None,
     now: datetime | None = None,
 ) -> UnauthenticatedError | ConnectionError:
-    """The error for a TLS connection that failed.
+    """Make the error for a TLS connection that failed.
 
     Args:
         error: OpenSSL's; None: the other side closed the connection.
-        side: Which end this is.
-        peer: Who is at the other end.
+        side: Side of this process.
+        peer: Name of the peer.
         began: The first bytes that came from the peer.
         certificate: The peer's, if it is known.
         now: The time by this machine's clock, UTC, if that is known.
@@ -167,12 +167,12 @@ def _moment(when: datetime) -> str:
 
 
 def no_principal(certificate: Mapping[str, object], peer: str, why: str = "") -> str:
-    """The message for a certificate that names no principal of ours.
+    """Write the message for a certificate that names no principal of ours.
 
     Args:
-        certificate: As ``ssl`` decodes it.
-        peer: Who showed it.
-        why: What is wrong with what it names.
+        certificate: Certificate as ``ssl`` decodes it.
+        peer: Peer that showed it.
+        why: Reason why the names in it are no principals.
     """
     alternatives = certificate.get("subjectAltName", ())
     named = [f"{kind}:{value}" for kind, value in alternatives]  # type: ignore[attr-defined]

@@ -44,7 +44,8 @@ class TlsCredentials:
         certificate: PEM, with those of intermediate CAs; empty: none.
         key: PEM.
         ca: PEM.
-        principal: Whom the certificate names; None: it names none, or no peer would accept it.
+        principal: Principal that the certificate names; None: it names none, or no peer would
+            accept it.
     """
 
     server: ssl.SSLContext | None
@@ -74,7 +75,7 @@ class CredentialFiles:
         self._failed: tuple[_Versions | None, float] | None = None
 
     def current(self) -> TlsCredentials:
-        """The credentials in the files now, or in the last valid ones. Thread-safe.
+        """Read the credentials in the files now, or the last valid ones. Thread-safe.
 
         Raises:
             ConfigurationError: They were never valid; the message names the file and what to do.
@@ -301,7 +302,7 @@ def _shared(certificate: str, key: str, ca: str, mutual: bool) -> CredentialFile
 
 
 def credential_files(settings: Settings, *, mutual: bool) -> CredentialFiles:
-    """The files that the settings name, shared by all users in this process.
+    """Open the files that the settings name, shared by all users in this process.
 
     Args:
         settings: Name the files.

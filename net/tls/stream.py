@@ -34,13 +34,13 @@ class TlsStream:
     Args:
         stream: Carries what is encrypted; owned from now on.
         tls: OpenSSL's end.
-        incoming: What it decrypts.
-        outgoing: What it has encrypted.
-        side: Which end this is.
-        peer: Who is at the other end, for messages.
+        incoming: Memory from which it decrypts.
+        outgoing: Memory into which it encrypts.
+        side: Side of this process.
+        peer: Name of the peer, for messages.
 
     Attributes:
-        principal: Who the peer is, by its certificate; None: it showed none.
+        principal: Principal of the peer, by its certificate; None: it showed none.
     """
 
     description = "tls"
@@ -152,13 +152,13 @@ class TlsStream:
     # -- receiving ---------------------------------------------------------------------------
 
     def receive(self, deadline: float) -> bytes:
-        """Some bytes."""
+        """Receive some bytes."""
         while (data := self._next_record(READ_BYTES)) is None:
             self._take_in(self._stream.receive(deadline))
         return data
 
     def receive_now(self, most_bytes: int) -> bytes | None:
-        """Some bytes that have come already, at most one record."""
+        """Receive some bytes that have come already, at most one record."""
         while (data := self._next_record(most_bytes)) is None:
             came = self._stream.receive_now(READ_BYTES)
             if came is None:
@@ -190,7 +190,7 @@ class TlsStream:
             return data
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
-        """Some bytes into ``target``."""
+        """Receive some bytes into ``target``."""
         while (count := self._decrypt(target)) is None:
             came = self._stream.receive_into(self._room, deadline)
             if not came:
@@ -199,13 +199,15 @@ class TlsStream:
         return count
 
     def is_silent(self) -> bool:
-        """Whether nothing has come."""
+        """Return whether nothing has come."""
         with self._lock:
             waiting = self._incoming.pending or self._tls.pending()
         return not waiting and self._stream.is_silent()
 
     def _decrypt(self, target: memoryview) -> int | None:
-        """Bytes that have come, as many as fit; 0 at the end of the stream, None: none yet."""
+        """Decrypt bytes that have come, as many as fit; 0 at the end of the stream, None: none
+        yet.
+        """
         filled = 0
         with self._lock:
             # Reading an empty buffer would raise, which takes longer than this check.
@@ -246,11 +248,13 @@ class TlsStream:
     # -- ending ------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """-1: bytes may wait here while the socket has none."""
+        """Return -1: bytes may wait here while the socket has none."""
         return -1
 
     def readiness_fileno(self) -> int:
-        """For a selector, after :meth:`receive_now` has said that there is nothing more."""
+        """Return the descriptor for a selector, after :meth:`receive_now` has said that there is
+        nothing more.
+        """
         return self._stream.readiness_fileno()
 
     def limit_messages(self, num_bytes: int) -> None:
@@ -276,11 +280,11 @@ class TlsStream:
             self._stream.send_now([self._outgoing.read()])
 
     def certificate(self) -> dict[str, object]:
-        """The peer's certificate, as ``ssl`` decodes it; empty: none was asked for."""
+        """Return the peer's certificate, as ``ssl`` decodes it; empty: none was asked for."""
         return dict(self._tls.getpeercert() or {})
 
     def certificate_bytes(self) -> bytes:
-        """The peer's certificate as DER, trusted or not."""
+        """Return the peer's certificate as DER, trusted or not."""
         return self._tls.getpeercert(binary_form=True) or b""
 
 
@@ -297,9 +301,9 @@ def shake_hands(
 
     Args:
         stream: Connected; owned by the result.
-        context: This side's.
+        context: TLS context of this side.
         host: The host that the server's certificate must name; None: this side is the server.
-        peer: Who is at the other end, for messages.
+        peer: Name of the peer, for messages.
         deadline: For the whole handshake, on the clock of ``time.monotonic``.
         first: Bytes that were read already.
 
