@@ -11,7 +11,7 @@ from ..distribute.coordinator.per_worker import PerWorkerDataset, PerWorkerValue
 from ..distribute.coordinator.remote_value import RemoteValue, RemoteValueStatus
 
 PerWorkerValues = PerWorkerValue
-"""As ``tf.distribute.experimental.coordinator`` calls it."""
+"""Name of the class in ``tf.distribute.experimental.coordinator``."""
 
 __all__ = [
     "ClusterCoordinator",

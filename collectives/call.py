@@ -1,4 +1,4 @@
-"""One collective call: the ring's link, with deadlines and the comparison of frame heads."""
+"""A collective call: the ring's link, with deadlines and the comparison of frame heads."""
 
 import os
 import time
@@ -65,7 +65,7 @@ class CollectiveCall:
         )
 
     def receive(self, num_bytes: int) -> Array:
-        """The next chunk, valid until :meth:`release`."""
+        """Receive the next chunk, valid until :meth:`release`."""
         links = self._links
         if links.receiver is None:
             raise links.closed_error()
@@ -82,7 +82,7 @@ class CollectiveCall:
         return data
 
     def release(self) -> None:
-        """The chunk received last is not needed any more."""
+        """Release the chunk received last, which is not needed any more."""
         if self._links.receiver is not None:
             self._links.receiver.release()
 
@@ -93,7 +93,7 @@ class CollectiveCall:
         return head
 
     def _explain(self, head: Head, data: Array, num_bytes: int) -> RopewalkError:
-        """The error for a frame of another kind or another call."""
+        """Make the error for a frame of another kind or another call."""
         workers, before = self._links.workers, self._links.previous_rank
         if head.kind is RingFrameKind.ABORT:
             return error_table.from_bytes(data.tobytes())
@@ -146,7 +146,7 @@ class CollectiveCall:
                 ) from error
 
     def _received_failure(self) -> RopewalkError | None:
-        """Why the previous worker left, or the failure it passed on, if any."""
+        """Read why the previous worker left, or the failure it passed on, if any."""
         receiver = self._links.receiver
         if receiver is None:
             return None

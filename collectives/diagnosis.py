@@ -49,9 +49,9 @@ class RingWorkers:
     """The workers of a ring, for messages.
 
     Attributes:
-        task: This worker.
+        task: Task of this process.
         members: All workers, by rank.
-        addresses: Their addresses, by rank.
+        addresses: Addresses of the workers, by rank.
     """
 
     task: TaskId
@@ -74,14 +74,15 @@ class StalledCall:
     """A collective call that waits.
 
     Attributes:
-        sequence: Its number in the ring.
+        sequence: Number of the call in the ring.
         doing: For messages, e.g. ``all_reduce of 1024 float32``.
         suspect: Rank of the neighbour it waits for.
         began: When it began.
-        timeout_s: Its limit; None: it waits as long as all workers answer.
+        timeout_s: Limit of the call; None: it waits as long as all workers answer.
         join_deadline: Until when workers may be missing; None: the ring is formed.
         join_timeout_s: The setting behind that deadline.
-        silent_limit_s: How long a worker whose process is there may not answer. Unit: seconds.
+        silent_limit_s: Longest time that a worker whose process is there may not answer. Unit:
+            seconds.
     """
 
     sequence: int
@@ -97,7 +98,7 @@ class StalledCall:
 def diagnose(
     answers: Mapping[int, Answer], workers: RingWorkers, call: StalledCall, *, now: float
 ) -> RopewalkError | None:
-    """The error with which a stalled call must end; None: it may go on waiting.
+    """Decide the error with which a stalled call must end; None: it may go on waiting.
 
     Args:
         answers: By rank, of all other workers.
@@ -123,11 +124,11 @@ def diagnose(
 
 
 def why_lost(answer: NoAnswer, limit_s: float) -> str:
-    """Why a worker that does not answer is lost; empty: its process is there, and may be late.
+    """Say why a worker that does not answer is lost; empty: its process is there, and may be late.
 
     Args:
-        answer: What is known of it.
-        limit_s: How long a process that is there may not answer. Unit: seconds.
+        answer: Knowledge about the worker that does not answer.
+        limit_s: Longest time that a process that is there may not answer. Unit: seconds.
     """
     if not answer.is_there:
         return f"it does not answer: {answer.error}"
@@ -148,7 +149,7 @@ def _timeout_error(
     timeout_s: float,
     waited_s: float,
 ) -> CollectiveTimeoutError:
-    """The error for a worker that was waited for until the call's limit."""
+    """Make the error for a worker that was waited for until the call's limit."""
     late = [rank for rank, answer in answers.items() if _is_late(answer, call)]
     rank = late[0] if late else call.suspect
     answer = answers.get(rank)
@@ -173,7 +174,7 @@ def _is_late(answer: Answer, call: StalledCall) -> bool:
 
 
 def first_failure(answers: Iterable[Answer]) -> RopewalkError | None:
-    """What broke the ring for a worker that still answers."""
+    """Find the failure that broke the ring for a worker that still answers."""
     for answer in answers:
         if isinstance(answer, RingProgress) and answer.failure is not None:
             return answer.failure
@@ -183,7 +184,7 @@ def first_failure(answers: Iterable[Answer]) -> RopewalkError | None:
 def join_timeout_error(
     workers: RingWorkers, rank: int, timeout_s: float, last: Exception | None = None
 ) -> JoinTimeoutError:
-    """A worker did not join the ring in time; ``last``: its last answer."""
+    """Make the error for a worker that did not join the ring in time; ``last``: its last answer."""
     missing = workers.members[rank]
     return JoinTimeoutError(
         f"{workers.task} waited {timeout_s:g} s (join_timeout_s) for {missing} at "
@@ -197,7 +198,7 @@ def join_timeout_error(
 def uneven_calls_error(
     workers: RingWorkers, rank: int, made: int, sequence: int, doing: str
 ) -> CollectiveMismatchError:
-    """A worker's program has ended, and this one makes a call more."""
+    """Make the error for a worker whose program has ended, while this one makes a call more."""
     member = workers.members[rank]
     return CollectiveMismatchError(
         f"the program of {member} ended after {made} collective calls, {workers.task} is in call "
@@ -213,7 +214,7 @@ def uneven_calls_error(
 def peer_lost_error(
     workers: RingWorkers, rank: int, why: str, sequence: int, doing: str
 ) -> PeerLostError:
-    """A worker ended or does not answer."""
+    """Make the error for a worker that ended or does not answer."""
     member = workers.members[rank]
     return PeerLostError(
         f"{member} at {workers.addresses[rank]} is lost ({why}) in call {sequence}, {doing}; a "

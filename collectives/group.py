@@ -48,11 +48,10 @@ _TEXT_BYTES = 500
 
 
 class CollectiveGroup:
-    """This worker's end of a ring. One thread at a time makes calls, in the same order on all
-    workers.
+    """A worker's end of a ring. One thread at a time makes calls, in the same order on all workers.
 
     Args:
-        task: This worker; its cluster's chief and workers are the group, in this order.
+        task: Task of this process; its cluster's chief and workers are the group, in this order.
         settings: Timeouts, bounds, and whether memory may be shared.
         timeout_s: A call that waits longer for a worker fails; None or 0: no limit while it
             answers.
@@ -81,7 +80,7 @@ class CollectiveGroup:
 
     @property
     def rank(self) -> int:
-        """This worker's rank."""
+        """Rank of this worker."""
         return self._ring.rank
 
     @property
@@ -192,7 +191,7 @@ class CollectiveGroup:
     def all_reduce(
         self, values: Array, *, divisor: int | None = None, timeout_s: float | None = None
     ) -> Array:
-        """The sum of an array over the workers, in its dtype; the same bits on each.
+        """Sum an array over the workers, in its dtype; the same bits on each.
 
         Args:
             values: array, of one shape and dtype on all workers.
@@ -211,7 +210,7 @@ class CollectiveGroup:
         return out
 
     def all_gather(self, values: Array, *, timeout_s: float | None = None) -> list[Array]:
-        """Every worker's array, by rank. They may differ in shape along the first axis.
+        """Gather every worker's array, by rank. They may differ in shape along the first axis.
 
         Raises:
             ShapeMismatchError: They differ elsewhere.
@@ -243,7 +242,8 @@ class CollectiveGroup:
             )
 
     def broadcast(self, values: Array, root: int = 0, *, timeout_s: float | None = None) -> Array:
-        """The array of worker ``root``; the others pass one of the same shape and dtype.
+        """Send the array of worker ``root`` to all; the others pass one of the same shape and
+        dtype.
 
         Raises:
             RopewalkError: As :meth:`all_reduce`.
@@ -300,7 +300,7 @@ class CollectiveGroup:
             links.end_call()
 
     def agree(self, text: str) -> list[str]:
-        """What every worker says, by rank: a short text, cut at 500 bytes.
+        """Exchange a short text, cut at 500 bytes, with every worker; returns the texts by rank.
 
         Raises:
             RopewalkError: As :meth:`all_reduce`.
@@ -313,7 +313,7 @@ class CollectiveGroup:
         return [bytes(one).rstrip(b"\0").decode(errors="replace") for one in all_said]
 
     def from_first(self, text: str) -> str:
-        """The first worker's text; what the others give does not matter.
+        """Send the first worker's text to all; what the others give does not matter.
 
         Raises:
             RopewalkError: As :meth:`all_reduce`.

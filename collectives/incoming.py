@@ -43,7 +43,7 @@ class Incoming:
             unwanted.close()
 
     def take(self, ring: int, rank: int, timeout_s: float) -> Receiver | None:
-        """The link of a sender; None if it does not come within ``timeout_s``."""
+        """Take the link of a sender; None if it does not come within ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while (ring, rank) not in self._links:

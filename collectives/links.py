@@ -1,4 +1,4 @@
-"""One worker's links in a ring: how far its calls are, and what happens when a worker is lost.
+"""The links of a worker in a ring: how far its calls are, and what happens when a worker is lost.
 
 A worker whose process ends breaks its links, which its neighbours notice at once; the one after it
 passes the failure on round the ring, so that every survivor's error names the same worker. A worker
@@ -43,7 +43,7 @@ _NOTHING: Array = np.zeros(0, np.uint8)
 
 
 class RingLinks:
-    """This worker's two links, the progress of its calls, and the failure that broke the ring.
+    """The two links of a worker, the progress of its calls, and the failure that broke the ring.
 
     Args:
         workers: Workers of the ring.
@@ -98,7 +98,7 @@ class RingLinks:
         return self._failure is None and (self.sender is not None or self.workers.size == 1)
 
     def client(self, rank: int) -> WorkerClient:
-        """Calls to another worker."""
+        """Make a client for calls to another worker."""
         if rank not in self._clients:
             self._clients[rank] = WorkerClient(
                 self.workers.members[rank],
@@ -153,16 +153,16 @@ class RingLinks:
             return self._sequence
 
     def end_call(self) -> None:
-        """The current call does not wait any more."""
+        """Note that the current call does not wait any more."""
         with self._lock:
             self._waiting = False
 
     def count_from_one(self) -> None:
-        """Number the next call 1."""
+        """Give the next call number 1."""
         self._sequence = 0
 
     def limit_of(self, timeout_s: float | None) -> tuple[float | None, float]:
-        """A call's limit, and after what time without progress it asks the other workers.
+        """Compute a call's limit, and after what time without progress it asks the other workers.
 
         Args:
             timeout_s: The call's own; None: the ring's; 0: no limit.
@@ -171,7 +171,7 @@ class RingLinks:
         return limit, min(self._settings.lease_s, limit or self._settings.lease_s)
 
     def progress(self) -> RingProgress:
-        """The answer to another worker's probe, in a thread of grpc."""
+        """Answer another worker's probe, in a thread of grpc."""
         with self._lock:
             return RingProgress(self._sequence, self._doing, self._waiting, self._failure)
 
@@ -212,11 +212,12 @@ class RingLinks:
             log.debug("could not send %s to the next worker: %s", kind.name, error)
 
     def peer_lost_error(self, rank: int, why: str) -> PeerLostError:
-        """The error for a worker that is lost in the current call."""
+        """Make the error for a worker that is lost in the current call."""
         return peer_lost_error(self.workers, rank, why, self._sequence, self._doing)
 
     def lost_receiver(self) -> PeerLostError | None:
-        """The error for a next worker that has ended while the ring is formed; None: it has not.
+        """Make the error for a next worker that has ended while the ring is formed; None: it has
+        not.
 
         A worker that is started again finds the one of before, which is about to end, too. When
         the ring is formed, one that has ended may have made all its calls.
@@ -233,7 +234,7 @@ class RingLinks:
 
         Args:
             began: When the call began to wait.
-            timeout_s: Its limit.
+            timeout_s: Limit of the call.
             suspect: Rank of the worker it waits for.
         """
         self.still_wanted()
@@ -275,16 +276,20 @@ class RingLinks:
             )
 
     def wait_log(self, timeout_s: float | None, began: float) -> WaitLog:
-        """For a call of this worker that waits, by the system's clock since ``began``."""
+        """Make the log for a call of this worker that waits, by the system's clock since
+        ``began``.
+        """
         limit = "timeout_seconds" if timeout_s else "a worker that is lost is an error"
         return WaitLog(self.workers.task, limit_s=timeout_s, limit=limit, began=began)
 
     def closed_error(self) -> PeerLostError:
-        """The error for a call on a closed ring."""
+        """Make the error for a call on a closed ring."""
         return PeerLostError(f"{self.workers.task}: the ring is closed", task=self.workers.task)
 
     def reported_failure(self) -> RopewalkError | None:
-        """What broke the ring, from another worker whose message about it may be lost."""
+        """Ask the other workers for the failure that broke the ring, since a message about it may
+        be lost.
+        """
         return first_failure(self._probe_all().values())
 
     def _probe_all(self) -> dict[int, Answer]:
@@ -305,6 +310,6 @@ class RingLinks:
             return NoAnswer(error)
 
     def _is_stopped(self, rank: int) -> bool:
-        """Whether a signal keeps a worker from running, as far as a link to it can tell."""
+        """Return whether a signal keeps a worker from running, as far as a link to it can tell."""
         ends = [(self.next_rank, self.sender), (self.previous_rank, self.receiver)]
         return any(end is not None and end.is_stopped for each, end in ends if each == rank)

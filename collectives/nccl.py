@@ -38,7 +38,7 @@ _SUCCESS, _NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
 
 
 def nccl_available() -> bool:
-    """Whether CuPy has NCCL."""
+    """Return whether CuPy has NCCL."""
     try:
         return bool(load_nccl().available)
     except ImportError:
@@ -69,7 +69,7 @@ def nccl_group() -> Iterator[None]:
 
 
 class NcclLink:
-    """This worker's NCCL communicator. Used by one thread at a time, in the same order on all
+    """The NCCL communicator of a worker. Used by one thread at a time, in the same order on all
     workers.
 
     Args:
@@ -150,7 +150,7 @@ class NcclLink:
             log.warning("NCCL could not be given up: %s", error)
 
     def _has_passed(self, event: Any) -> bool:
-        """Whether the GPU has come to an event.
+        """Return whether the GPU has come to an event.
 
         Raises:
             CUDARuntimeError: Something before it failed on the GPU, which stays so. ``event.done``

@@ -22,7 +22,7 @@ _rings: dict[tuple[str, ...], int] = {}  # by own and all addresses: rings made
 def borrow_server(
     task: TaskId, address: str, cluster: Sequence[str], settings: Settings
 ) -> "tuple[CollectiveServer, int]":
-    """The server at this worker's address, started on first use, and the number of a new ring.
+    """Find the server at this worker's address, started on first use, and the number of a new ring.
 
     Workers that create their strategies in the same order get the same numbers.
 
@@ -42,10 +42,10 @@ def hold_server(
     settings: Settings,
     more: "Mapping[ServiceDescriptor, Servicer] | None" = None,
 ) -> "CollectiveServer":
-    """The server at this worker's address, started on first use; to be released.
+    """Find the server at this worker's address, started on first use; to be released.
 
     Args:
-        task: This worker.
+        task: Task of this process.
         address: Where it listens.
         settings: For the bind rule and the bounds.
         more: Methods of further services, for a server that is started now.
@@ -72,7 +72,7 @@ def forget_ring(address: str, cluster: Sequence[str]) -> None:
 
 
 def release_server(address: str) -> None:
-    """A ring is closed, or a job left; the server stops with the last one."""
+    """Release the server when a ring is closed or a job left; it stops with the last one."""
     with _lock:
         server, users = _servers.pop(address, (None, 0))
         if server is not None and users > 1:

@@ -26,7 +26,7 @@ _SMALL_BYTES = 64 * 1024  # up to here every worker gathers and sums all arrays:
 
 
 class Link(Protocol):
-    """This worker's two links, for one call."""
+    """The two links of a worker, for one call."""
 
     def send(self, payload: Array) -> None:
         """Send a chunk to the next worker."""
@@ -37,7 +37,7 @@ class Link(Protocol):
         ...
 
     def release(self) -> None:
-        """The chunk received last is not needed any more."""
+        """Release the chunk received last, which is not needed any more."""
         ...
 
 
@@ -46,7 +46,7 @@ class Ring:
     """A worker's position in a ring.
 
     Attributes:
-        rank: This worker.
+        rank: Rank of this worker.
         size: Number of workers.
         chunk_bytes: Largest chunk, the same on all workers.
     """
@@ -133,7 +133,7 @@ class Ring:
     # -- the others --------------------------------------------------------------------------
 
     def all_gather(self, link: Link, mine: Array, sizes: Sequence[int]) -> list[Array]:
-        """Every worker's array.
+        """Gather every worker's array.
 
         Args:
             link: Link of this call.
@@ -141,7 +141,7 @@ class Ring:
             sizes: Elements per worker, by rank.
 
         Returns:
-            One flat array per worker, by rank.
+            Flat arrays of all workers, by rank.
         """
         everyones = [np.empty(size, mine.dtype) for size in sizes]
         everyones[self.rank][...] = mine
@@ -183,7 +183,7 @@ class Ring:
 
 
 def bounds(size: int, parts: int) -> list[int]:
-    """Bounds of parts that differ by at most one element, larger ones first."""
+    """Compute bounds of parts that differ by at most one element, larger ones first."""
     base, extra = divmod(size, parts)
     ends = [0]
     for part in range(parts):

@@ -20,7 +20,7 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 
 
 class RingFrameKind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     DATA = 0
     ABORT = 1  # the ring is broken; the payload is an ErrorDetail, to be passed on
@@ -28,7 +28,7 @@ class RingFrameKind(IntEnum):
 
 
 class Call(IntEnum):
-    """Which collective call."""
+    """The kind of a collective call."""
 
     NONE = 0
     ALL_REDUCE = 1
@@ -44,8 +44,8 @@ class Head(NamedTuple):
         sequence: Number of the call in its ring, from 1 on.
         elements: Size of the call's array; 0: it differs between workers.
         length: Bytes of this frame's payload.
-        kind: What the frame is.
-        call: Which call.
+        kind: Kind of the frame.
+        call: Kind of the call.
         dtype: Number of the dtype in ``DTYPES``.
     """
 
@@ -57,7 +57,7 @@ class Head(NamedTuple):
     dtype: int
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Pack the head as bytes."""
         return _HEAD.pack(*self)
 
     @property
@@ -81,7 +81,7 @@ class RingMember(NamedTuple):
 
 
 def unpack_head(data: bytes | bytearray | memoryview) -> Head:
-    """The head in the first ``HEAD_BYTES`` of ``data``.
+    """Unpack the head in the first ``HEAD_BYTES`` of ``data``.
 
     Raises:
         RefusedError: It is not a head.
@@ -102,7 +102,7 @@ class RingProgress:
         calls: Collective calls begun.
         doing: The latest one.
         waiting: Whether it is still in progress.
-        failure: What broke the ring.
+        failure: Failure that broke the ring.
     """
 
     calls: int = 0
@@ -112,7 +112,7 @@ class RingProgress:
 
 
 def dtype_number(dtype: np.dtype[np.generic]) -> int:
-    """The number of a dtype in heads.
+    """Return the number of a dtype in heads.
 
     Raises:
         TypeError: The dtype cannot be sent.
@@ -181,7 +181,7 @@ class Receiver(Protocol):
         ...
 
     def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
-        """The next frame: its packed head, and its payload as flat bytes, valid until
+        """Receive the next frame: its packed head, and its payload as flat bytes, valid until
         :meth:`release`.
 
         None: the sender has closed the link.
@@ -193,7 +193,7 @@ class Receiver(Protocol):
         ...
 
     def release(self) -> None:
-        """The last payload is not needed any more."""
+        """Release the last payload, which is not needed any more."""
         ...
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class CollectiveServer(HostedServer):
     """Answers the other workers. One per process; every ring of the process uses it.
 
     Args:
-        task: This worker.
+        task: Task of this process.
         settings: For the bind rule and the bounds.
         more: Methods of a service at the same port: the chief's.
     """
@@ -74,12 +74,12 @@ class CollectiveServer(HostedServer):
         self._host.stop(0)
 
     def set_probe(self, ring: int, probe: Probe) -> None:
-        """What tells how far a ring is."""
+        """Set the function that tells how far a ring is."""
         with self._lock:
             self._probes[ring] = probe
 
     def forget_probe(self, ring: int) -> None:
-        """The ring is closed."""
+        """Forget the probe of a ring that is closed."""
         with self._lock:
             self._probes.pop(ring, None)
 

@@ -39,7 +39,9 @@ LINK_BYTES = _SLOTS - HEADER_BYTES + SLOTS * SLOT_BYTES
 
 
 class _End:
-    """What both ends have: the segment's parts, and waiting for the other one's counter."""
+    """The part that both ends have: the segment's parts, and waiting for the other one's
+    counter.
+    """
 
     def __init__(self, connection: Connection, segment: SharedSegment) -> None:
         self._stream = connection.stream
@@ -120,7 +122,7 @@ class _End:
         return number >= 0 and is_stopped(peer_process(number))
 
     def flush(self, timeout_s: float) -> None:
-        """Nothing waits: what was sent is in the segment."""
+        """Return at once: what was sent is in the segment."""
 
     def close(self, linger_s: float = 0.0) -> None:
         """Break the link. What was sent stays in the receiver's memory."""
@@ -179,7 +181,7 @@ class SlotReceiver(_End):
         self._taken = 0
 
     def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
-        """The next frame."""
+        """Receive the next frame."""
         taken = self._taken
         if self._words[_SENT] == taken and not self._wait(
             _SENT, taken, _RECEIVER_SLEEPS, timeout_s

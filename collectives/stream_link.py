@@ -65,7 +65,7 @@ class StreamReceiver:
         self._size = self._filled = 0
 
     def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
-        """The next frame. What came before a timeout is kept."""
+        """Receive the next frame. What came before a timeout is kept."""
         self._connection.deadline = time.monotonic() + timeout_s
         try:
             if self._head is None and not self._begin():
@@ -94,7 +94,7 @@ class StreamReceiver:
         return True
 
     def release(self) -> None:
-        """The buffer is used again for the next frame."""
+        """Keep the buffer, which is used again for the next frame."""
 
     def close(self) -> None:
         """Break the link."""

@@ -32,13 +32,13 @@ _ATTEMPT_TIMEOUT_S = 5.0
 
 
 class WorkerClient(UnaryClient):
-    """One other worker.
+    """A client of another worker.
 
     Args:
-        task: Which.
+        task: Task of the other worker.
         address: Where it serves.
         settings: Timeouts and bounds.
-        caller: This worker.
+        caller: Incarnation of this worker.
         wrap: Put around every byte stream: the seam for faults.
     """
 
@@ -65,12 +65,12 @@ class WorkerClient(UnaryClient):
         began: float | None = None,
         still_wanted: Callable[[], None] = lambda: None,
     ) -> Sender:
-        """The link to this worker, waiting for it to start: over the best connection there is.
+        """Open the link to the worker, waiting for it to start: over the best connection there is.
 
         Args:
             who: The caller.
-            member: Its place in the ring.
-            timeout_s: How long it may take since ``began``. Unit: seconds.
+            member: Place of the caller in the ring.
+            timeout_s: Longest time that it may take since ``began``. Unit: seconds.
             began: When the wait began, by ``time.monotonic``; None: now.
             still_wanted: Called while waiting; raises to give up.
 
@@ -121,7 +121,7 @@ class WorkerClient(UnaryClient):
             ) from error
 
     def progress(self, ring: int, timeout_s: float) -> RingProgress:
-        """How far it is.
+        """Ask for the worker's progress.
 
         Raises:
             PeerLostError: It does not answer.

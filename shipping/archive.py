@@ -31,13 +31,14 @@ _MAX_FILE_HEADERS = 8 * _BLOCK  # of one file in the archive: headers and paddin
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """One file of a package.
+    """A file of a package.
 
     Attributes:
         name: Relative, and checked.
         size: Unit: bytes.
         executable: Whether it is.
-        chunks: Its content, of at most :data:`CHUNK_BYTES` each. To be read before the next file.
+        chunks: Content in chunks, of at most :data:`CHUNK_BYTES` each. To be read before the next
+            file.
     """
 
     name: str
@@ -47,13 +48,13 @@ class ArchivedFile:
 
 
 def read_archive(data: bytes, digest: str, limits: PackageLimits) -> Iterator[ArchivedFile]:
-    """The files of a package, one after the other.
+    """Read the files of a package, one after the other.
 
     Errors may come after some files were given out: whoever writes them removes them again.
 
     Args:
         data: The package.
-        digest: Its name.
+        digest: Digest of the package, which is its name.
         limits: Bounds.
 
     Raises:
@@ -97,28 +98,28 @@ class _ArchiveStream:
         self._stream = gzip.GzipFile(fileobj=io.BytesIO(data))
 
     def read(self, most: int) -> bytes:
-        """Up to ``most`` bytes; fewer at the end only."""
+        """Read up to ``most`` bytes; fewer at the end only."""
         try:
             return self._stream.read(most)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self.refusal(f"is no whole gzip file ({error})") from error
 
     def exactly(self, size: int) -> bytes:
-        """So many bytes."""
+        """Read so many bytes, or refuse the package."""
         data = self.read(size)
         if len(data) < size:
             raise self.refusal("ends in the middle of a file")
         return data
 
     def content(self, size: int) -> Iterator[bytes]:
-        """The content of a file, in chunks."""
+        """Read the content of a file, in chunks."""
         while size:
             chunk = self.exactly(min(size, CHUNK_BYTES))
             size -= len(chunk)
             yield chunk
 
     def skip_padding(self, size: int) -> None:
-        """To the next block behind content of this size."""
+        """Skip to the next block behind content of this size."""
         self.exactly(-size % _BLOCK)
 
     def check_end(self) -> None:
@@ -128,7 +129,7 @@ class _ArchiveStream:
             raise self.refusal("does not end where its archive ends")
 
     def refusal(self, what: str, name: str | None = None) -> PackageError:
-        """An error about this package, or about one file of it."""
+        """Make an error about this package, or about one file of it."""
         where = f"package {self.short}" + ("" if name is None else f": {name[:200]!r}")
         return PackageError(
             f"{where} {what}; nothing of it was unpacked. It was not made by this Ropewalk, or "
@@ -159,7 +160,7 @@ class _Names:
 
 
 def _next_header(stream: _ArchiveStream) -> tarfile.TarInfo | None:
-    """The next file's header, with its name; None: the archive ends here."""
+    """Read the next file's header, with its name; None: the archive ends here."""
     header = _header(stream)
     path = None
     if header is not None and header.type == tarfile.XHDTYPE:

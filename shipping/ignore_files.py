@@ -1,4 +1,4 @@
-"""Which entries of a project directory are left out of a package.
+"""Rules for the entries of a project directory that are left out of a package.
 
 Pure. ``.gitignore`` means what it means to git, at every level: the last pattern that matches
 decides, the deepest file first, and below a folder that is left out nothing comes back. Two
@@ -32,7 +32,7 @@ ENVIRONMENT_MARK = "pyvenv.cfg"  # a folder with this file is a virtual environm
 
 
 def is_never_sent(name: str) -> bool:
-    """Whether a file or folder of this name is left out, whatever the ignore files say."""
+    """Return whether a file or folder of this name is left out, whatever the ignore files say."""
     return name in _NEVER_SENT or name.endswith(".pyc")
 
 
@@ -48,7 +48,7 @@ class IgnoreRules:
     levels: tuple[tuple[int, tuple[GitIgnoreSpecPattern, ...]], ...] = ()
 
     def below(self, folder: str, lines: Iterable[str]) -> "IgnoreRules":
-        """The rules inside a folder.
+        """Add a folder's rules to those above it.
 
         Args:
             folder: Path relative to the project, ``"data/raw/"``; empty: the project itself.
@@ -58,7 +58,8 @@ class IgnoreRules:
         return IgnoreRules((*self.levels, (len(folder), patterns))) if patterns else self
 
     def leave_out(self, path: str) -> bool:
-        """Whether an entry is left out. Its folder is not: nobody asks about what is below one.
+        """Decide whether an entry is left out. Its folder is not: nobody asks about what is below
+        one.
 
         Args:
             path: Relative to the project; of a folder with a slash behind it.
@@ -83,7 +84,7 @@ def _compile(lines: Iterable[str]) -> Iterator[GitIgnoreSpecPattern]:
 
 
 def _matches(pattern: GitIgnoreSpecPattern, path: str) -> bool:
-    """Whether a pattern names this entry itself.
+    """Return whether a pattern names this entry itself.
 
     The regular expressions of ``pathspec`` match what is below a folder that is named, too, which
     makes patterns with ``!`` bring back more than in git. Their one group is the slash behind the

@@ -1,18 +1,18 @@
-"""What makes a project large: for the error that says it is too large. Pure."""
+"""Largest parts of a project: for the error that says it is too large. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping
 
 
 def largest(weights: Mapping[str, int], count: int = 5) -> list[tuple[str, int]]:
-    """The heaviest files and folders, the heaviest first.
+    """Find the heaviest files and folders, the heaviest first.
 
     A folder of which one single entry holds more than half is passed over in favour of that entry,
     so a path of folders inside each other is named once.
 
     Args:
         weights: Bytes (or any other amount) by the file's name, relative to the project.
-        count: How many to name.
+        count: Number of files and folders to name.
 
     Returns:
         Names, folders with a slash behind them, and amounts.

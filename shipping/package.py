@@ -21,7 +21,7 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class PackageLimits:
-    """How large a project may be, where it is packed and where it is unpacked.
+    """The limits of a project's size, where it is packed and where it is unpacked.
 
     Attributes:
         max_bytes: Bound on the sum of the files' sizes. Unit: bytes.
@@ -57,7 +57,7 @@ class Package:
 
 
 def digest_of(data: bytes) -> str:
-    """The name of a package with these bytes."""
+    """Name a package with these bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -75,7 +75,7 @@ def check_digest(digest: str) -> str:
 
 
 def fault_of_name(name: str) -> str | None:
-    """Why a file of a package may not have this name; None: it may.
+    """Say why a file of a package may not have this name; None: it may.
 
     Args:
         name: Relative to the project, with slashes.

@@ -1,4 +1,4 @@
-"""Which files of a project directory are packed: the walk through it.
+"""Walk through a project directory for the files that are packed.
 
 Folders that are left out are not entered. Links are never followed. A link to a file that is packed
 itself is packed as a copy of that file, so nothing is sent that would not be sent without the link;
@@ -23,7 +23,7 @@ _SHOWN = 5  # links that one error names
 
 @dataclass(frozen=True, slots=True)
 class ProjectFile:
-    """One file to pack.
+    """A file to pack.
 
     Attributes:
         name: Relative to the project, with slashes.
@@ -41,7 +41,7 @@ class ProjectFile:
 def list_files(
     root: Path, *, max_entries: int, leave_out: Collection[str] = ()
 ) -> tuple[list[ProjectFile], bool]:
-    """The files to pack, sorted by name, and whether these are all.
+    """List the files to pack, sorted by name; returns also whether these are all.
 
     Args:
         root: The project, without links in its path.
@@ -65,7 +65,8 @@ def list_files(
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """At most ``most`` bytes of a regular file, without following a link or waiting for a FIFO.
+    """Read at most ``most`` bytes of a regular file, without following a link or waiting for a
+    FIFO.
 
     Raises:
         OSError: It is something else, or cannot be read.

@@ -21,7 +21,7 @@ _OTHER_SOURCE = re.compile(r"-[re]|--requirement|--editable|[^-]")
 
 
 def declared_requirements(texts: Mapping[str, str]) -> dict[str, str]:
-    """The packages that a project needs, and the file that says so.
+    """Find the packages that a project needs, and the file that says so.
 
     Args:
         texts: Contents of those of :data:`DECLARED_IN` that the project has.
@@ -40,19 +40,19 @@ def declared_requirements(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing_packages(declared: Iterable[str], installed: Iterable[str]) -> list[str]:
-    """Those of the declared requirements that are names, and not among what is installed."""
+    """Find the declared requirements that are names, and not among what is installed."""
     there = {normalized(name) for name in installed}
     names = [name for name in declared if re.fullmatch(_NAME, name)]
     return sorted(set(names) - there)
 
 
 def normalized(name: str) -> str:
-    """A package's name as it is compared."""
+    """Convert a package's name to the form in which it is compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _requirement(line: str) -> str:
-    """A line's requirement; empty: it has none."""
+    """Read a line's requirement; empty: it has none."""
     line = re.sub(r"(^|\s)#.*", "", line).strip()
     match = _REQUIREMENT.match(line)
     if match and ";" not in line:

@@ -32,7 +32,7 @@ _NONE = "-"
 
 
 class Severity(StrEnum):
-    """What a mismatch means for the job."""
+    """The meaning of a mismatch for the job."""
 
     REFUSED = "refused"
     WARNED = "warned"
@@ -40,7 +40,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One thing that differs.
+    """A version that differs.
 
     Attributes:
         name: ``"python"``, ``"protocol"``, ``"torch"``, …
@@ -58,7 +58,9 @@ class Mismatch:
 
 
 def own_environment() -> dict[str, str]:
-    """Versions of this process, by name; libraries that are not installed are missing."""
+    """Collect the versions of this process, by name; libraries that are not installed are
+    missing.
+    """
     found = {
         "protocol": str(PROTOCOL),
         "ropewalk": package_version(),
@@ -75,7 +77,7 @@ def own_environment() -> dict[str, str]:
 def mismatches(
     ours: Mapping[str, str], theirs: Mapping[str, str], *, pickled: bool = False
 ) -> list[Mismatch]:
-    """What differs between a driver and a cluster, and what it means.
+    """Compare the versions of a driver and a cluster, and say what a difference means.
 
     Args:
         ours: The driver's :func:`own_environment`.
@@ -83,7 +85,7 @@ def mismatches(
         pickled: Whether closures are sent, not a script alone.
 
     Returns:
-        Those that refuse the job first, then in the order of the table.
+        Mismatches that refuse the job first, then in the order of the table.
     """
     found = []
     for name in _NAMES:
@@ -102,11 +104,11 @@ def check_environments(
     Args:
         ours: The driver's.
         theirs: The cluster's.
-        peer: Who that is, for messages: ``"chief.example:2222"``.
+        peer: Address of the cluster, for messages: ``"chief.example:2222"``.
         pickled: Whether closures are sent.
 
     Returns:
-        What to warn of.
+        Mismatches to warn of.
 
     Raises:
         ProtocolMismatchError: The protocols differ. With the table of both sides.
@@ -128,12 +130,12 @@ def check_environments(
 def table(
     ours: Mapping[str, str], theirs: Mapping[str, str], found: list[Mismatch] | None = None
 ) -> str:
-    """Both sides' versions as text, a row for each name, of a bounded size.
+    """Write both sides' versions as text, a row for each name, of a bounded size.
 
     Args:
         ours: Here.
         theirs: There; names and versions may be a stranger's.
-        found: What to mark; None: nothing.
+        found: Mismatches to mark; None: none.
     """
     marks = {mismatch.name: mismatch.severity.value for mismatch in found or ()}
     names = [name for name in _NAMES if name in ours or name in theirs]
@@ -181,6 +183,6 @@ def _minor(version: str | None) -> tuple[int, int] | None:
 
 
 def _cell(text: str) -> str:
-    """A name or version of a stranger, short and without what a terminal would obey."""
+    """Clean a name or version of a stranger: short and without what a terminal would obey."""
     readable = (c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_MAX_BYTES])
     return shorten("".join(readable), _MAX_BYTES)

@@ -1,1 +1,1 @@
-"""What tasks tell about themselves: metrics for Prometheus and TensorBoard's event files."""
+"""Telemetry of tasks: metrics for Prometheus and TensorBoard's event files."""

@@ -11,13 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One metric.
+    """A metric.
 
     Attributes:
         name: With the prefix, the unit and, if it only grows, ``_total``.
-        help: What it is, for people.
+        help: Description of the metric, for people.
         labels: Names of its labels.
-        shown_by: Which tasks show it.
+        shown_by: Tasks that show it.
         counts: Attribute of the counters that these tasks have anyway; empty: it is computed.
     """
 
@@ -51,7 +51,7 @@ def _metric(shown_by: str, name: str, text: str, *labels: str, counts: str = "")
 
 
 def counted_samples(shown_by: str, counters: Any, *labels: str) -> Iterator[Sample]:
-    """Samples of all metrics of some tasks that are attributes of their counters."""
+    """Yield samples of all metrics of some tasks that are attributes of their counters."""
     for metric in CATALOGUE.values():
         if metric.counts and metric.shown_by == shown_by:
             yield Sample(metric, getattr(counters, metric.counts), labels)

@@ -1,4 +1,4 @@
-"""What a task tells Prometheus, as samples of what it counts for its status anyway. Pure.
+"""Samples for Prometheus of what a task counts for its status anyway. Pure.
 
 Counters are read when metrics are asked for: a step pays nothing for it.
 """
@@ -54,7 +54,7 @@ from .catalogue import (
 
 
 def task_samples(task: TaskId, job: str, *, draining: bool) -> Iterator[Sample]:
-    """The identity of this task.
+    """Yield the identity of this task.
 
     Args:
         task: Task of this process.
@@ -71,7 +71,7 @@ _versions = cache(own_versions)  # reading them takes longer than all the rest
 
 
 def report_samples(report: TaskReport) -> Iterator[Sample]:
-    """What a task that runs a program has done."""
+    """Yield the work of a task that runs a program."""
     yield from counted_samples(PROGRAMS, report)
     # "tcp (the host has no shared memory)": the reason would be a label value of its own.
     kinds = Counter(transport.split(" ", 1)[0] for transport in report.transports)
@@ -84,7 +84,7 @@ def report_samples(report: TaskReport) -> Iterator[Sample]:
 def ps_samples(
     counters: PsCounters, *, limit_bytes: int, max_sessions: int, chief_silent_s: float
 ) -> Iterator[Sample]:
-    """What a ps has done, and what it holds.
+    """Yield the work of a ps, and what it holds.
 
     Args:
         counters: Counters of the ps.
@@ -101,7 +101,7 @@ def ps_samples(
 
 
 def connection_samples(served: int, refused: int, refused_callers: int) -> Iterator[Sample]:
-    """Who has come to a task's port.
+    """Yield the callers of a task's port.
 
     Args:
         served: Connections that are open now.
@@ -119,10 +119,10 @@ class SaveCounters:
 
     Attributes:
         saved: Complete ones.
-        failed: That could not be written.
+        failed: Checkpoints that could not be written.
         under_way: Whether one is being written now.
         saved_at: When the last one was complete. Unit: seconds since 1970; 0: none yet.
-        duration_s: How long that took.
+        duration_s: Time that the last complete one took.
     """
 
     saved: int = 0
@@ -132,12 +132,12 @@ class SaveCounters:
     duration_s: float = 0.0
 
     def done(self, at: float, duration_s: float) -> None:
-        """One is complete."""
+        """Count a checkpoint that is complete."""
         self.saved, self.saved_at, self.duration_s = self.saved + 1, at, duration_s
 
 
 def save_samples(saves: SaveCounters, last_step: int) -> Iterator[Sample]:
-    """The job's checkpoints.
+    """Yield the job's checkpoints.
 
     Args:
         saves: Save counters of the job.
@@ -155,7 +155,7 @@ def job_samples(
     goal_steps: int,
     age_s: float,
 ) -> Iterator[Sample]:
-    """A job, as its chief sees it.
+    """Yield a job's state, as its chief sees it.
 
     Args:
         phase: Phase of the job.
@@ -176,10 +176,10 @@ def job_samples(
 def follower_samples(
     roles: Iterable[str], unacknowledged: Iterable[tuple[int, TaskId, int]]
 ) -> Iterator[Sample]:
-    """What a ps is to the shares of its job.
+    """Yield the roles of a ps in the shares of its job.
 
     Args:
-        roles: Of each share that it leads or follows.
+        roles: Role in each share that it leads or follows.
         unacknowledged: (share, follower, number of records) of each share that it leads.
     """
     for role, count in sorted(Counter(roles).items()):
@@ -189,11 +189,11 @@ def follower_samples(
 
 
 def share_samples(replicas: Mapping[int, int], wanted: int) -> Iterator[Sample]:
-    """Who has the variables of a job with replicas.
+    """Yield the numbers of ps that have the variables of a job with replicas.
 
     Args:
         replicas: Per share the number of ps that have it.
-        wanted: How many are to.
+        wanted: Number of ps that each share is to have.
     """
     for share, count in sorted(replicas.items()):
         yield Sample(JOB_REPLICAS, count, (str(share),))
@@ -201,11 +201,11 @@ def share_samples(replicas: Mapping[int, int], wanted: int) -> Iterator[Sample]:
 
 
 def leader_samples(failovers: int, last_s: float, handovers: int) -> Iterator[Sample]:
-    """How often another ps has come to lead a share.
+    """Yield how often another ps has come to lead a share.
 
     Args:
         failovers: Because its leader was lost.
-        last_s: How long the last failover took. Unit: seconds.
+        last_s: Time that the last failover took. Unit: seconds.
         handovers: In order.
     """
     yield Sample(JOB_FAILOVERS, failovers)
@@ -214,12 +214,12 @@ def leader_samples(failovers: int, last_s: float, handovers: int) -> Iterator[Sa
 
 
 def cut_samples(taken: int, void: int, last_s: float) -> Iterator[Sample]:
-    """Values of all ps at one moment.
+    """Yield the cuts: values of all ps at one moment.
 
     Args:
         taken: Number of cuts.
         void: Number of cuts that came to nothing.
-        last_s: How long the last one took that was taken. Unit: seconds.
+        last_s: Time that the last one took that was taken. Unit: seconds.
     """
     yield Sample(JOB_CUTS, taken, ("taken",))
     yield Sample(JOB_CUTS, void, ("void",))
@@ -227,12 +227,12 @@ def cut_samples(taken: int, void: int, last_s: float) -> Iterator[Sample]:
 
 
 def move_samples(done: int, failed: int, last_s: float) -> Iterator[Sample]:
-    """The moves of shares.
+    """Yield the moves of shares.
 
     Args:
         done: Number of moves that were made.
         failed: Number of moves that failed.
-        last_s: How long the last one took. Unit: seconds.
+        last_s: Time that the last one took. Unit: seconds.
     """
     yield Sample(JOB_MOVES, done, ("done",))
     yield Sample(JOB_MOVES, failed, ("failed",))
@@ -240,13 +240,13 @@ def move_samples(done: int, failed: int, last_s: float) -> Iterator[Sample]:
 
 
 def closure_samples(waiting: int, running: int) -> Iterator[Sample]:
-    """What the coordinator has to do."""
+    """Yield the closures that the coordinator has to run."""
     yield Sample(CLOSURES_WAITING, waiting)
     yield Sample(CLOSURES_RUNNING, running)
 
 
 def cluster_samples(jobs: Iterable[str], nodes: Iterable[str]) -> Iterator[Sample]:
-    """A standing cluster.
+    """Yield the jobs and nodes of a standing cluster.
 
     Args:
         jobs: State of each job.

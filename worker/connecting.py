@@ -86,8 +86,8 @@ def connect(
         cert: File with this program's certificate, where the cluster asks for one.
         key: File with its key.
         insecure: Whether the cluster runs with ``--insecure``: no encryption, no identity.
-        workers: How many run closures; -1: as many as the cluster has.
-        ps: How many hold variables; -1: as many as the cluster has.
+        workers: Number of workers that run closures; -1: as many as the cluster has.
+        ps: Number of ps that hold variables; -1: as many as the cluster has.
         model: Folder of the model below the cluster's ``--model-dir``. The job goes on from the
             last checkpoint there. Empty: a new folder, called as the job.
         name: Name of the job, for people.

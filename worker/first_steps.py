@@ -28,7 +28,7 @@ class FirstSteps:
 
     Args:
         membership: Says whether the task is held.
-        leader: That of the job, if this is its chief; shows for whom it waits.
+        leader: Leader of the job, if this is its chief; shows for whom it waits.
     """
 
     def __init__(self, membership: "Membership", leader: "JobLeader | None") -> None:

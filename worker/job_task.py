@@ -47,7 +47,7 @@ class JobTask(JobLink):
     """A chief or worker. Use from one thread, except :meth:`interrupt`.
 
     Args:
-        task: This task, and its cluster.
+        task: Task of this process, and its cluster.
         settings: The task's settings.
         plane: Carries the values of variables.
         leads: Whether a chief leads the job; False: another process does, at the chief's address.
@@ -160,7 +160,7 @@ class JobTask(JobLink):
         return self._ask_for_checkpoint(chief) if self.task.is_chief else ""
 
     def _ask_for_checkpoint(self, chief: ChiefClient) -> str:
-        """The name of the checkpoint that the leader, in another process, has chosen.
+        """Ask for the checkpoint that the leader, in another process, has chosen; returns its name.
 
         Raises:
             JoinTimeoutError: It has chosen none in time.
@@ -216,7 +216,7 @@ class JobTask(JobLink):
             first_steps.wait(self.check)
 
     def _check_not_done(self) -> None:
-        """The same while joining: the ps may have left already.
+        """Check while joining that the job is not done: the ps may have left already.
 
         Raises:
             JobDoneError: The job has ended meanwhile.
@@ -230,7 +230,7 @@ class JobTask(JobLink):
             )
 
     def chief_has_ended(self) -> bool:
-        """Whether the chief's program is over; False as long as it cannot be asked."""
+        """Return whether the chief's program is over; False as long as it cannot be asked."""
         if self._chief is None:
             return False
         try:
@@ -245,7 +245,7 @@ class JobTask(JobLink):
             self._barrier.wait(timeout_s)
 
     def snapshot(self, timeout_s: float) -> PsSnapshot | None:
-        """The values of all ps at one moment."""
+        """Take the values of all ps at one moment."""
         session = self._plane.session
         if session is None or self._chief is None:
             return None
@@ -312,7 +312,7 @@ class JobTask(JobLink):
             change()
 
     def _leaves_job(self, ending: Ending) -> bool:
-        """Whether this chief, which was asked to end, has left its job to the next one."""
+        """Return whether this chief, which was asked to end, has left its job to the next one."""
         leader, asked = self._leader, self._was_asked_to_end
         self._is_running = False  # asked to end from now on, it does not wait for the others
         has_failed = ending.outcome is Outcome.FAILED
@@ -344,7 +344,7 @@ class JobTask(JobLink):
         return self._leader is not None and self._leader.has_failed_for_good
 
     def status(self) -> JobStatus | None:
-        """The job, as the chief sees it; None before joining."""
+        """Ask for the job, as the chief sees it; None before joining."""
         return self._chief.status(timeout_s=5) if self._chief is not None else None
 
     def close(self) -> None:
@@ -356,7 +356,9 @@ class JobTask(JobLink):
 
 
 def _chosen_checkpoint(chief: ChiefClient) -> str | None:
-    """The name of the checkpoint to begin with; None: not chosen, or the chief did not answer."""
+    """Ask for the checkpoint to begin with; returns its name, or None: not chosen, or the chief did
+    not answer.
+    """
     try:
         return chief.status(timeout_s=_CALL_S).begins_with
     except PeerLostError:  # a busy machine has reset a connection: it is asked again

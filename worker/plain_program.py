@@ -136,7 +136,9 @@ def check_python(version: tuple[int, ...]) -> None:
 
 
 class _PlainProcess:
-    """What this process does when its program ends."""
+    """A process whose program Python itself runs: joins the job, and leaves it when the program
+    ends.
+    """
 
     def __init__(self) -> None:
         self.run: RunningTask | None = None

@@ -29,7 +29,7 @@ class PsOffer:
 
     Args:
         task: The ps, and its cluster, which names the chief.
-        settings: How the ps shows who it is.
+        settings: Credentials of the ps, and bounds.
         lease: Says whether a chief calls.
     """
 

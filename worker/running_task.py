@@ -1,4 +1,4 @@
-"""What a task does around its program: it joins its job, takes requests to stop meanwhile, and
+"""The task around its program: it joins its job, takes requests to stop meanwhile, and
 leaves with an exit code.
 
 A program that this process starts begins when its task is registered, while a thread connects to
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def task_of_role(task: ResolvedTask, settings: Settings) -> "JobTask":
-    """The task of a chief, worker or evaluator, by its role and by whether there are ps."""
+    """Make the task of a chief, worker or evaluator, by its role and by whether there are ps."""
     # Each role loads what it needs.
     if task.task.type == EVALUATOR:
         from .data_plane.plane import DataPlane

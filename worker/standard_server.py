@@ -43,7 +43,7 @@ class ServerDef:
 
 
 class Server:
-    """As ``tf.distribute.Server``: a parameter server, or a worker that runs closures.
+    """A server like ``tf.distribute.Server``: a parameter server, or a worker that runs closures.
 
     ::
 
@@ -105,7 +105,7 @@ class Server:
 
     @staticmethod
     def create_local_server(config: Any = None, start: bool = True) -> "Server":
-        """A parameter server alone in its cluster, at a free port of this machine.
+        """Start a parameter server alone in its cluster, at a free port of this machine.
 
         TensorFlow's runs operations of any client; this one holds variables. A program here, or in
         another process of this user, reaches it at :attr:`target`.
@@ -204,7 +204,7 @@ class Server:
 
 
 def _only(spec: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
-    """The task of a server, where a cluster has only one job, or a job only one task.
+    """Find the task of a server, where a cluster has only one job, or a job only one task.
 
     Raises:
         ConfigurationError: It is not named, and there are several.

@@ -56,7 +56,7 @@ _TEST_SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(Generic[_T]):
-    """How one task's program ended: ``value``, or the ``error`` it raised."""
+    """The end of one task's program: ``value``, or the ``error`` it raised."""
 
     value: _T | None = None
     error: BaseException | None = None
@@ -70,7 +70,8 @@ class LocalCluster(Shown):
         workers: Worker tasks.
         ps: Parameter servers.
         chief: Whether there is a chief; else worker 0 leads.
-        settings: Of every task; see ``ropewalk.core.settings``. Timeouts are short unless given.
+        settings: Settings of every task; see ``ropewalk.core.settings``. Timeouts are short unless
+            given.
 
     Raises:
         ValueError: There is no ps, or no task that runs a program.
@@ -119,7 +120,7 @@ class LocalCluster(Shown):
         return self._servers
 
     def status(self) -> JobStatus | None:
-        """The job, as the chief sees it; None before it has begun."""
+        """Ask for the job, as the chief sees it; None before it has begun."""
         chief = self._tasks.get(chief_of(self.spec))
         return chief.status() if chief is not None else None
 
@@ -139,7 +140,9 @@ class LocalCluster(Shown):
     def run_all(
         self, program: Callable[[], _T], overrides: dict[TaskId, Callable[[], _T]] | None = None
     ) -> dict[TaskId, TaskResult[_T]]:
-        """As :meth:`run`, but errors are returned; ``overrides``: other programs for some tasks."""
+        """Run programs as :meth:`run` does, but return errors; ``overrides``: other programs for
+        some tasks.
+        """
         self._failed.clear()
         trainers = [task for task in self.spec.tasks() if task.type in (CHIEF, WORKER)]
         with ThreadPoolExecutor(len(trainers), thread_name_prefix="task") as pool:
@@ -210,7 +213,7 @@ class FaultPlan:
         return self._and(_Fault(TaskId(role, index), signal.SIGSTOP, at_step))
 
     def interrupt(self, *, at_step: int = 0) -> "FaultPlan":
-        """Ctrl-C at the launcher."""
+        """Press Ctrl-C at the launcher."""
         return self._and(_Fault(None, signal.SIGINT, at_step))
 
     def _and(self, fault: _Fault) -> "FaultPlan":
@@ -222,13 +225,13 @@ class ProcessResult:
     """The result of a run in processes.
 
     Attributes:
-        exit_code: Of the launcher.
+        exit_code: Exit code of the launcher.
         exits: Per task, as ``subprocess`` reports it.
         output: Lines per task, then the launcher's own under None.
         first_failure: The task that failed first.
         status: The last status from the chief.
-        metrics: Of the last evaluation.
-        pids: Of every task, to check that no process is left.
+        metrics: Metrics of the last evaluation.
+        pids: Process ids of every task, to check that no process is left.
         stop_s: From the first fault to the end. Unit: seconds; 0 without a fault.
     """
 
@@ -266,13 +269,13 @@ class _Recorder:
         self.output.setdefault(None, []).append(text)
 
     def progress(self, status: JobStatus, steps_per_s: float) -> None:
-        """Not kept: it changes with the speed of the machine."""
+        """Ignore progress: it changes with the speed of the machine."""
 
     def table(self, table: Table) -> None:  # noqa: ARG002
         self.output.setdefault(None, []).append("table of tasks")
 
     def close(self) -> None:
-        """Nothing to undo."""
+        """Do nothing: there is nothing to undo."""
 
 
 def run_script(
@@ -290,14 +293,14 @@ def run_script(
 
     Args:
         script: The program.
-        arguments: Of the program.
+        arguments: Arguments of the program.
         model_dir: For checkpoints; use pytest's ``tmp_path``.
         workers: Worker tasks.
         ps: Parameter servers.
         chief: Whether there is a chief.
         evaluator: Whether there is an evaluator.
         faults: To inject.
-        settings: Of every task. Timeouts are short unless given.
+        settings: Settings of every task. Timeouts are short unless given.
     """
     recorder = _Recorder()
     loaded = load_settings(_TEST_SETTINGS | {"model_dir": model_dir} | settings)

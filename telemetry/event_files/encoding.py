@@ -31,7 +31,7 @@ def require_library() -> None:
 
 
 def event_of(step: int, summary: Any, wall_time: float | None = None) -> bytes:
-    """A summary as an event, serialized.
+    """Serialize a summary as an event.
 
     Args:
         step: Step on the horizontal axis.
@@ -45,14 +45,14 @@ def event_of(step: int, summary: Any, wall_time: float | None = None) -> bytes:
 
 
 def version_event() -> bytes:
-    """What a file begins with."""
+    """Make the event with which a file begins."""
     from tensorboardX.proto.event_pb2 import Event
 
     return bytes(Event(wall_time=time.time(), file_version=FILE_VERSION).SerializeToString())
 
 
 def record_of(event: bytes) -> bytes:
-    """An event as files have it: TFRecord's length and checksums around it."""
+    """Wrap an event as files have it: TFRecord's length and checksums around it."""
     from tensorboardX.record_writer import masked_crc32c
 
     length = struct.pack("<Q", len(event))
@@ -61,7 +61,7 @@ def record_of(event: bytes) -> bytes:
 
 
 def scalars(values: Mapping[str, float]) -> Any:
-    """Numbers by tag, as one summary."""
+    """Make one summary of numbers by tag."""
     from tensorboardX.proto.summary_pb2 import Summary
 
     return Summary(
@@ -70,10 +70,10 @@ def scalars(values: Mapping[str, float]) -> Any:
 
 
 def histogram(tag: str, values: Array, buckets: int) -> Any | None:
-    """A histogram of the finite ones of ``values``; None: there are none.
+    """Make a histogram of the finite ones of ``values``; None: there are none.
 
     Args:
-        tag: Its name.
+        tag: Name of the histogram.
         values: Numbers, of any shape.
         buckets: At most so many, of one width.
     """
@@ -85,10 +85,10 @@ def histogram(tag: str, values: Array, buckets: int) -> Any | None:
 
 
 def image(tag: str, pixels: Array) -> Any:
-    """A picture, as PNG.
+    """Make a picture, as PNG.
 
     Args:
-        tag: Its name.
+        tag: Name of the picture.
         pixels: uint8 array, shape (height, width, channels) with 1, 3 or 4 channels.
 
     Raises:
@@ -103,14 +103,14 @@ def image(tag: str, pixels: Array) -> Any:
 
 
 def text(tag: str, markdown: str) -> Any:
-    """A text, which TensorBoard shows as Markdown."""
+    """Make a text, which TensorBoard shows as Markdown."""
     from tensorboardX import summary
 
     return summary.text(tag, markdown)
 
 
 def hparams(values: Mapping[str, Any], metrics: Sequence[str]) -> list[Any]:
-    """The hyperparameters of a run, for TensorBoard's page of that name.
+    """Make the hyperparameters of a run, for TensorBoard's page of that name.
 
     Args:
         values: Numbers, texts and bools by name.

@@ -37,7 +37,7 @@ class EventFile(Protocol):
 
 
 def open_event_file(logdir: str, suffix: str = "") -> EventFile:
-    """A new file in a folder, which is made if it is missing.
+    """Open a new file in a folder, which is made if it is missing.
 
     Args:
         logdir: Path or fsspec URL.

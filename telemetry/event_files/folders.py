@@ -6,10 +6,10 @@ EVALUATOR_RUN = "eval"
 
 
 def run_folder(model_dir: str, run: str) -> str:
-    """The folder of a run in a model directory.
+    """Find the folder of a run in a model directory.
 
     Args:
         model_dir: Path or fsspec URL.
-        run: As TensorBoard shows it.
+        run: Name of the run as TensorBoard shows it.
     """
     return f"{model_dir.rstrip('/')}/{FOLDER}/{run}"

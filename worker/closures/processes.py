@@ -43,7 +43,7 @@ _OOM_SCORE = "500"
 
 @dataclass(slots=True)
 class _Report:
-    """What a process has written to its pipe before it ended.
+    """The messages that a process has written to its pipe before it ended.
 
     Attributes:
         has_joined: The process had joined the job.
@@ -142,7 +142,7 @@ class ClosureProcesses:
             os.close(reader)
 
     def _run_child(self, writer: int) -> None:
-        """What the process does. Does not return."""
+        """Run closures in the child process until it ends. Does not return."""
 
         def say(**what: Any) -> None:
             os.write(writer, json.dumps(what).encode() + b"\n")
@@ -199,7 +199,7 @@ def _end_children() -> None:
 
 
 def _children() -> list[int]:
-    """The ids of this process's children."""
+    """List the ids of this process's children."""
     here, children = os.getpid(), []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -223,7 +223,7 @@ def _read(data: bytes) -> _Report:
 
 
 def _by(code: int) -> str:
-    """How a process ended, for messages."""
+    """Describe how a process ended, for messages."""
     if code >= 0:
         return f"with exit code {code}"
     try:

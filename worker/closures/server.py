@@ -101,7 +101,9 @@ class ClosureServer:
 
     @contextmanager
     def _only(self, connection: Connection) -> Iterator[None]:
-        """One coordinator at a time; a new connection of it takes the place of the one before."""
+        """Serve one coordinator at a time; a new connection of it takes the place of the one
+        before.
+        """
         with self._lock:
             before, self._connection = self._connection, connection
         if before is not None:

@@ -1,1 +1,1 @@
-"""How the values of variables get from one task of a job to another: servers, a ring, or not."""
+"""Ways of the values of variables from one task of a job to another: servers, a ring, or none."""

@@ -27,12 +27,12 @@ class DataPlane:
     """Carries the values of variables between the tasks of a job. This one carries none.
 
     Args:
-        task: This task, and its cluster.
+        task: Task of this process, and its cluster.
         settings: The task's settings.
 
     Attributes:
         in_sync: Workers make every step together, wait for each other, and end after the same step.
-        alone: This process is the whole cluster.
+        alone: Whether this process is the whole cluster.
         session: Connection to the parameter servers; None: there are none, or it is not open yet.
         snapshots: Hands the variables of a synchronous strategy to the job; None: servers have all.
     """
@@ -86,7 +86,7 @@ class DataPlane:
         return attempted(ending, "the last checkpoint cannot be made", take)
 
     def samples(self) -> Iterator[Sample]:
-        """Samples of what this process serves, for Prometheus."""
+        """Yield samples of what this process serves, for Prometheus."""
         return iter(())
 
     def close(self) -> None:

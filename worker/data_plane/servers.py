@@ -35,7 +35,7 @@ class ServersPlane(DataPlane):
     """A task's connection to the parameter servers of its cluster.
 
     Args:
-        task: This task, and its cluster.
+        task: Task of this process, and its cluster.
         settings: The task's settings.
         here: The only server, if it is in this process; then the program may have a synchronous
             strategy, too.
@@ -124,7 +124,7 @@ class ServersPlane(DataPlane):
         return super().finish(ending)
 
     def samples(self) -> Iterator[Sample]:
-        """Who has come to the chief, and what the server in this process has done."""
+        """Yield the callers of the chief, and the work of the server in this process."""
         if self._here is not None:
             yield from self._here.samples()
         if self._chief_server is not None:

@@ -51,18 +51,20 @@ class ErrorReport:
 
 
 def take_error_report() -> ErrorReport:
-    """The report of this process, as its environment says, for which it is removed there."""
+    """Take over the report of this process, as its environment says, for which it is removed
+    there.
+    """
     copy, path = take_environment(ERROR_COPY), take_environment(ERROR_FILE)
     return ErrorReport(path or copy, is_copy=not path)
 
 
 def has_parent() -> bool:
-    """Whether this process is the task of a container whose parent process supervises it."""
+    """Return whether this process is the task of a container whose parent process supervises it."""
     return bool(read_environment(ERROR_COPY))
 
 
 def read_report(path: Path) -> str:
-    """The text of a task's report; empty if there is none."""
+    """Read the text of a task's report; empty if there is none."""
     try:
         with open_plain(path) as file:
             return file.read(_MAX_BYTES).decode(errors="replace")

@@ -22,7 +22,7 @@ class Interrupter:
 
     @contextlib.contextmanager
     def program(self) -> Iterator[None]:
-        """The program may be interrupted inside this context."""
+        """Allow interruptions of the program inside this context."""
         self._running = True
         try:
             yield
@@ -47,7 +47,7 @@ class Interrupter:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Handler of SIGUSR1, which only this class sends."""
+        """Handle SIGUSR1, which only this class sends."""
         if self._running and self._error is not None:
             self._running = False
             raise self._error

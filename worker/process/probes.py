@@ -70,7 +70,7 @@ class Probes:
 
 
 def probe_address(task: ResolvedTask, settings: Settings) -> str:
-    """Where a task listens for probes: host:port."""
+    """Choose where a task listens for probes: host:port."""
     from ...net.host import bind_address
 
     host = bind_address(task.known_address or ":0", settings).rpartition(":")[0]

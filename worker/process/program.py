@@ -25,12 +25,12 @@ from ...core.terminal import terminal_text
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a program ended.
+    """The end of a program.
 
     Attributes:
         outcome: Reported to the chief.
         code: Exit code of the process, if nothing else goes wrong.
-        message: One line; empty on success.
+        message: Message of one line; empty on success.
         shown: The user has seen the message, at the end of a traceback.
     """
 
@@ -64,7 +64,7 @@ class Program:
 
 
 def find_program(name: str, *, module: bool = False) -> Program:
-    """The program that a user named.
+    """Find the program that a user named.
 
     Args:
         name: A file; or ``package.module:function``; or with ``module`` the dotted name of a module
@@ -127,7 +127,7 @@ def run_program(
 
     Args:
         program: The program.
-        arguments: Its ``sys.argv[1:]``.
+        arguments: Arguments of the program, its ``sys.argv[1:]``.
         show: Called with the text of an uncaught exception; None: it goes to stderr.
     """
     sys.argv = [str(program.path), *arguments]
@@ -158,7 +158,7 @@ def _call(program: Program) -> None:
 def ending_of(
     error: BaseException, *, program: str = "", show: Callable[[str], None] | None = None
 ) -> Ending:
-    """The ending for an exception that left ``program`` (a file).
+    """Describe an exception that left ``program`` (a file) as an ending.
 
     Its text goes to ``show``, or to stderr: a traceback, unless the program was asked to end or
     ends because of another task. A framework's error that replaced one of ours counts as ours.
@@ -184,7 +184,7 @@ def ending_of(
 
 
 def exit_ending(code: object) -> Ending:
-    """The ending of a program that called ``sys.exit(code)``."""
+    """Describe the end of a program that called ``sys.exit(code)``."""
     if code is None or code == 0:
         return Ending(Outcome.DONE, ExitCode.DONE)
     if isinstance(code, int):

@@ -1,4 +1,4 @@
-"""How the main program of this process ends, for what runs when the interpreter exits.
+"""End of the main program of this process, for what runs when the interpreter exits.
 
 ``ropewalk run`` calls the program and sees it return or raise. Python itself calls a program that
 was started by plain ``python``, and does not tell functions that run at exit why. Three things
@@ -50,7 +50,7 @@ class ProgramEnd:
         self._exit(code)
 
     def ending(self) -> Ending:
-        """How the program ended. Call when the interpreter exits."""
+        """Find out how the program ended. Call when the interpreter exits."""
         if self._ending is not None:
             return self._ending
         frame = self._frame
@@ -66,7 +66,7 @@ class ProgramEnd:
 
 
 def _main_frame() -> FrameType:
-    """The outermost frame of the program."""
+    """Find the outermost frame of the program."""
     frame = main_thread_frame()
     frames: list[FrameType] = []
     while frame is not None:

@@ -45,7 +45,7 @@ class ThreadPosition:
     cpu_s: float
 
     def __str__(self) -> str:
-        """The innermost call in Ropewalk, or at all: ``net/probes.py:44 (start)``."""
+        """Name the innermost call in Ropewalk, or at all: ``net/probes.py:44 (start)``."""
         ours = [call for call in self.stack if "/ropewalk/" in call[0]]
         if not self.stack:
             return "an unknown place"
@@ -54,7 +54,7 @@ class ThreadPosition:
 
 
 def thread_position(thread: int) -> ThreadPosition:
-    """The position of a thread of this process now.
+    """Find the position of a thread of this process now.
 
     Args:
         thread: The thread's identifier, as ``threading.get_ident`` returns it.
@@ -66,7 +66,7 @@ def thread_position(thread: int) -> ThreadPosition:
 
 
 def main_position() -> ThreadPosition:
-    """The position of this process's main thread now."""
+    """Find the position of this process's main thread now."""
     return thread_position(threading.main_thread().ident or 0)
 
 
