@@ -60,7 +60,9 @@ def _read(text: str) -> Address | None:
 
 
 def _is_name(name: str) -> bool:
-    """Whether a resolver can be asked for it: an empty or a long label would be its ValueError."""
+    """Return whether a resolver can be asked for a name: an empty or a long label would be its
+    ValueError.
+    """
     if not _NAME.fullmatch(name) or len(name.removesuffix(".")) > _LONGEST:
         return False
     try:
@@ -79,7 +81,9 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _remedy(text: str) -> str:
-    """What to write instead, if it can be told what was meant; else what an address is."""
+    """Suggest what to write instead, if it can be told what was meant; else say what an address
+    is.
+    """
     meant = text.strip()
     if protocol := _PROTOCOL.match(meant):
         meant = meant[protocol.end() :].partition("/")[0]

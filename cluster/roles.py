@@ -16,12 +16,12 @@ TASK_TYPES = (CHIEF, WORKER, PS, EVALUATOR)
 
 
 def canonical_type(task_type: str) -> str:
-    """``master`` is ``chief``."""
+    """Replace ``master`` by ``chief``."""
     return CHIEF if task_type == "master" else task_type
 
 
 def canonical_spec(spec: ClusterSpec) -> ClusterSpec:
-    """The spec with ``master`` renamed.
+    """Rename ``master`` in a spec.
 
     Raises:
         ConfigurationError: Both names are there, a job is unknown, or there are several chiefs.
@@ -48,22 +48,22 @@ def canonical_spec(spec: ClusterSpec) -> ClusterSpec:
 
 
 def training_spec(spec: ClusterSpec) -> ClusterSpec:
-    """The spec without the evaluator, to which no task connects."""
+    """Drop the evaluator from a spec, to which no task connects."""
     return ClusterSpec({job: tasks for job, tasks in spec.as_dict().items() if job != EVALUATOR})
 
 
 def chief_of(spec: ClusterSpec) -> TaskId:
-    """The chief, or worker 0 if the spec has none."""
+    """Find the chief, or worker 0 if the spec has none."""
     if CHIEF in spec.jobs and spec.num_tasks(CHIEF):
         return TaskId(CHIEF, spec.task_indices(CHIEF)[0])
     return TaskId(WORKER, 0)
 
 
 def workers_of(spec: ClusterSpec) -> list[TaskId]:
-    """The tasks that train: chief and workers."""
+    """List the tasks that train: chief and workers."""
     return [task for task in spec.tasks() if task.type in (CHIEF, WORKER)]
 
 
 def ps_of(spec: ClusterSpec) -> list[TaskId]:
-    """The parameter servers, by index."""
+    """List the parameter servers, by index."""
     return [task for task in spec.tasks() if task.type == PS]

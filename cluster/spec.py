@@ -55,27 +55,27 @@ class ClusterSpec(Shown):
         return list(self._jobs)
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks of a job are known."""
+        """Count the known tasks of a job."""
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """Their indices, ascending."""
+        """List the indices of a job's tasks, ascending."""
         return sorted(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """Address of one task."""
+        """Find the address of one task."""
         tasks = self._job(job_name)
         if task_index not in tasks:
             raise ValueError(f"No task with index {task_index!r} in job {job_name!r}")
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """Addresses of a job by index; None where one is not known."""
+        """List the addresses of a job by index; None where one is not known."""
         tasks = self._job(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
     def tasks(self) -> Iterator[TaskId]:
-        """Every known task, jobs in their order, indices ascending."""
+        """Yield every known task, jobs in their order, indices ascending."""
         for job in self._jobs:
             for index in self.task_indices(job):
                 yield TaskId(job, index)
@@ -132,5 +132,5 @@ def _tasks_of(job: str, tasks: object) -> dict[int, str]:
 
 
 def counted(spec: ClusterSpec) -> dict[str, int]:
-    """How many tasks each job of a cluster has."""
+    """Count the tasks of each job of a cluster."""
     return {job: len(tasks) for job, tasks in spec.as_dict().items()}

@@ -1,1 +1,1 @@
-"""Who may do what: principals, rights and leadership. Pure."""
+"""Access: principals, rights and leadership. Pure."""

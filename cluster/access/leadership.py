@@ -1,4 +1,4 @@
-"""Who may lead a job, as its servers see it: the chief, or worker 0 of a cluster without one.
+"""Leadership of a job, as its servers see it: the chief, or worker 0 of a cluster without one.
 
 A ps whose TF_CONFIG names only itself does not know whether there is a chief until one attaches. So
 a chief that attaches wins over worker 0, also while worker 0 leads, and from then on that chief
@@ -14,7 +14,7 @@ from .principal import Principal
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """What a server knows of who leads its job.
+    """Knowledge of a server about the leader of its job.
 
     Attributes:
         has_chief: The cluster is known to have a task of the type chief.
@@ -25,7 +25,7 @@ class Leadership:
     leader: TaskId | None = None
 
     def allows(self, who: Principal) -> bool:
-        """Whether a caller may lead."""
+        """Return whether a caller may lead."""
         if self.leader is not None and self.leader.type == CHIEF:
             return who.may_be(self.leader)
         if who.role == CHIEF:
@@ -34,11 +34,11 @@ class Leadership:
 
 
 def may_follow(leader: TaskId, newcomer: TaskId, *, is_heard: bool) -> bool:
-    """Whether another task may lead after ``leader``, in the same job.
+    """Return whether another task may lead after ``leader``, in the same job.
 
     Args:
         leader: Leads now, or did last.
-        newcomer: Another task.
+        newcomer: Task that asks to lead.
         is_heard: The leader's lease has not run out.
     """
     if leader.type == CHIEF:

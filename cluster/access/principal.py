@@ -1,4 +1,4 @@
-"""Who a caller is: a job, a role, and for tasks an index.
+"""The identity of a caller: a job, a role, and for tasks an index.
 
 Certificates carry a principal as a URI of their subject alternative name, in the form of SPIFFE:
 ``spiffe://TRUST_DOMAIN/ropewalk/JOB/ROLE/INDEX``. Tokens carry it as the claims ``job``, ``role``
@@ -27,7 +27,7 @@ class Principal:
     """The identity of a caller.
 
     Attributes:
-        role: One of :data:`ROLES`.
+        role: Role of the caller, from :data:`ROLES`.
         job: Id of the job; empty: any, or not known yet.
         index: Index of the task; None: any task of the role, and for roles without tasks.
 
@@ -66,21 +66,21 @@ class Principal:
         return "/".join(parts if self.index is None else [*parts, str(self.index)])
 
     def uri(self, trust_domain: str = "ropewalk") -> str:
-        """As certificates carry it."""
+        """Write the principal as certificates carry it."""
         return f"spiffe://{trust_domain}/ropewalk/{self.path}"
 
     def may_be(self, task: TaskId) -> bool:
-        """Whether it may speak as ``task``."""
+        """Return whether a caller with this identity may speak as ``task``."""
         return self.role == task.type and self.index in (None, task.index)
 
 
 def principal_of_task(task: TaskId, job: str = "") -> Principal:
-    """A task as a principal; one of a role that is no task has no index."""
+    """Make a principal of a task; that of a role that is no task has no index."""
     return Principal(task.type, job, task.index if task.type in TASK_ROLES else None)
 
 
 def principal_of_path(path: str) -> Principal:
-    """The principal of :attr:`Principal.path`.
+    """Parse :attr:`Principal.path`.
 
     Raises:
         ConfigurationError: It is not in that form.
@@ -93,7 +93,7 @@ def principal_of_path(path: str) -> Principal:
 
 
 def principal_of_uri(uri: str) -> Principal:
-    """The principal of :meth:`Principal.uri`.
+    """Parse :meth:`Principal.uri`.
 
     Raises:
         ConfigurationError: It is not in that form.

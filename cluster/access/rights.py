@@ -1,4 +1,4 @@
-"""Who may do what: one table of every call and every operation of a session.
+"""Rights: one table of every call and every operation of a session.
 
 ``docs/security.md`` shows it, and :mod:`ropewalk.net.auth.guard` enforces it. Pure.
 """
@@ -19,13 +19,14 @@ _ALL = frozenset({DRIVER, CHIEF, WORKER, PS, EVALUATOR, READER})
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may do one thing.
+    """A rule about who may do one thing.
 
     Attributes:
-        roles: Who may; empty: anybody, without saying who they are.
-        leads: It is for the task that leads the job: the chief, or worker 0 of a cluster without.
-        audited: It changes or ends a job, and each use is a line in the log.
-        renews: It renews a lease, so no other call may hold it up.
+        roles: Roles that may do it; empty: anybody, without saying who they are.
+        leads: Whether it is for the task that leads the job: the chief, or worker 0 of a cluster
+            without.
+        audited: Whether it changes or ends a job, so that each use is a line in the log.
+        renews: Whether it renews a lease, so that no other call may hold it up.
     """
 
     roles: frozenset[str]
@@ -113,7 +114,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(operation: str) -> Rule:
-    """Who may do something; what the table does not know, nobody may."""
+    """Find the rule for an operation; nobody may do what the table does not know."""
     return RULES.get(operation, _NOBODY)
 
 
@@ -133,7 +134,7 @@ def check_access(
         operation: A key of :data:`RULES`.
         server: The task that is called.
         job: Job of the server; empty: not known yet.
-        leadership: What the server knows about which task leads the job.
+        leadership: Knowledge of the server about which task leads the job.
         is_proven: Whether the job of ``who`` is proven, and not only claimed.
 
     Raises:

@@ -23,12 +23,12 @@ class JobBarrier:
     def arrive(
         self, who: Incarnation, call: int, expected: Collection[Incarnation]
     ) -> list[TaskId]:
-        """A task is at its barrier number ``call``, or still is; who is missing.
+        """Note that a task is at its barrier number ``call``, or still is; returns who is missing.
 
         Args:
             who: The task.
             call: From 1, counted by this generation of it.
-            expected: Everybody the barrier waits for, as they are now.
+            expected: Tasks that the barrier waits for, as they are now.
 
         Returns:
             The tasks that have not arrived; empty: the barrier is over.
@@ -58,6 +58,6 @@ class JobBarrier:
         return missing
 
     def has(self, one: Incarnation) -> bool:
-        """Whether a task is at the current barrier."""
+        """Return whether a task is at the current barrier."""
         who, _, joined = self._calls.get(one.task, (None, 0, -1))
         return who == one and joined == self._round

@@ -1,4 +1,4 @@
-"""Which worker runs which closure: the coordinator's decisions, pure.
+"""The coordinator's decisions about which worker runs which closure, pure.
 
 Events in, decisions out: nothing is sent, waited for or timed here (time is an argument), and the
 caller holds a lock, so a test can replay any history as plain data. The semantics are those of
@@ -23,11 +23,11 @@ class Run:
     """Have a worker run a closure.
 
     Attributes:
-        worker: Its index.
+        worker: Index of the worker.
         closure: Number of the closure.
         attempt: 1 at first, one more each time that it is given to a worker.
         lane: A small number that no other closure has as long as this one is not over.
-        turn: How many closures had been begun when this one was, with it.
+        turn: Number of closures that had been begun when this one was, with it.
         oldest_attempt: The first attempt whose pushes still count; those before are lost.
     """
 
@@ -51,7 +51,7 @@ class GiveUp:
     """A closure has lost so many workers that it may be what ends them.
 
     Attributes:
-        closure: Its number.
+        closure: Number of the closure.
         workers: The indices of those that were lost with it, in order.
     """
 
@@ -64,10 +64,10 @@ class Expire:
     """A closure has run for longer than it may. The caller says so by ``failed``.
 
     Attributes:
-        closure: Its number.
+        closure: Number of the closure.
         attempt: The one that did.
-        worker: Its index.
-        deadline_s: What it was given. Unit: seconds.
+        worker: Index of the worker.
+        deadline_s: Time that the closure was given. Unit: seconds.
     """
 
     closure: int
@@ -87,11 +87,11 @@ Decision = Run | Cancel | GiveUp | Expire | LeaveWorker
 
 
 class ClosureOutcome(NamedTuple):
-    """What an answer leads to.
+    """The consequence of an answer.
 
     Attributes:
         counts: False: the closure has ended already, or was given to another worker meanwhile.
-        decisions: What is to be done.
+        decisions: Decisions to carry out.
     """
 
     counts: bool
@@ -130,10 +130,10 @@ class ClosureQueue:
         max_queued: Most closures that wait.
         in_flight: Most closures that a worker has at once: more than one hides the way there
             and back.
-        max_attempts: How many workers a closure may lose.
+        max_attempts: Number of workers that a closure may lose.
         redispatch_after_s: A closure that takes longer is given to an idle worker as well. Unit:
             seconds.
-        grace_s: How long a worker may take to end a closure that is overdue. Unit: seconds.
+        grace_s: Time that a worker may take to end a closure that is overdue. Unit: seconds.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ClosureQueue:
 
     @property
     def workers(self) -> frozenset[int]:
-        """Those that are there."""
+        """Indices of the connected workers."""
         return frozenset(self._workers)
 
     @property
@@ -191,7 +191,7 @@ class ClosureQueue:
         return not self._running
 
     def take_error(self) -> Exception | None:
-        """The first error since it was last asked for; closures are begun again."""
+        """Take the first error since it was last asked for; closures are begun again."""
         error, self._error = self._error, None
         return error
 
@@ -204,7 +204,7 @@ class ClosureQueue:
 
         Args:
             closure: Number of the closure.
-            deadline_s: How long the closure may run. Unit: seconds.
+            deadline_s: Longest time that the closure may run. Unit: seconds.
             now: Current time of a monotonic clock. Unit: seconds.
         """
         if self._error is not None:
@@ -213,12 +213,12 @@ class ClosureQueue:
         return self._begin(now)
 
     def worker_ready(self, worker: int, now: float = 0.0) -> list[Decision]:
-        """A worker is there, for the first time or again."""
+        """Handle that a worker is there, for the first time or again."""
         self._workers.setdefault(worker, _Worker())
         return self._begin(now)
 
     def worker_lost(self, worker: int, now: float = 0.0) -> list[Decision]:
-        """A worker is gone, with what it had."""
+        """Handle that a worker is gone, with what it had."""
         gone = self._workers.pop(worker, _Worker())
         decisions: list[Decision] = []
         again: list[_Closure] = []
@@ -247,27 +247,27 @@ class ClosureQueue:
         return decisions + self._begin(now)
 
     def began(self, closure: int, attempt: int, now: float) -> None:
-        """A worker has begun a closure that has a deadline."""
+        """Handle that a worker has begun a closure that has a deadline."""
         worker = self._workers.get(self._places.get((closure, attempt), -1))
         found = self._running.get(closure)
         if worker is not None and found is not None and worker.has[0] == (closure, attempt):
             worker.due = now + found.deadline_s
 
     def finished(self, closure: int, attempt: int, now: float = 0.0) -> ClosureOutcome:
-        """A worker has run a closure."""
+        """Handle that a worker has run a closure."""
         counts = self._ended(closure, attempt)
         return ClosureOutcome(counts, self._begin(now))
 
     def failed(
         self, closure: int, attempt: int, error: Exception, now: float = 0.0
     ) -> ClosureOutcome:
-        """A closure raised an error; or with attempt 0, was given up."""
+        """Handle a closure that raised an error; or with attempt 0, was given up."""
         if attempt and not self._ended(closure, attempt):
             return ClosureOutcome(False, self._begin(now))
         return self._fail(error)
 
     def expired(self, closure: int, error: Exception) -> ClosureOutcome:
-        """A closure is over because of its deadline; its worker still has it."""
+        """End a closure because of its deadline; its worker still has it."""
         return self._fail(error) if self._end(closure) else ClosureOutcome(False, [])
 
     def cancel(self) -> list[Decision]:
@@ -278,7 +278,7 @@ class ClosureQueue:
         return [Cancel(closure.number) for closure in dropped]
 
     def tick(self, now: float) -> list[Decision]:
-        """Some time has passed: closures may be overdue, or worth a second worker."""
+        """Handle that some time has passed: closures may be overdue, or worth a second worker."""
         decisions: list[Decision] = []
         overdue: set[int] = set()
         for index, worker in self._workers.items():
@@ -304,7 +304,7 @@ class ClosureQueue:
         return ClosureOutcome(True, self.cancel())
 
     def _ended(self, number: int, attempt: int) -> bool:
-        """A worker has answered; whether that counts."""
+        """Free a worker that has answered; returns whether the answer counts."""
         index = self._places.pop((number, attempt), None)
         if index is None:
             return False
@@ -315,7 +315,7 @@ class ClosureQueue:
         return closure is not None and attempt in closure.running and self._end(number)
 
     def _end(self, number: int) -> bool:
-        """A closure is over; workers may still have it."""
+        """End a closure; workers may still have it."""
         closure = self._running.pop(number, None)
         if closure is None:
             return False
@@ -373,7 +373,7 @@ class ClosureQueue:
         )  # fmt: skip
 
     def _freest(self, in_flight: int) -> int | None:
-        """The worker with the least to do, if one has less than so many closures."""
+        """Find the worker with the least to do, if one has less than so many closures."""
         free = [index for index, worker in self._workers.items() if len(worker.has) < in_flight]
         return min(free, key=self._burden, default=None)
 

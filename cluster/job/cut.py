@@ -20,7 +20,7 @@ from .job import Job
 
 
 class CutPhase(StrEnum):
-    """How far a cut is."""
+    """The progress of a cut."""
 
     JOINING = "joining"  # workers are asked to take part
     BEGINNING = "beginning"  # all have joined; the ps are told
@@ -34,7 +34,7 @@ class JobCut:
     """A cut of a job.
 
     Attributes:
-        number: Its number, which ascends from cut to cut.
+        number: Number of the cut, which ascends from cut to cut.
         workers: The tasks that push, when it was announced.
         shares: Numbers of the shares that it is of.
         joined: Workers that have heard of it and can mark.
@@ -59,7 +59,7 @@ class JobCut:
 
 
 def pushing(job: Job) -> frozenset[Incarnation]:
-    """The tasks of a job that may push now."""
+    """Find the tasks of a job that may push now."""
     return frozenset(
         Incarnation(member.task, member.generation, job.name or "")
         for member in job.members.values()
@@ -68,19 +68,19 @@ def pushing(job: Job) -> frozenset[Incarnation]:
 
 
 def announced(number: int, workers: Set[Incarnation], shares: Iterable[int]) -> JobCut:
-    """A cut that is to be taken."""
+    """Make a cut that is to be taken."""
     return _advanced(JobCut(number, frozenset(workers), frozenset(shares)))
 
 
 def joined(cut: JobCut, who: Incarnation) -> JobCut:
-    """The cut once a worker has said that it can mark."""
+    """Return the cut once a worker has said that it can mark."""
     if cut.phase is not CutPhase.JOINING:
         return cut
     return _advanced(replace(cut, joined=cut.joined | {who}))
 
 
 def began(cut: JobCut, share: int, workers: Set[Incarnation]) -> JobCut:
-    """The cut once the ps of a share holds.
+    """Return the cut once the ps of a share holds.
 
     Args:
         cut: The cut.
@@ -94,14 +94,14 @@ def began(cut: JobCut, share: int, workers: Set[Incarnation]) -> JobCut:
 
 
 def taken(cut: JobCut, share: int) -> JobCut:
-    """The cut once the ps of a share has all marks."""
+    """Return the cut once the ps of a share has all marks."""
     if cut.phase is not CutPhase.MARKING:
         return cut
     return _advanced(replace(cut, taken=cut.taken | {share}))
 
 
 def still_of(cut: JobCut, workers: Set[Incarnation]) -> JobCut:
-    """The cut if these tasks push now: void if they are others than those that it is of."""
+    """Return the cut if these tasks push now: void if they are others than those that it is of."""
     if cut.workers == workers:
         return cut
     changed = sorted({who.task.short for who in cut.workers ^ frozenset(workers)})
@@ -109,7 +109,7 @@ def still_of(cut: JobCut, workers: Set[Incarnation]) -> JobCut:
 
 
 def missing(cut: JobCut) -> str:
-    """Whom a cut that is not over waits for, for people."""
+    """Say whom a cut that is not over waits for, for people."""
     if cut.phase is CutPhase.JOINING:
         return ", ".join(sorted(who.task.short for who in cut.workers - cut.joined))
     waits_for = cut.shares - (cut.began if cut.phase is CutPhase.BEGINNING else cut.taken)
@@ -117,7 +117,7 @@ def missing(cut: JobCut) -> str:
 
 
 def voided(cut: JobCut, why: str) -> JobCut:
-    """The cut once it has come to nothing; the first reason stays."""
+    """Return the cut once it has come to nothing; the first reason stays."""
     if cut.is_over:
         return cut
     return replace(cut, phase=CutPhase.VOID, void_because=why)

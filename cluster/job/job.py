@@ -82,7 +82,7 @@ class Job:
         the last chief gave out may have been shown to nobody else.
 
         Args:
-            name: Its id.
+            name: Id of the job.
             after: The highest generation known of its tasks.
 
         Returns:
@@ -110,11 +110,11 @@ class Job:
             task: Need not be in the spec: dynamic workers are not.
             now: The current time.
             address: Where the task serves.
-            host: Its machine.
-            pid: Its process there.
+            host: Machine of the task.
+            pid: Process of the task there.
             job: Id of the job it was started for; empty: it has none.
             is_gone: The process that had the place is known to have ended.
-            serves: It has no program of its own, and ends with the job.
+            serves: Whether it has no program of its own, and ends with the job.
 
         Raises:
             PeerLostError: Another process had the place a moment ago: ask again.
@@ -155,7 +155,7 @@ class Job:
 
         Args:
             who: The task.
-            report: Its progress.
+            report: Progress of the task.
             now: The time.
             knows: The phase it was told last: only its own word shows that an answer arrived.
 
@@ -171,12 +171,12 @@ class Job:
         return self.phase
 
     def finish(self, who: Incarnation, end: TaskEnd, report: TaskReport, *, now: float) -> Phase:
-        """A task's part is over. A failure fails the job, unless it is the evaluator's.
+        """End a task's part of the job. A failure fails the job, unless it is the evaluator's.
 
         Args:
             who: The task.
-            end: How its part ended.
-            report: What it did.
+            end: End of the task's part.
+            report: Work of the task, in figures.
             now: The current time.
 
         Raises:
@@ -199,7 +199,7 @@ class Job:
     def arrive(
         self, who: Incarnation, call: int, *, now: float
     ) -> tuple[list[TaskId], list[TaskId]]:
-        """A task is at its barrier number ``call``, or still is.
+        """Note that a task is at its barrier number ``call``, or still is.
 
         Returns:
             (the tasks that run the program and are missing, of them those that have finished it)
@@ -215,7 +215,8 @@ class Job:
         return missing, [task for task in missing if self.members[task].state in over]
 
     def yet_to_begin(self, who: TaskId, now: float) -> list[TaskId]:
-        """Tasks at work besides ``who`` that have made no step, and are not at a barrier before it.
+        """List the tasks at work besides ``who`` that have made no step, and are not at a barrier
+        before it.
 
         A task without a program of its own makes none, and so does one that is at work for longer
         than others would wait for it: a chief that only saves and evaluates.
@@ -230,15 +231,15 @@ class Job:
         ]
 
     def is_held(self, who: Incarnation, now: float) -> bool:
-        """Whether a task that has made its first step is to wait for those of others."""
+        """Return whether a task that has made its first step is to wait for those of others."""
         has_program = not self.members[who.task].report.serves
         return self.holds_first_steps and has_program and bool(self.yet_to_begin(who.task, now))
 
     def ps_answered(
         self, task: TaskId, generation: int, counters: PsCounters, *, now: float
     ) -> None:
-        """A ps answered the chief. If it has restarted it is empty: the job fails, unless other ps
-        have its variables.
+        """Handle the answer of a ps. If it has restarted it is empty: the job fails, unless other
+        ps have its variables.
         """
         member = self.members[task]
         member.heard = now
@@ -254,7 +255,7 @@ class Job:
             self.expect_processes(kept)  # the others have theirs, too, or have lost them
 
     def check_ps(self, task: TaskId, job: str) -> None:
-        """Whether a ps may come to this job.
+        """Check that a ps may come to this job.
 
         Raises:
             PeerLostError: The chief does not know yet which job it leads: ask again.
@@ -268,15 +269,15 @@ class Job:
         self._check_job(task, job)
 
     def add_ps(self, task: TaskId, address: str, *, now: float) -> None:
-        """A ps has come that the cluster did not have."""
+        """Add a ps that has come, and that the cluster did not have."""
         self.members.add_ps(task, address, now)
 
     def ps_left(self, task: TaskId, *, now: float) -> None:
-        """A ps that was asked to stop has gone, after others took over what it had."""
+        """Handle that a ps that was asked to stop has gone, after others took over what it had."""
         self.members[task].enter(State.LEFT, now, "was asked to stop")
 
     def ps_refused(self, task: TaskId, why: str, *, now: float) -> None:
-        """A ps refused to serve this job, e.g. because it serves another chief: the job fails."""
+        """Fail the job: a ps refused to serve it, e.g. because it serves another chief."""
         self.members[task].enter(State.FAILED, now, why)
         self.fail(f"{task}: {why}")
 
@@ -300,7 +301,7 @@ class Job:
             self._enter_phase(Phase.STOPPING, reason)
 
     def fail(self, reason: str, *, for_good: bool = False) -> None:
-        """The job cannot succeed. The first reason is kept.
+        """Fail the job, which cannot succeed. The first reason is kept.
 
         Args:
             reason: Why, for people.
@@ -311,7 +312,9 @@ class Job:
             self._enter_phase(Phase.FAILED, reason)
 
     def fail_without_variables(self, why: str) -> None:
-        """Variables are gone: the job fails, if it has not yet, and says how much is lost."""
+        """Fail the job, if it has not failed yet, since variables are gone, and say how much is
+        lost.
+        """
         steps = self.members.global_step - self.saved_step
         what = f"{steps} steps" if steps > 1 else "what was pushed"
         lost = f". Lost since the last checkpoint: {what}"  # it may not have heard of a push yet
@@ -326,9 +329,9 @@ class Job:
         """Say which process of each ps has the variables; a restarted chief's job goes on.
 
         Args:
-            processes: They had them when the chief before wrote that down.
-            if_one_answers: None has said yet that it still has them; all may have been started
-                again, to go on from a checkpoint.
+            processes: Processes that had the variables when the chief before wrote that down.
+            if_one_answers: Whether no process has said yet that it still has them; all may have
+                been started again, to go on from a checkpoint.
         """
         if if_one_answers:
             self._perhaps_kept = dict(processes)
@@ -338,19 +341,19 @@ class Job:
                 self.members[task].generation = process
 
     def wait_for(self, what: str) -> None:
-        """The chief waits for something, which the status shows; empty: no longer."""
+        """Show in the status that the chief waits for something; empty: no longer."""
         if self.phase is Phase.RUNNING:
             self.reason = what or self.caveat
 
     def complete(self) -> None:
-        """The last checkpoint is written: the job is over."""
+        """End the job: the last checkpoint is written."""
         if self.phase is Phase.RUNNING:
             self._enter_phase(Phase.DONE, "")
         elif self.phase is Phase.STOPPING:
             self._enter_phase(Phase.STOPPED, self.reason)
 
     def why_not_done(self) -> str:
-        """Why a job whose chief's program is over has not done its work; empty: it has.
+        """Say why a job whose chief's program is over has not done its work; empty: it has.
 
         A chief that has made its steps alone, since none of its workers came or is left, has not;
         one whose job was asked to stop, or has failed, ends as that says.
@@ -368,7 +371,7 @@ class Job:
         )
 
     def uninformed(self) -> list[TaskId]:
-        """Tasks that are alive and have not said that they know the job's final phase."""
+        """List the tasks that are alive and have not said that they know the job's final phase."""
         return [
             member.task
             for member in self.members.values()

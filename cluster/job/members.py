@@ -14,7 +14,7 @@ from .takeover import Challenge, Process
 
 @dataclass(slots=True)
 class Member:
-    """One task of the job.
+    """A task of the job.
 
     Attributes:
         since: When ``state`` began.
@@ -81,7 +81,7 @@ class Members(dict[TaskId, Member]):
         self._expected |= {task}
 
     def of(self, task: TaskId, now: float) -> Member:
-        """The member of a task that registers; a new one for a dynamic worker.
+        """Find the member of a task that registers; a new one for a dynamic worker.
 
         Raises:
             RefusedError: The task cannot be one of this job.
@@ -121,14 +121,14 @@ class Members(dict[TaskId, Member]):
     # -- workers -----------------------------------------------------------------------------
 
     def waited_for(self) -> list[TaskId]:
-        """Tasks at work besides the chief; the last checkpoint waits for them.
+        """List the tasks at work besides the chief; the last checkpoint waits for them.
 
         Those that only serve others are not.
         """
         return [member.task for member in self.at_work() if member.task != self._chief]
 
     def at_work(self) -> list[Member]:
-        """Members whose program runs, the chief too."""
+        """List the members whose program runs, the chief too."""
         return self._with_programs(State.ALIVE)
 
     @property
@@ -137,12 +137,12 @@ class Members(dict[TaskId, Member]):
         return [member.task for member in self.values() if member.state is State.MISSING]
 
     def not_registered(self) -> list[TaskId]:
-        """Workers of the spec that have not registered yet."""
+        """List the workers of the spec that have not registered yet."""
         missing = self._with_programs(State.MISSING)
         return [member.task for member in missing if member.task != self._chief]
 
     def _with_programs(self, state: State) -> list[Member]:
-        """Members in a state that run the program."""
+        """List the members in a state that run the program."""
         return [
             member
             for member in self.values()
@@ -152,7 +152,7 @@ class Members(dict[TaskId, Member]):
         ]
 
     def workers_all_gone(self) -> list[Member]:
-        """The workers, if none of them has a part in the job (any more); else nothing."""
+        """List the workers, if none of them has a part in the job (any more); else nothing."""
         workers = [member for member in self.values() if member.task.type == WORKER]
         return [] if any(member.has_part for member in workers) else workers
 
@@ -163,7 +163,7 @@ class Members(dict[TaskId, Member]):
         return [task for task in alive if task.type == WORKER and task != self._chief]
 
     def uneven_replicas(self) -> dict[TaskId, int]:
-        """Replicas of every task that has said so, if they differ; else nothing."""
+        """Collect the replicas of every task that has said so, if they differ; else nothing."""
         counts = {m.task: m.report.replicas for m in self.values() if m.report.replicas}
         return counts if len(set(counts.values())) > 1 else {}
 
@@ -171,12 +171,12 @@ class Members(dict[TaskId, Member]):
 
     @property
     def processes(self) -> dict[TaskId, int]:
-        """Which process each ps is that has answered."""
+        """Number of the process of each ps that has answered."""
         ps = (member for member in self.values() if member.task.type == PS)
         return {member.task: member.generation for member in ps if member.generation}
 
     def in_state(self, *states: State) -> set[TaskId]:
-        """The ps in one of these states."""
+        """Find the ps in one of these states."""
         return {m.task for m in self.values() if m.task.type == PS and m.state in states}
 
     # -- progress ----------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Members(dict[TaskId, Member]):
 
     @property
     def global_step(self) -> int:
-        """As the ps count it; without ps, the highest one that a task reported."""
+        """Global step as the ps count it; without ps, the highest one that a task reported."""
         counted = [m.counters.global_step for m in self.values() if m.counters is not None]
         reported = (member.report.global_step for member in self.values())
         return max(counted or reported, default=0)

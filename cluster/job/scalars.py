@@ -40,12 +40,12 @@ class JobSample:
 
     @classmethod
     def of_nothing(cls, at: float) -> "JobSample":
-        """A sample of a job from which no task has reported yet."""
+        """Make a sample of a job from which no task has reported yet."""
         return cls(at, 0, {}, {})
 
 
 def sample_job(job: Job, now: float) -> JobSample:
-    """A sample of a job; the caller holds its lock."""
+    """Take a sample of a job; the caller holds its lock."""
     members = sorted(job.members.values(), key=lambda member: member.task)
     return JobSample(
         at=now,
@@ -72,7 +72,7 @@ def sample_every_s(age_s: float) -> float:
 
 
 def job_scalars(before: JobSample, now: JobSample) -> dict[str, float]:
-    """Numbers by tag; empty if no time has passed.
+    """Compute numbers by tag; empty if no time has passed.
 
     ``metrics/…`` are means over the tasks that report them, NaN included: a job that diverges on
     one worker is to be seen.
@@ -104,7 +104,7 @@ def job_scalars(before: JobSample, now: JobSample) -> dict[str, float]:
 
 
 def _steps(before: JobSample, now: JobSample) -> int:
-    """Steps in between; a job that resumes has made those up to its checkpoint before."""
+    """Count the steps in between; a job that resumes has made those up to its checkpoint before."""
     made = max(0, now.global_step - before.global_step)
     if before.global_step:
         return made

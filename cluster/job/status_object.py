@@ -25,14 +25,14 @@ class JobSnapshot:
 
     Attributes:
         at: Time on the job's clock. Unit: seconds.
-        phase: As :class:`~ropewalk.core.states.Phase` has it.
+        phase: Phase of the job, from :class:`~ropewalk.core.states.Phase`.
         reason: Why it has that phase; empty: nothing to say.
         step: Global step.
         goal_steps: The goal; 0: the program has none.
         checkpoint: Path of the last one; empty: there is none.
-        checkpoint_step: Its global step.
+        checkpoint_step: Global step of that checkpoint.
         tasks: State by task, e.g. ``{"worker:1": State.ALIVE}``.
-        details: What is known about a state, by task.
+        details: Facts about a state, by task.
         generations: Number of each task's life: a task that was started again has a higher one.
     """
 
@@ -50,12 +50,12 @@ class JobSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that happened: ``Joined``, ``Lost``, ``Left``, ``Checkpoint``, ``Done``, ….
+    """An event of a job: ``Joined``, ``Lost``, ``Left``, ``Checkpoint``, ``Done``, ….
 
     Attributes:
-        reason: One word.
+        reason: Reason, in a word.
         message: A sentence.
-        is_warning: It is worth a look.
+        is_warning: Whether it is worth a look.
     """
 
     reason: str
@@ -64,7 +64,7 @@ class JobEvent:
 
 
 def view_of(job: Job, now: float, checkpoint: str) -> JobSnapshot:
-    """A job now; the caller holds its lock."""
+    """Take a view of a job now; the caller holds its lock."""
     return JobSnapshot(
         at=now,
         phase=str(job.phase),
@@ -80,7 +80,7 @@ def view_of(job: Job, now: float, checkpoint: str) -> JobSnapshot:
 
 
 def is_due(written: JobSnapshot | None, view: JobSnapshot) -> bool:
-    """Whether a view is to be written, after the one that was written last."""
+    """Return whether a view is to be written, after the one that was written last."""
     if written is None or view.phase != written.phase or view.tasks != written.tasks:
         return True
     if view.checkpoint != written.checkpoint or view.reason != written.reason:
@@ -91,7 +91,8 @@ def is_due(written: JobSnapshot | None, view: JobSnapshot) -> bool:
 
 
 def record_of(written: JobSnapshot | None, view: JobSnapshot, updated: str) -> dict[str, str]:
-    """The record: texts by name, all of them in every record, so that none is left from before.
+    """Write the record: texts by name, all of them in every record, so that none is left from
+    before.
 
     Args:
         written: The view that was written last; None: none was.
@@ -114,8 +115,8 @@ def record_of(written: JobSnapshot | None, view: JobSnapshot, updated: str) -> d
 
 
 def _rate(written: JobSnapshot | None, view: JobSnapshot) -> str:
-    """Steps a second; empty: not known. At first no task has told its step, and a job that goes on
-    from a checkpoint, or whose chief has come back, has made most of its steps before.
+    """Compute steps a second; empty: not known. At first no task has told its step, and a job that
+    goes on from a checkpoint, or whose chief has come back, has made most of its steps before.
     """
     if written is None or not written.step:
         return ""
@@ -125,7 +126,7 @@ def _rate(written: JobSnapshot | None, view: JobSnapshot) -> str:
 
 
 def events_between(before: JobSnapshot | None, after: JobSnapshot) -> list[JobEvent]:
-    """What has happened since a view; one event for all tasks to which the same happened."""
+    """List what has happened since a view; one event for all tasks to which the same happened."""
     then = before.tasks if before is not None else {}
     by_state: dict[State, list[str]] = {}
     for task, state in after.tasks.items():
@@ -150,7 +151,7 @@ def events_between(before: JobSnapshot | None, after: JobSnapshot) -> list[JobEv
 
 
 def _started_again(before: JobSnapshot | None, after: JobSnapshot) -> list[str]:
-    """Tasks that are alive, as they were before, and in another life."""
+    """List the tasks that are alive, as they were before, and in another life."""
     if before is None:
         return []
     return [
@@ -170,7 +171,7 @@ _OF_STATES = (
 
 
 def _sentence(tasks: list[str], words: str, view: JobSnapshot) -> str:
-    """``worker:0, worker:1 joined``, and what is known of the first."""
+    """Write ``worker:0, worker:1 joined``, and what is known of the first."""
     more = f" and {len(tasks) - _SHOWN} more" if len(tasks) > _SHOWN else ""
     detail = view.details.get(tasks[0], "") if len(tasks) == 1 else ""
     why = f": {detail}" if detail else ""

@@ -32,7 +32,7 @@ class Challenge:
     """A newcomer that asked for a place.
 
     Attributes:
-        newcomer: Who.
+        newcomer: The task that asks for the place.
         since: When it first did.
     """
 
@@ -53,7 +53,7 @@ def take_place(
 
     Args:
         task: The place.
-        holder: Who has it.
+        holder: Process that has the place.
         challenge: The newcomer, and since when it asks.
         heard: When the holder was last heard of.
         lease_s: The job's. Unit: seconds.

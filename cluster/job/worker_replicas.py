@@ -1,4 +1,4 @@
-"""How many devices the workers of a coordinator have, which has to be the same on each of them.
+"""The number of devices of a coordinator's workers, which has to be the same on each of them.
 
 A closure runs on any worker, with a replica for each device there. What a program derives from
 ``num_replicas_in_sync``, such as a global batch or the scale of a loss, is right for all closures
@@ -16,8 +16,8 @@ class WorkerReplicas:
     """Devices of the workers that have joined.
 
     Args:
-        read: What the program has read as ``num_replicas_in_sync`` before there was a coordinator;
-            None: it has not.
+        read: Number that the program has read as ``num_replicas_in_sync`` before there was a
+            coordinator; None: it has not.
 
     Attributes:
         count: Devices of each worker; None: no worker has said.
@@ -29,11 +29,11 @@ class WorkerReplicas:
         self._first: TaskId | None = None
 
     def joined(self, worker: TaskId, replicas: int) -> ConfigurationError | None:
-        """A worker has joined, or has come back; returns what is wrong with it.
+        """Note that a worker has joined, or has come back; returns what is wrong with it.
 
         Args:
-            worker: Which one.
-            replicas: Its devices; 0: it does not say.
+            worker: Task of the worker.
+            replicas: Number of its devices; 0: it does not say.
         """
         if not replicas:
             return None

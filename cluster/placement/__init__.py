@@ -1,1 +1,1 @@
-"""Which ps holds which shard, and how a variable is cut. Pure."""
+"""Placement: which ps holds which shard, and how a variable is cut. Pure."""

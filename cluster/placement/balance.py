@@ -18,7 +18,7 @@ shards placed before on all of them.
 
 
 def greedy_by_bytes(sizes: Sequence[int], loads: Sequence[int], placed: int = 0) -> list[int]:  # noqa: ARG001
-    """Each shard, in order, to the ps with the fewest bytes; ties to the lowest index.
+    """Give each shard, in order, to the ps with the fewest bytes; ties to the lowest index.
 
     No ps ends with more than the mean plus the largest shard. Graham, "Bounds on Multiprocessing
     Timing Anomalies", 1969.
@@ -33,7 +33,7 @@ def greedy_by_bytes(sizes: Sequence[int], loads: Sequence[int], placed: int = 0)
 
 
 def round_robin(sizes: Sequence[int], loads: Sequence[int], placed: int = 0) -> list[int]:
-    """Each shard to the next ps in turn, counting every shard, as TensorFlow does."""
+    """Give each shard to the next ps in turn, counting every shard, as TensorFlow does."""
     return [(placed + i) % len(loads) for i in range(len(sizes))]
 
 

@@ -22,7 +22,7 @@ class Partitioner:
     """Base class of partitioners. As ``tf.distribute.experimental.partitioners.Partitioner``."""
 
     def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> Sequence[int]:
-        """Parts per axis for a variable of ``shape`` and ``dtype``; of a subclass.
+        """Compute the parts per axis for a variable of ``shape`` and ``dtype``; of a subclass.
 
         Raises:
             NotImplementedError: The subclass does not define it.
@@ -39,7 +39,7 @@ def _positive(name: str, value: int) -> int:
 
 
 def _element_bytes(dtype: object, bytes_per_string: int) -> int:
-    """Bytes of one element. Strings are NumPy's (``str``, ``bytes``, ``object``) or
+    """Count the bytes of one element. Strings are NumPy's (``str``, ``bytes``, ``object``) or
     ``tf.string``; no variable has such a dtype, but partitioners are called by programs, too.
     """
     is_string = "string" in (dtype, getattr(dtype, "name", ""))
@@ -67,13 +67,14 @@ class FixedShardsPartitioner(Partitioner):
         self._num_shards = _positive("num_shards", num_shards)
 
     def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:  # noqa: ARG002
-        """Parts per axis for a variable of ``shape``."""
+        """Compute the parts per axis for a variable of ``shape``."""
         _check_axis(shape, axis)
         return _result(shape, axis, max(1, min(self._num_shards, shape[axis])))
 
 
 class MinSizePartitioner(Partitioner):
-    """As many parts as keep each at about ``min_shard_bytes`` or more, at most ``max_shards``.
+    """A partitioner into as many parts as keep each at about ``min_shard_bytes`` or more, at most
+    ``max_shards``.
 
     As TensorFlow's: the default ``max_shards=1`` never splits, and the count is rounded up, so
     parts can be smaller than ``min_shard_bytes``. An element of a string dtype counts as
@@ -88,7 +89,7 @@ class MinSizePartitioner(Partitioner):
         self._bytes_per_string = _positive("bytes_per_string", bytes_per_string)
 
     def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:
-        """Parts per axis for a variable of ``shape`` and ``dtype``."""
+        """Compute the parts per axis for a variable of ``shape`` and ``dtype``."""
         _check_axis(shape, axis)
         total = size_of(tuple(shape)) * _element_bytes(dtype, self._bytes_per_string)
         wanted = math.ceil(total / self._min_shard_bytes)
@@ -96,8 +97,8 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """As few parts as keep each at ``max_shard_bytes`` or less, at most ``max_shards`` (None: no
-    cap). An element of a string dtype counts as ``bytes_per_string``.
+    """A partitioner into as few parts as keep each at ``max_shard_bytes`` or less, at most
+    ``max_shards`` (None: no cap). An element of a string dtype counts as ``bytes_per_string``.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class MaxSizePartitioner(Partitioner):
         self._bytes_per_string = _positive("bytes_per_string", bytes_per_string)
 
     def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:
-        """Parts per axis for a variable of ``shape`` and ``dtype``."""
+        """Compute the parts per axis for a variable of ``shape`` and ``dtype``."""
         _check_axis(shape, axis)
         extent = shape[axis]
         total = size_of(tuple(shape)) * _element_bytes(dtype, self._bytes_per_string)
@@ -123,7 +124,7 @@ class MaxSizePartitioner(Partitioner):
 
 
 def parts_of(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtype: DType) -> int:
-    """Into how many parts along axis 0 a variable is cut.
+    """Count the parts along axis 0 into which a variable is cut.
 
     Raises:
         ValueError: The partitioner asks for another axis, or returns no list of numbers.

@@ -1,1 +1,1 @@
-"""Which task this is and where the others are, from TF_CONFIG, launchers and pods."""
+"""Resolvers of this task and the others, from TF_CONFIG, launchers and pods."""

@@ -17,10 +17,10 @@ from .simple import SimpleClusterResolver
 
 
 def servers_to_coordinate(resolver: ClusterResolver) -> ClusterSpec | None:
-    """The cluster that a program coordinates without being a task of it; None: it is a task.
+    """Find the cluster that a program coordinates without being a task of it; None: it is a task.
 
     Args:
-        resolver: As the user gave it to the strategy.
+        resolver: Resolver that the user gave to the strategy.
     """
     if resolver.from_launcher or resolver.task_type is not None:
         return None
@@ -30,7 +30,7 @@ def servers_to_coordinate(resolver: ClusterResolver) -> ClusterSpec | None:
 
 
 def coordinator_of(spec: ClusterSpec, host: str) -> ResolvedTask:
-    """The coordinator's program, as the chief of the cluster.
+    """Describe the coordinator's program, as the chief of the cluster.
 
     Args:
         spec: The cluster from :func:`servers_to_coordinate`.
@@ -47,7 +47,7 @@ def coordinator_of(spec: ClusterSpec, host: str) -> ResolvedTask:
 
 
 def served_by_coordinator(worker: ResolvedTask) -> ResolvedTask:
-    """A worker that runs closures: in a cluster that names no chief, somebody else is it.
+    """Describe a worker that runs closures: in a cluster that names no chief, somebody else is it.
 
     Raises:
         ConfigurationError: The cluster has no ps either, which could say where.

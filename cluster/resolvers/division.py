@@ -9,12 +9,12 @@ from ..spec import ClusterSpec
 
 
 def jobs_or_workers(jobs: Mapping[str, int] | None, total: int, launcher: str) -> dict[str, int]:
-    """Tasks of each job, by the names of the jobs: the order in which they get addresses.
+    """Count the tasks of each job, by the names of the jobs: the order in which they get addresses.
 
     Args:
-        jobs: As the user gave them; None: all are workers.
+        jobs: Tasks of each job, from the user; None: all are workers.
         total: Processes there are.
-        launcher: Who started them, for the error.
+        launcher: Launcher that started them, for the error.
 
     Raises:
         ConfigurationError: The jobs have more or fewer tasks than there are processes.
@@ -37,7 +37,7 @@ def jobs_or_workers(jobs: Mapping[str, int] | None, total: int, launcher: str) -
 
 
 def divide(addresses: Sequence[str], jobs: Mapping[str, int]) -> ClusterSpec:
-    """The addresses as a cluster: the first job has the first of them, and so on.
+    """Make a cluster of the addresses: the first job has the first of them, and so on.
 
     Args:
         addresses: Addresses of the processes, by rank.
@@ -51,7 +51,7 @@ def divide(addresses: Sequence[str], jobs: Mapping[str, int]) -> ClusterSpec:
 
 
 def task_of_rank(rank: int, jobs: Mapping[str, int]) -> TaskId:
-    """The task that has an address.
+    """Find the task that has an address.
 
     Args:
         rank: Position of the address; below the number of tasks.

@@ -25,7 +25,7 @@ _COUNT = re.compile(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?")
 
 
 def expand_host_list(text: str, name: str = "host list") -> list[str]:
-    """The hosts of a Slurm host list, in its order.
+    """List the hosts of a Slurm host list, in its order.
 
     Args:
         text: For instance ``"n[1-2],m5,o[3-4,6]"``.
@@ -56,7 +56,7 @@ def expand_host_list(text: str, name: str = "host list") -> list[str]:
 
 
 def _numbers(inside: str, name: str, text: str) -> list[str]:
-    """The numbers in a bracket, as they are written in host names."""
+    """List the numbers in a bracket, as they are written in host names."""
     numbers: list[str] = []
     for part in inside.split(","):
         found = _RANGE.fullmatch(part)
@@ -72,7 +72,7 @@ def _numbers(inside: str, name: str, text: str) -> list[str]:
 
 
 def expand_counts(text: str, name: str = "tasks per node") -> list[int]:
-    """Tasks per node, node by node: ``"2(x3),1"`` is ``[2, 2, 2, 1]``.
+    """List the tasks per node, node by node: ``"2(x3),1"`` is ``[2, 2, 2, 1]``.
 
     Args:
         text: Slurm's list.

@@ -30,7 +30,8 @@ PORT = "ROPEWALK_PORT"
 def environment_resolver(
     *, task_type: str | None = None, task_id: int | None = None
 ) -> ClusterResolver:
-    """The resolver of TF_CONFIG or of the launcher; without either TF_CONFIG's, which is empty.
+    """Make the resolver of TF_CONFIG or of the launcher; without either TF_CONFIG's, which is
+    empty.
 
     Args:
         task_type: Instead of TF_CONFIG's.
@@ -49,7 +50,7 @@ def launcher_resolver(
     port: int | None = None,
     hostname: str | None = None,
 ) -> ClusterResolver | None:
-    """The resolver of the launcher that started this process; None without, or with TF_CONFIG.
+    """Make the resolver of the launcher that started this process; None without, or with TF_CONFIG.
 
     Args:
         variables: Used instead of this process's environment; then no GPUs are set either.
@@ -99,7 +100,7 @@ def launcher_resolver(
 
 
 def launchers_of(variables: Mapping[str, str]) -> list[str]:
-    """The launchers by which this environment is that of one task among several."""
+    """List the launchers by which this environment is that of one task among several."""
     found = []
     of_step = (slurm.RANK, slurm.HOSTS, slurm.TASKS_PER_NODE, slurm.NUM_TASKS)
     said = [variables.get(name, "").strip() for name in of_step]
@@ -124,7 +125,7 @@ def _several_hosts(variables: Mapping[str, str]) -> bool:
 
 
 def read_port(variables: Mapping[str, str]) -> int | None:
-    """``ROPEWALK_PORT``, if it is set.
+    """Read ``ROPEWALK_PORT``, if it is set.
 
     Raises:
         ConfigurationError: It is no port.

@@ -1,4 +1,4 @@
-"""Which account the Kubernetes API refused, and the command that gives it a role. Pure."""
+"""The account that the Kubernetes API refused, and the command that gives it a role. Pure."""
 
 import re
 
@@ -7,7 +7,7 @@ _SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 def account_of(message: str) -> str:
-    """The account in the message of a 403: ``system:serviceaccount:train:default`` or a user.
+    """Find the account in the message of a 403: ``system:serviceaccount:train:default`` or a user.
 
     Empty: the message names none, so that it was not a role that was missing.
     """
@@ -16,7 +16,7 @@ def account_of(message: str) -> str:
 
 
 def grant(account: str, role: str, namespace: str) -> str:
-    """The ``kubectl`` command that binds an account to a role of a namespace."""
+    """Write the ``kubectl`` command that binds an account to a role of a namespace."""
     if account.startswith(_SERVICE_ACCOUNT):
         who = f"--serviceaccount={account.removeprefix(_SERVICE_ACCOUNT)}"
     else:

@@ -24,7 +24,7 @@ _PREFERENCE = ("Running", "Pending", "Unknown", "Failed", "Succeeded")
 
 @dataclass(frozen=True, slots=True)
 class PodCluster:
-    """What one listing says.
+    """The cluster of one listing of pods.
 
     Attributes:
         spec: Tasks whose pod runs.
@@ -37,7 +37,7 @@ class PodCluster:
     pods: dict[TaskId, Pod] = field(default_factory=dict)
 
     def task_of(self, name: str) -> TaskId | None:
-        """The task of the pod with this name or host name; None: no task has it."""
+        """Find the task of the pod with this name or host name; None: no task has it."""
         for task, pod in self.pods.items():
             if name and name in (pod.name, pod.hostname):
                 return task
@@ -45,7 +45,7 @@ class PodCluster:
 
 
 def by_role(pods: Sequence[Pod]) -> dict[str, list[list[Pod]]]:
-    """Pods of one selector by the task type that their labels say; others are left out.
+    """Group the pods of one selector by the task type that their labels say; others are left out.
 
     Raises:
         ConfigurationError: There are pods, and none says a task type.
@@ -70,7 +70,7 @@ def assemble(
     replicas: Mapping[str, int] | None = None,
     addresses: Addresses = "auto",
 ) -> PodCluster:
-    """The cluster of a listing.
+    """Assemble the cluster of a listing.
 
     Args:
         listed: Job → for each of its selectors the pods it selects. The tasks of a selector follow
@@ -123,7 +123,7 @@ def _check_once(listed: Mapping[str, Sequence[Sequence[Pod]]]) -> None:
 
 
 def _tasks(selectors: Sequence[Sequence[Pod]]) -> dict[int, Pod | None]:
-    """The pod of each index of a job; None where a selector selects none."""
+    """Find the pod of each index of a job; None where a selector selects none."""
     tasks: dict[int, Pod | None] = {}
     for pods in selectors:
         first = max(tasks, default=-1) + 1
@@ -137,7 +137,7 @@ def _tasks(selectors: Sequence[Sequence[Pod]]) -> dict[int, Pod | None]:
 
 
 def _why_nobody(selectors: Sequence[Sequence[Pod]], tasks: Mapping[int, Pod | None]) -> str:
-    """Why a task has no pod: pods that ended and count for no task may say it."""
+    """Say why a task has no pod: pods that ended and count for no task may say it."""
     counted = {pod.name for pod in tasks.values() if pod is not None}
     ended = [
         f"pod {pod.name} is {pod.state}"
@@ -150,7 +150,7 @@ def _why_nobody(selectors: Sequence[Sequence[Pod]], tasks: Mapping[int, Pod | No
 
 
 def _indexed(pods: Sequence[Pod]) -> list[tuple[int, Pod]]:
-    """Pods with their indices; if they do not all have one, they are numbered by name.
+    """Give pods their indices; if they do not all have one, they are numbered by name.
 
     Ordinals in names of pods without a controller are indices if they begin at 0: of tf-1, tf-2 and
     tf-10 none is missing.
@@ -171,12 +171,12 @@ def _indexed(pods: Sequence[Pod]) -> list[tuple[int, Pod]]:
 
 
 def _is_bare(pod: Pod) -> bool:
-    """Whether nothing but its name says who it is, and nothing replaces it."""
+    """Return whether nothing but its name says who it is, and nothing replaces it."""
     return not pod.owner and not any(name in pod.labels for name in INDEX_LABELS)
 
 
 def _jobset_job(pod: Pod) -> int:
-    """Number of the Job in its JobSet: each has pods from index 0."""
+    """Find the number of the Job in its JobSet: each has pods from index 0."""
     said = pod.labels.get(JOBSET_JOB, "") if COMPLETION in pod.labels else ""
     return parse_number(said, _MOST - 1) or 0
 

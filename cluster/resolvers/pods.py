@@ -36,7 +36,7 @@ ROLE_LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod.
+    """A pod.
 
     Attributes:
         name: Name of the pod.
@@ -44,7 +44,7 @@ class Pod:
         phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Unknown``.
         ip: IP address of the pod, not of its node; empty before it has one.
         labels: Labels of the pod.
-        hostname: Its host name, if its template or controller sets one.
+        hostname: Host name of the pod, if its template or controller sets one.
         subdomain: The headless Service below which that host name has an address in DNS.
         owner: Kind of the controller, e.g. ``StatefulSet``.
         created: Creation time, as text that sorts by time.
@@ -79,13 +79,13 @@ class Pod:
 
     @property
     def role(self) -> str:
-        """Its task type by :data:`ROLE_LABELS`, lower-case; empty if no label says one."""
+        """Task type by :data:`ROLE_LABELS`, lower-case; empty if no label says one."""
         said = next((self.labels[name] for name in ROLE_LABELS if name in self.labels), "")
         return said.lower()
 
     @property
     def index(self) -> int | None:
-        """Its index by :data:`INDEX_LABELS`, or by the number at the end of its name.
+        """Index by :data:`INDEX_LABELS`, or by the number at the end of the pod's name.
 
         The name counts for pods of a StatefulSet and pods without a controller: those of a Job or
         a ReplicaSet end in random characters, which may all be digits.
@@ -98,7 +98,7 @@ class Pod:
 
 
 def read_pod(listed: Json) -> Pod:
-    """A pod, from its JSON in a list of pods; what is not there counts as not said."""
+    """Read a pod from its JSON in a list of pods; what is not there counts as not said."""
     metadata, spec, status = (_part(listed, name) for name in ("metadata", "spec", "status"))
     owners = [one for one in _parts(metadata, "ownerReferences") if one.get("controller")]
     return Pod(
@@ -117,7 +117,7 @@ def read_pod(listed: Json) -> Pod:
 
 
 def why_not_running(status: Json) -> str:
-    """The reason in a pod's status, in its own words; empty if it has none.
+    """Find the reason in a pod's status, in its own words; empty if it has none.
 
     That of a container comes first (``ImagePullBackOff``, ``OOMKilled``), then that of scheduling,
     then the pod's own (``Evicted``).
@@ -144,8 +144,8 @@ def why_not_running(status: Json) -> str:
 
 
 def why_it_fails_for_good(status: Json) -> str:
-    """Why a container ends with a code that is permanent whenever the kubelet starts it; empty: it
-    does not, as far as a pod's status says.
+    """Say why a container ends with a code that is permanent whenever the kubelet starts it; empty:
+    it does not, as far as a pod's status says.
     """
     for container in _parts(status, "containerStatuses"):
         waiting = _part(_part(container, "state"), "waiting")

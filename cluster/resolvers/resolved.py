@@ -33,18 +33,18 @@ from .tf_config import write_tf_config
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTask:
-    """This process's task and its cluster.
+    """The task of this process and its cluster.
 
     Attributes:
-        task: This task.
+        task: Task of this process.
         spec: The training cluster: no evaluator, ``master`` renamed. Empty: this process is all of
             it.
         chief: The chief, which may be worker 0.
         chief_address: Empty if TF_CONFIG does not name it; then a ps knows it.
-        address: This task's own address; empty if it serves nothing.
+        address: Address of the task; empty if it serves nothing.
         evaluator: Address of the evaluator, if the cluster lists one.
         dynamic: The cluster may list fewer tasks than there are.
-        sources: What was decided → where it came from, for people.
+        sources: Source of each decision, for people.
         read_from: The resolver that said so, as it was then; None: it was made otherwise.
     """
 
@@ -60,7 +60,9 @@ class ResolvedTask:
 
     @property
     def resolver(self) -> ClusterResolver:
-        """What the task was read from, as it was then; else its cluster and task."""
+        """Resolver that the task was read from, as it was then; else one of its cluster and
+        task.
+        """
         return self.read_from or SimpleClusterResolver(
             self.spec, task_type=self.task.type, task_id=self.task.index
         )
@@ -81,15 +83,17 @@ class ResolvedTask:
         return self.address or self.evaluator or self.chief_address
 
     def address_of(self, task: TaskId) -> str:
-        """Address of a task of the training cluster."""
+        """Find the address of a task of the training cluster."""
         return self.spec.task_address(task.type, task.index)
 
     def addresses(self) -> list[tuple[TaskId, str]]:
-        """Every task of the training cluster, with its address."""
+        """List every task of the training cluster, with its address."""
         return [(task, self.address_of(task)) for task in self.spec.tasks()]
 
     def tf_config(self) -> str:
-        """As TF_CONFIG, in one line; what ``ropewalk run --print-tf-config`` prints."""
+        """Write the task as TF_CONFIG, in one line; what ``ropewalk run --print-tf-config``
+        prints.
+        """
         cluster: dict[str, object] = dict(self.spec.as_dict())
         if self.evaluator:
             cluster[EVALUATOR] = [self.evaluator]
@@ -110,7 +114,7 @@ def resolve(
     Args:
         resolver: The resolver, read through one snapshot.
         source: The resolver's name in messages, e.g. ``"flags"``; empty: its own.
-        overrides: What was decided elsewhere → where, for :attr:`ResolvedTask.sources`.
+        overrides: Sources of decisions that were made elsewhere, for :attr:`ResolvedTask.sources`.
         chief_address: Address from ``--chief``, which wins over the spec.
 
     Raises:
@@ -220,10 +224,10 @@ def _task_of(
 def _find_chief(
     task: TaskId, spec: ClusterSpec, address: str, *, dynamic: bool, was_given: bool
 ) -> tuple[TaskId, str]:
-    """The chief and its address, if known.
+    """Find the chief and its address, if known.
 
     Args:
-        task: This task.
+        task: Task of this process.
         spec: The training cluster.
         address: The chief's, as far as it was given; wins over the spec.
         dynamic: The cluster may list fewer tasks than there are.

@@ -10,12 +10,12 @@ from ..spec import ClusterSpec
 
 
 def format_master_url(master: str, rpc_layer: str | None = None) -> str:
-    """``rpc_layer://master``, or just ``master`` without a layer."""
+    """Write ``rpc_layer://master``, or just ``master`` without a layer."""
     return f"{rpc_layer}://{master}" if rpc_layer else master
 
 
 class ClusterResolver(Shown, ABC):
-    """As ``tf.distribute.cluster_resolver.ClusterResolver``."""
+    """A cluster resolver like ``tf.distribute.cluster_resolver.ClusterResolver``."""
 
     _task_type: str | None = None
     _task_id: int | None = None
@@ -24,7 +24,7 @@ class ClusterResolver(Shown, ABC):
 
     @abstractmethod
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster as known now; evaluated at each call."""
+        """Return the cluster as known now; evaluated at each call."""
 
     def master(
         self,
@@ -32,7 +32,8 @@ class ClusterResolver(Shown, ABC):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Address of a task, this one by default, with its layer; empty if it is not known which.
+        """Find the address of a task, this one by default, with its layer; empty if it is not known
+        which.
 
         Raises:
             ValueError: The cluster has no such task.
@@ -53,7 +54,7 @@ class ClusterResolver(Shown, ABC):
         task_id: int | None = None,
         config_proto: Any = None,  # noqa: ARG002 - TensorFlow's signature
     ) -> dict[str, int]:
-        """Accelerators by type, e.g. ``{"GPU": 2}``: of this machine, or of a task.
+        """Count accelerators by type, e.g. ``{"GPU": 2}``: of this machine, or of a task.
 
         Those of another task are not known here: empty, as for a task without any.
 
@@ -69,7 +70,7 @@ class ClusterResolver(Shown, ABC):
         return {"GPU": gpus} if gpus else {}
 
     def _is_this_task(self, task_type: str | None, task_id: int | None) -> bool:
-        """Whether both name this process, or not both are given.
+        """Return whether both name this process, or not both are given.
 
         Raises:
             ValueError: The cluster has no such task.
@@ -87,12 +88,12 @@ class ClusterResolver(Shown, ABC):
 
     @property
     def source(self) -> str:
-        """Its name in messages."""
+        """Name of the resolver in messages."""
         return type(self).__name__
 
     @property
     def sources(self) -> dict[str, str]:
-        """What was found out → where exactly, if that says more than :attr:`source`."""
+        """Exact source of each finding, if that says more than :attr:`source`."""
         return {}
 
     @property
@@ -101,7 +102,9 @@ class ClusterResolver(Shown, ABC):
         return False
 
     def snapshot(self) -> "ClusterResolver":
-        """A resolver with this one's current answers; one that cannot change returns itself."""
+        """Make a resolver with this one's current answers; one that cannot change returns
+        itself.
+        """
         return self
 
     @property
@@ -153,5 +156,5 @@ class ClusterResolver(Shown, ABC):
             return {"unknown": str(error)}
 
     def _found(self, name: str) -> Any:  # noqa: ARG002 - for subclasses
-        """The property ``name`` if neither constructor nor setter gave it."""
+        """Find out the property ``name`` if neither constructor nor setter gave it."""
         return None

@@ -24,7 +24,7 @@ CURRENT_HOST = "SM_CURRENT_HOST"
 
 
 def read_hosts(variables: Mapping[str, str]) -> tuple[list[str], str]:
-    """(all hosts, this one), from the environment of a container.
+    """Read (all hosts, this one) from the environment of a container.
 
     Raises:
         ConfigurationError: A variable is missing or malformed, or this host is not listed.
@@ -57,7 +57,7 @@ def read_hosts(variables: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 class SageMakerClusterResolver(ClusterResolver):
-    """As TensorFlow's ``SageMakerClusterResolver``: every host is a worker.
+    """A resolver like TensorFlow's ``SageMakerClusterResolver``: every host is a worker.
 
     With ``jobs`` hosts have other roles, too: in their order they are given to the jobs in the
     order of their names, so that of ``{"chief": 1, "ps": 1, "worker": 2}`` algo-1 is the chief and
@@ -98,7 +98,7 @@ class SageMakerClusterResolver(ClusterResolver):
         self._variables = variables
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster.
+        """Return the cluster.
 
         Raises:
             ConfigurationError: A variable is missing or malformed, or the jobs do not fit.
@@ -108,7 +108,7 @@ class SageMakerClusterResolver(ClusterResolver):
         return divide(addresses, self._jobs_of(hosts))
 
     def snapshot(self) -> "SageMakerClusterResolver":
-        """A resolver of the variables as they are now."""
+        """Make a resolver of the variables as they are now."""
         fixed = copy(self)
         if fixed._variables is None:
             fixed._variables = environment_variables()
@@ -128,7 +128,7 @@ class SageMakerClusterResolver(ClusterResolver):
         return task.type if name == "task_type" else task.index
 
     def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
-        """Address of a task, this one by default; ``""`` for a cluster of one task."""
+        """Find the address of a task, this one by default; ``""`` for a cluster of one task."""
         spec = self.cluster_spec()
         if sum(1 for _ in spec.tasks()) == 1:
             return ""
@@ -136,7 +136,7 @@ class SageMakerClusterResolver(ClusterResolver):
 
     @property
     def environment(self) -> str:
-        """As given to the constructor."""
+        """Environment that the constructor was given."""
         return self._environment or ""
 
     @property

@@ -44,15 +44,16 @@ class SimpleClusterResolver(ClusterResolver):
 
     @property
     def dynamic(self) -> bool:
-        """As given to the constructor."""
+        """Whether the cluster is dynamic, as the constructor was told."""
         return self._dynamic
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster."""
+        """Return the cluster."""
         return self._cluster_spec
 
     def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
-        """Address of a task when both type and id are given, else the master of the constructor.
+        """Find the address of a task when both type and id are given, else the master of the
+        constructor.
 
         TensorFlow puts the rpc layer even before an empty master; we leave that empty.
         """
@@ -63,14 +64,16 @@ class SimpleClusterResolver(ClusterResolver):
         return format_master_url(address, layer or self._rpc_layer) if address else ""
 
     def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:
-        """As given to the constructor, of every task; else counted."""
+        """Return the accelerators that the constructor was given, of every task; else count
+        them.
+        """
         if self._num_accelerators is not None:
             return dict(self._num_accelerators)
         return super()._accelerators(kind, index)
 
     @property
     def environment(self) -> str:
-        """As given to the constructor."""
+        """Environment that the constructor was given."""
         return self._environment
 
 
@@ -113,7 +116,7 @@ class UnionClusterResolver(ClusterResolver):
         return {"of": list(self._resolvers)}
 
     def cluster_spec(self) -> ClusterSpec:
-        """The joined cluster.
+        """Join the clusters of the resolvers.
 
         Raises:
             KeyError: Two resolvers give one job the same index.
@@ -130,20 +133,22 @@ class UnionClusterResolver(ClusterResolver):
         return any(resolver.dynamic for resolver in self._resolvers)
 
     def snapshot(self) -> "UnionClusterResolver":
-        """The same union, of what the resolvers say now."""
+        """Make the union of what the resolvers say now."""
         fixed = copy(self)
         fixed._resolvers = tuple(resolver.snapshot() for resolver in self._resolvers)
         return fixed
 
     def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
-        """Address of a task when both type and id are given, else the first resolver's master."""
+        """Find the address of a task when both type and id are given, else the first resolver's
+        master.
+        """
         if kind is not None and index is not None:
             address = self.cluster_spec().task_address(kind, index)
             return format_master_url(address, layer or self._rpc_layer)
         return self._resolvers[0].master(rpc_layer=layer)
 
     def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:
-        """The first resolver's, if this task or none is asked for."""
+        """Return the first resolver's accelerators, if this task or none is asked for."""
         return self._resolvers[0].num_accelerators() if self._is_this_task(kind, index) else {}
 
     @property
@@ -153,7 +158,7 @@ class UnionClusterResolver(ClusterResolver):
 
     @property
     def sources(self) -> dict[str, str]:
-        """Those of its resolvers: of the cluster all, of the task the one that knows it."""
+        """Sources of its resolvers: of the cluster all, of the task the one that knows it."""
         all_of = [part.sources.get("cluster", part.source) for part in self._resolvers]
         told = next((part for part in self._resolvers if part.task_type is not None), None)
         task = {} if told is None else {"task": told.sources.get("task", told.source)}
@@ -176,7 +181,7 @@ class UnionClusterResolver(ClusterResolver):
         return told.task_id + self._tasks_before(number, told.task_type or "")
 
     def _tasks_before(self, number: int, job: str) -> int:
-        """Tasks of a job that come before those of a resolver, where lists are joined."""
+        """Count the tasks of a job that come before those of a resolver, where lists are joined."""
         if not number:
             return 0
         parts = [part.cluster_spec().as_dict().get(job, []) for part in self._resolvers]

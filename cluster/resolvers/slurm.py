@@ -38,7 +38,7 @@ class RankPlace:
 
 
 def read_number(environment: Mapping[str, str], name: str) -> int:
-    """A variable that Slurm sets to a number.
+    """Read a variable that Slurm sets to a number.
 
     Raises:
         ConfigurationError: It is missing or no number; says what to do.
@@ -47,7 +47,7 @@ def read_number(environment: Mapping[str, str], name: str) -> int:
 
 
 def read_text(environment: Mapping[str, str], name: str) -> str:
-    """A variable that Slurm sets.
+    """Read a variable that Slurm sets.
 
     Raises:
         ConfigurationError: It is missing; says what to do.
@@ -73,7 +73,7 @@ def _number(text: str, name: str) -> int:
 def tasks_by_host(
     environment: Mapping[str, str], tasks_per_node: int | Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Tasks on each host, in the order of the hosts.
+    """Count the tasks on each host, in the order of the hosts.
 
     Args:
         environment: Environment variables of a task of the step.
@@ -116,7 +116,7 @@ def _hosts(environment: Mapping[str, str]) -> list[str]:
 
 
 def _in_order(given: Mapping[str, int], environment: Mapping[str, str]) -> dict[str, int]:
-    """Tasks by host as given, in Slurm's order of the hosts where Slurm says one."""
+    """Bring given tasks by host into Slurm's order of the hosts where Slurm says one."""
     if not environment.get(HOSTS, "").strip():
         return dict(given)
     hosts = _hosts(environment)
@@ -130,7 +130,7 @@ def _in_order(given: Mapping[str, int], environment: Mapping[str, str]) -> dict[
 
 
 def places_of_ranks(tasks: Mapping[str, int], distribution: str = "") -> list[RankPlace]:
-    """Where each rank runs, by rank.
+    """Find the place where each rank runs, by rank.
 
     Args:
         tasks: Tasks on each host, in the order of the hosts.
@@ -190,7 +190,7 @@ def check_place(places: Sequence[RankPlace], environment: Mapping[str, str]) -> 
 
 
 def gpus_of_place(place: RankPlace, visible: Sequence[str], gpus_per_task: int) -> list[str]:
-    """The GPUs of one task: those of the tasks before it on its host come first.
+    """Choose the GPUs of one task: those of the tasks before it on its host come first.
 
     Args:
         place: Place of the task.

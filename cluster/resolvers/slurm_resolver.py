@@ -26,11 +26,11 @@ from .slurm import (
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_NODE = "ROPEWALK_GPUS_OF_NODE"
 _MOST_GPUS = 1024  # of a node: what says more is no count
-"""What ``CUDA_VISIBLE_DEVICES`` was before it was narrowed: the next resolver divides the same."""
+"""Value of ``CUDA_VISIBLE_DEVICES`` before it was narrowed: the next resolver divides the same."""
 
 
 class SlurmClusterResolver(ClusterResolver):
-    """As ``tf.distribute.cluster_resolver.SlurmClusterResolver``.
+    """A resolver like ``tf.distribute.cluster_resolver.SlurmClusterResolver``.
 
     Start every task by ``srun``; it says which rank this is and where the others are. The jobs,
     in the order of their names, get the ranks in order: of ``{"ps": 1, "worker": 3}`` rank 0 is
@@ -47,10 +47,11 @@ class SlurmClusterResolver(ClusterResolver):
     Args:
         jobs: Tasks of each job; None: all are workers.
         port_base: Port of the first task of a host. Two jobs on one host need different ones.
-        gpus_per_node: None: those in ``CUDA_VISIBLE_DEVICES``, or those that Slurm
-            (``SLURM_GPUS_ON_NODE``) or ``nvidia-smi`` count.
-        gpus_per_task: None: those of a node, divided by the largest number of tasks on a node.
-        tasks_per_node: One number, or a number by host; None: as Slurm says.
+        gpus_per_node: Number of GPUs of a node; None: those in ``CUDA_VISIBLE_DEVICES``, or those
+            that Slurm (``SLURM_GPUS_ON_NODE``) or ``nvidia-smi`` count.
+        gpus_per_task: Number of GPUs of a task; None: those of a node, divided by the largest
+            number of tasks on a node.
+        tasks_per_node: Number of tasks on every node, or a number by host; None: as Slurm says.
         auto_set_gpu: Whether to set ``CUDA_VISIBLE_DEVICES``.
         rpc_layer: Protocol in front of addresses.
         variables: Instead of this process's environment; ``CUDA_VISIBLE_DEVICES`` is then not set.
@@ -107,7 +108,7 @@ class SlurmClusterResolver(ClusterResolver):
         self._sets_gpus = auto_set_gpu and variables is None
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster; sets ``CUDA_VISIBLE_DEVICES`` of this process: see the class."""
+        """Return the cluster; sets ``CUDA_VISIBLE_DEVICES`` of this process: see the class."""
         if self._sets_gpus and self.gpus:
             set_environment(_OF_NODE, ",".join(self._visible))
             set_environment(_VISIBLE, ",".join(self.gpus))
@@ -116,17 +117,19 @@ class SlurmClusterResolver(ClusterResolver):
 
     @property
     def gpus(self) -> list[str]:
-        """This task's GPUs, as ``CUDA_VISIBLE_DEVICES`` names them; empty: it is left as it is."""
+        """GPUs of this task, as ``CUDA_VISIBLE_DEVICES`` names them; empty: it is left as it is."""
         if self._bound_by_slurm:
             return []
         return gpus_of_place(self._places[self._rank], self._visible, self._gpus_per_task)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
-        """(type, index) of this process; TensorFlow knows them after :meth:`cluster_spec` alone."""
+        """Return (type, index) of this process; TensorFlow knows them after :meth:`cluster_spec`
+        alone.
+        """
         return self.task_type, self.task_id
 
     def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:  # noqa: ARG002 - all the same
-        """GPUs of a task, the same for all; empty without any."""
+        """Count the GPUs of a task, the same for all; empty without any."""
         return {"GPU": self._gpus_per_task} if self._gpus_per_task else {}
 
     @property
@@ -160,7 +163,7 @@ def _check_total(said: int, placed: int) -> None:
 
 
 def _visible_gpus(said: Mapping[str, str], gpus_per_node: int | None) -> list[str]:
-    """Names of the node's GPUs that the tasks divide among each other."""
+    """List the node's GPUs that the tasks divide among each other."""
     narrowed = said.get(_OF_NODE, "") or said.get(_VISIBLE)
     named = None if narrowed is None else [name for name in narrowed.split(",") if name.strip()]
     if gpus_per_node is None:

@@ -19,7 +19,7 @@ INDEX_VARIABLES = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
 
 
 def parse_replicas(text: str, name: str = "--replicas") -> dict[str, int]:
-    """``"chief=1,ps=2,worker=3"`` as a dictionary.
+    """Parse ``"chief=1,ps=2,worker=3"`` as a dictionary.
 
     Args:
         text: Roles and counts.
@@ -44,7 +44,7 @@ def parse_replicas(text: str, name: str = "--replicas") -> dict[str, int]:
 def find_index(
     flag: int | None, environment: Mapping[str, str], hostname: str
 ) -> tuple[int, str] | None:
-    """This task's index and its source; None if there is none.
+    """Find this task's index and its source; None if there is none.
 
     Order: the flag, ``JOB_COMPLETION_INDEX``, ``VC_TASK_INDEX``, ``SLURM_PROCID``, the ordinal at
     the end of the host name (``ps-1``).
@@ -113,11 +113,11 @@ class TemplateClusterResolver(ClusterResolver):
         self._spec = ClusterSpec(jobs)
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster."""
+        """Return the cluster."""
         return self._spec
 
     def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
-        """Address of a task, this one by default."""
+        """Find the address of a task, this one by default."""
         address = super()._master(kind, index, layer)
         if not address:
             raise ValueError("type and index of the task are not known")

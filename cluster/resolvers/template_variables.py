@@ -97,7 +97,7 @@ class VariablesClusterResolver(TemplateClusterResolver):
 
 
 def _with(spec: ClusterSpec, role: str, index: int, pattern: str) -> ClusterSpec:
-    """The cluster with one more worker or ps."""
+    """Add a worker or ps to the cluster."""
     known = spec.task_indices(role) if role in spec.jobs else []
     tasks = {each: spec.task_address(role, each) for each in known}
     tasks[index] = pattern.format(role=role, index=index)

@@ -21,7 +21,7 @@ TF_CONFIG = "TF_CONFIG"
 
 
 def write_tf_config(cluster: Mapping[str, object], task: TaskId, *, key: str = "cluster") -> str:
-    """TF_CONFIG of a task, in one line.
+    """Write TF_CONFIG of a task, in one line.
 
     Args:
         cluster: Addresses by role: a list, or for a sparse cluster by index.
@@ -32,7 +32,7 @@ def write_tf_config(cluster: Mapping[str, object], task: TaskId, *, key: str = "
 
 
 def read_tf_config() -> dict[str, Any]:
-    """TF_CONFIG as a dictionary; empty if it is absent or empty.
+    """Read TF_CONFIG as a dictionary; empty if it is absent or empty.
 
     Raises:
         TFConfigError: It is not a JSON object, with the position of the error; or one that nobody
@@ -59,7 +59,7 @@ def read_tf_config() -> dict[str, Any]:
 
 
 def cluster_of(config: dict[str, Any]) -> ClusterSpec:
-    """The cluster in a parsed TF_CONFIG.
+    """Read the cluster in a parsed TF_CONFIG.
 
     Raises:
         TFConfigError: It is not a valid cluster.
@@ -77,7 +77,7 @@ def cluster_of(config: dict[str, Any]) -> ClusterSpec:
 
 
 def is_dynamic(config: dict[str, Any]) -> bool:
-    """Whether a parsed TF_CONFIG is of the dynamic kind, TFJob's ``enableDynamicWorker``.
+    """Return whether a parsed TF_CONFIG is of the dynamic kind, TFJob's ``enableDynamicWorker``.
 
     Its cluster is under ``sparseCluster``, or has a job given as an object. A ps then sees only
     itself in a list, whose position is not its index.
@@ -100,7 +100,8 @@ def _jobs_of(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def task_of(config: dict[str, Any]) -> tuple[str | None, int | None]:
-    """(type, index) in a parsed TF_CONFIG; None where absent. The index may be a string of digits.
+    """Read (type, index) in a parsed TF_CONFIG; None where absent. The index may be a string of
+    digits.
 
     Raises:
         TFConfigError: They are of the wrong type.
@@ -132,7 +133,7 @@ def _index(value: object) -> int:
 
 
 class TFConfigClusterResolver(ClusterResolver):
-    """As ``tf.distribute.cluster_resolver.TFConfigClusterResolver``.
+    """A resolver like ``tf.distribute.cluster_resolver.TFConfigClusterResolver``.
 
     Values from the constructor or a setter override TF_CONFIG; arguments of :meth:`master` override
     both. Each call and property reads TF_CONFIG anew, as TensorFlow's, and raises
@@ -156,7 +157,7 @@ class TFConfigClusterResolver(ClusterResolver):
         self._environment = environment
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster; empty without TF_CONFIG."""
+        """Read the cluster; empty without TF_CONFIG."""
         return cluster_of(self._read())
 
     @property
@@ -175,7 +176,7 @@ class TFConfigClusterResolver(ClusterResolver):
         return True
 
     def snapshot(self) -> "TFConfigClusterResolver":
-        """A resolver of TF_CONFIG as it is now."""
+        """Make a resolver of TF_CONFIG as it is now."""
         fixed = copy(self)
         fixed._config = self._read()
         return fixed
@@ -191,11 +192,14 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def environment(self) -> str:
-        """As given to the constructor; TF_CONFIG's own is not used, as in TensorFlow."""
+        """Environment that the constructor was given; TF_CONFIG's own is not used, as in
+        TensorFlow.
+        """
         return self._environment or ""
 
     def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:
-        """``session_master`` as it is, ``""`` for a cluster of at most one task, else the address.
+        """Return ``session_master`` as it is, ``""`` for a cluster of at most one task, else the
+        address.
 
         Raises:
             ValueError: The cluster has no such task.

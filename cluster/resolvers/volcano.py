@@ -27,14 +27,14 @@ _ROLES = (*TASK_TYPES, "master")
 
 
 def hosts_variable(task: str) -> str:
-    """The variable with the hosts of a Volcano task, e.g. ``VC_PS_HOSTS``."""
+    """Name the variable with the hosts of a Volcano task, e.g. ``VC_PS_HOSTS``."""
     return f"VC_{task.replace('-', '_').upper()}_HOSTS"
 
 
 def read_hosts(
     variables: Mapping[str, str], tasks: Mapping[str, str] | None = None
 ) -> dict[str, list[str]]:
-    """Hosts by job.
+    """Read the hosts by job.
 
     Args:
         variables: Environment variables of a container.
@@ -83,7 +83,7 @@ def _there(variables: Mapping[str, str]) -> str:
 def find_task(
     variables: Mapping[str, str], jobs: Mapping[str, list[str]], hostname: str
 ) -> tuple[str, int] | None:
-    """(job, index) of the pod with this host name; None if no job has it.
+    """Find (job, index) of the pod with this host name; None if no job has it.
 
     Raises:
         ConfigurationError: ``VC_TASK_INDEX`` says another index.
@@ -149,7 +149,7 @@ class VolcanoClusterResolver(ClusterResolver):
         self._rpc_layer = rpc_layer
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster."""
+        """Return the cluster."""
         return self._spec
 
     def _found(self, name: str) -> Any:

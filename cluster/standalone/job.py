@@ -1,4 +1,4 @@
-"""One job of a standalone cluster: its tasks, where they run, and what that makes of the job."""
+"""A job of a standalone cluster: its tasks, where they run, and what that makes of the job."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,10 +36,10 @@ _ENDING = {
 
 
 def standalone_policy(*, synchronous: bool, shares_move: bool = False) -> Policy:
-    """How a job of a standalone cluster is supervised.
+    """Make the policy by which a job of a standalone cluster is supervised.
 
     Args:
-        synchronous: It has no ps.
+        synchronous: Whether the job has no ps.
         shares_move: Other ps may have what a ps has, which is started again when it is lost.
     """
     restarts = {WORKER: Restarts(most=MOST_ATTEMPTS)}
@@ -77,7 +77,7 @@ class StandaloneJob:
     """A job from its submission to its end. Every change says what to do as orders.
 
     Attributes:
-        submission: As it was asked for.
+        submission: Submission of the driver.
         submitted: Time.
         driver_heard: Time of the driver's last sign of life.
         reason: Why it waits, stops or has failed, for people.
@@ -98,7 +98,7 @@ class StandaloneJob:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Id of the job."""
         return self.submission.id
 
     @property
@@ -154,7 +154,7 @@ class StandaloneJob:
         )
 
     def missing_ps(self, count: int) -> list[TaskId]:
-        """The ps that it lacks to have ``count``.
+        """List the ps that it lacks to have ``count``.
 
         Raises:
             RefusedError: It does not run, its shares do not move, or one of them is about to leave.
@@ -186,9 +186,9 @@ class StandaloneJob:
         """Begin ps that are missing, and ask those beyond ``count`` to leave.
 
         Args:
-            count: How many ps it is to have.
+            count: Number of ps that it is to have.
             placed: The missing ones.
-            settings: As :meth:`begin` takes them.
+            settings: Settings of the tasks, as :meth:`begin` takes them.
         """
         orders: list[tuple[TaskId, Order]] = []
         for each in placed:
@@ -213,17 +213,17 @@ class StandaloneJob:
         why: str = "",
         now: float,
     ) -> list[tuple[TaskId, Order]]:
-        """A task's process has ended.
+        """Handle that a task's process has ended.
 
         Args:
             task: The task.
-            code: As ``subprocess`` reports it.
+            code: Exit code as ``subprocess`` reports it.
             settings: To start it again with; None: its node is lost.
             why: For people, if its code does not say why.
             now: The time.
 
         Returns:
-            What to do, each with the node that does it.
+            Orders to carry out, each with the node that does it.
         """
         if task not in self.tasks or self.has_ended:
             return []
@@ -244,7 +244,7 @@ class StandaloneJob:
         return self._handle(StopRequested(reason, kill), now=now)
 
     def overdue(self, *, now: float) -> list[tuple[TaskId, Order]]:
-        """Orders for tasks that should have ended by themselves."""
+        """Make orders for tasks that should have ended by themselves."""
         return [] if self.has_ended else self._handle(Tick(), now=now)
 
     def _handle(

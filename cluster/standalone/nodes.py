@@ -16,7 +16,7 @@ class Node:
     """A daemon that runs tasks of one role.
 
     Attributes:
-        task: Its role and number.
+        task: Role and number of the node.
         instance: Id of the node's process.
         host: Host at which others reach its tasks.
         ports: Free ports there, assigned to no task.
@@ -44,19 +44,19 @@ class Node:
         self._asked = self.heard
 
     def replaced_by(self, instance: str, host: str, *, now: float) -> "Node":
-        """Another process in its place."""
+        """Make the node of another process in its place."""
         before = [*self._before, self.instance][-_REMEMBERED:]
         return Node(self.task, instance, host, now, _before=before)
 
     def why_wait(self, instance: str, host: str, *, now: float) -> str:
-        """Why a process that comes as this node has to wait; empty: it is this one, or next.
+        """Say why a process that comes as this node has to wait; empty: it is this one, or next.
 
         A process that restarts finds its place taken by the one before it, which has ended without
         a word. So it waits until that one has been silent for :data:`TAKEOVER_S`.
 
         Args:
             instance: Id of the process.
-            host: Its host, for messages.
+            host: Host of the process, for messages.
             now: Current time.
 
         Raises:
@@ -90,11 +90,11 @@ class Node:
 
 
 def choose_nodes(free: Sequence[Node], indices: Sequence[int]) -> tuple[list[Node], int | None]:
-    """Nodes for tasks of a role: those with the fewest tasks, in the order of their indices.
+    """Choose nodes for tasks of a role: those with the fewest tasks, in the order of their indices.
 
     Args:
-        free: Those that have room.
-        indices: Of the tasks, at most as many as nodes.
+        free: Nodes that have room.
+        indices: Indices of the tasks, at most as many as nodes.
 
     Returns:
         A node for each task; and the first index for which there is none, if so.

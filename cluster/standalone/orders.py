@@ -59,10 +59,12 @@ class Orders:
         self._waiting.clear()
 
     def taken(self, number: int) -> None:
-        """The node has taken all orders up to ``number``, of which this may know nothing."""
+        """Note that the node has taken all orders up to ``number``, of which this may know
+        nothing.
+        """
         self._last = max(self._last, number)
         self._waiting = [each for each in self._waiting if each[0] > number]
 
     def waiting(self) -> list[tuple[int, Order]]:
-        """Those that it has not, each with its number."""
+        """List the orders that the node has not taken, each with its number."""
         return list(self._waiting)

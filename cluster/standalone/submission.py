@@ -1,4 +1,4 @@
-"""What a driver asks for: a job for a standalone cluster."""
+"""A driver's request: a job for a standalone cluster."""
 
 import re
 import secrets
@@ -29,7 +29,7 @@ SETTINGS = frozenset(
 
 
 def new_id(name: str) -> str:
-    """An id for a job that is called so."""
+    """Make an id for a job that is called so."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50] or "job"
     return f"{word}-{secrets.token_hex(3)}"
 
@@ -48,7 +48,8 @@ class Submission:
         ps: Number of parameter servers, in the same way.
         coordinator: The chief alone runs the program; workers run what it schedules.
         detached: Whether it goes on without its driver.
-        grace_s: How long the driver of a job that is not detached may be silent. Unit: seconds.
+        grace_s: Longest time that the driver of a job that is not detached may be silent. Unit:
+            seconds.
         settings: Settings of all tasks, by name.
         model: Folder of the model below the cluster's; empty: the id. A job continues from what
             another one has left there.

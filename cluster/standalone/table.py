@@ -22,7 +22,7 @@ _FORGOTTEN_S = 3600.0  # after its last message a lost node is no longer listed
 
 @dataclass(frozen=True, slots=True)
 class ClusterLimits:
-    """What a standalone cluster takes on.
+    """The limits of what a standalone cluster takes on.
 
     Attributes:
         jobs: Most jobs that run at once.
@@ -71,7 +71,7 @@ class JobTable:
     # -- nodes -------------------------------------------------------------------------------
 
     def why_wait(self, task: TaskId, instance: str, host: str, *, now: float) -> str:
-        """Why a process that comes as a node has to wait; empty: it may poll.
+        """Say why a process that comes as a node has to wait; empty: it may poll.
 
         Raises:
             RefusedError: Another process is this node.
@@ -89,7 +89,7 @@ class JobTable:
         has_own_index: bool = False,
         now: float,
     ) -> Node:
-        """A node that need not wait gives a sign of life, and offers free ports.
+        """Note that a node that need not wait gives a sign of life, and offers free ports.
 
         Raises:
             LimitExceededError: There are too many nodes.
@@ -112,12 +112,12 @@ class JobTable:
     def node_runs(
         self, node: TaskId, running: Iterable[tuple[str, TaskId]], orders_taken: int, *, now: float
     ) -> None:
-        """A node tells all that it runs: whatever else was given to it has ended unheard.
+        """Compare all that a node runs with what was given to it: the rest has ended unheard.
 
         Args:
-            node: Which.
-            running: What runs there, or has ended without that this was told yet.
-            orders_taken: As it had taken orders up to this number.
+            node: Node that tells.
+            running: Tasks that run there, or have ended without that this was told yet.
+            orders_taken: Number of the last order that it had taken.
             now: The time.
         """
         given, told = self.nodes[node].running, set(running)
@@ -129,7 +129,7 @@ class JobTable:
     def task_ended(
         self, node: TaskId, job: str, task: TaskId, code: int, *, why: str = "", now: float
     ) -> None:
-        """A node tells how a task ended; ``why``, for people, if not by itself."""
+        """Handle how a task ended, as its node tells; ``why``, for people, if not by itself."""
         found = self.jobs.get(job)
         if node in self.nodes:
             self.nodes[node].running.pop((job, task), None)
@@ -140,7 +140,7 @@ class JobTable:
         self._give(found.task_ended(task, code, settings, why=why, now=now))
 
     def was_placed(self, job: str, task: TaskId, node: TaskId) -> bool:
-        """Whether a task of a job that is known was given to this node."""
+        """Return whether a task of a job that is known was given to this node."""
         placed = self.jobs[job].tasks.get(task) if job in self.jobs else None
         return placed is not None and placed.node == node
 
@@ -219,7 +219,7 @@ class JobTable:
         return job
 
     def find(self, job: str) -> StandaloneJob:
-        """A job by its id, or by a name that no other one has.
+        """Find a job by its id, or by a name that no other one has.
 
         Raises:
             RefusedError: There is none, or there are several.
@@ -338,12 +338,12 @@ class JobTable:
         nodes: Sequence[Node],
         beside: Iterable[PlacedTask] = (),
     ) -> tuple[list[PlacedTask], str]:
-        """Places for tasks of a role, one on each node; or what is missing, for people.
+        """Choose places for tasks of a role, one on each node; or say what is missing, for people.
 
         Args:
             role: The role.
-            indices: Of the tasks.
-            nodes: That may have one.
+            indices: Indices of the tasks.
+            nodes: Nodes that may have a task.
             beside: Tasks whose places are not in the table yet.
         """
         free = [n for n in nodes if n.ports and len(n.running) < self._limits.tasks_per_node]

@@ -47,9 +47,9 @@ class TaskRun:
     """A task's process, as its supervision sees it.
 
     Attributes:
-        code: How it ended, as ``subprocess`` reports it; None while it runs.
+        code: Exit code as ``subprocess`` reports it; None while it runs.
         ended: When; None while it runs.
-        attempt: How often it was started again.
+        attempt: Number of times that it was started again.
     """
 
     code: int | None = None
@@ -67,7 +67,7 @@ class Supervision:
 
     Args:
         runs: The tasks, which this keeps up to date.
-        policy: How to supervise them.
+        policy: Policy of the supervision.
     """
 
     def __init__(self, runs: Mapping[TaskId, TaskRun], policy: Policy) -> None:
@@ -87,11 +87,11 @@ class Supervision:
         """Take in an event.
 
         Args:
-            event: What has happened.
+            event: Event that has happened.
             now: The time. Unit: seconds, of any clock that does not go back.
 
         Returns:
-            What to do, in order.
+            Orders to carry out, in order.
         """
         match event:
             case Ended():
@@ -155,7 +155,7 @@ class Supervision:
         return [Leaves(end, verdict)] if is_news else []
 
     def _is_expected(self, end: End) -> bool:
-        """Whether an exit that is not 0 is no failure, since the job ends anyway."""
+        """Return whether an exit that is not 0 is no failure, since the job ends anyway."""
         if end.code in _ENDS_BY.get(self._signalled.get(end.task), ()):
             return True
         if self._cause is Cause.REQUESTED and not self._failures:
@@ -169,7 +169,7 @@ class Supervision:
     # -- starting again ----------------------------------------------------------------------
 
     def _restarts(self, event: Ended, verdict: Verdict) -> Restarts | None:
-        """The rule by which a task that has ended is started again; None: it is not."""
+        """Find the rule by which a task that has ended is started again; None: it is not."""
         task, code = event.end.task, event.end.code
         rule = self._policy.restarts.get(task.type)
         if rule is None or self.is_stopping or not event.can_restart:
@@ -201,7 +201,7 @@ class Supervision:
         return [StartAgain(task, self._runs[task].attempt) for task in due]
 
     def _start_no_more(self, now: float) -> None:
-        """The tasks that wait for their start have ended for good."""
+        """Count the tasks that wait for their start as ended for good."""
         for task in self._starting:
             self._runs[task].code, self._runs[task].ended = int(ExitCode.DRAINED), now
         self._starting.clear()
@@ -258,7 +258,7 @@ class Supervision:
         return [Signal(task, step.measure is Measure.KILL) for task in left]
 
     def _kill_what_hangs(self, looked: Looked, now: float) -> list[Order]:
-        """No task that hangs keeps the job longer than a lease and a grace."""
+        """Kill tasks that hang, so that none keeps the job longer than a lease and a grace."""
         if self.is_stopping:
             return []
         hangs = whom_to_kill(

@@ -1,4 +1,4 @@
-"""What goes into a supervision (events) and what comes out (orders)."""
+"""Events that go into a supervision, and orders that come out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a look at the processes showed.
+    """The findings of a look at the processes.
 
     Attributes:
         stopped: Since when a signal (SIGSTOP) has kept tasks stopped.
@@ -90,7 +90,7 @@ class Leaves:
 
     Attributes:
         end: The exit.
-        verdict: What it means, with a sentence for people.
+        verdict: Verdict about the exit, with a sentence for people.
     """
 
     end: End

@@ -22,11 +22,11 @@ _NOT_TO_BLAME = FOLLOWED | {int(ExitCode.JOB_FAILED), int(ExitCode.LEFT_EARLY)}
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a task ended.
+    """The end of a task.
 
     Attributes:
         task: The task.
-        code: As ``subprocess`` reports it, or as a shell shows it.
+        code: Exit code as ``subprocess`` reports it, or as a shell shows it.
         why: A sentence, where the launcher knows more than the code says.
     """
 
@@ -36,13 +36,13 @@ class End:
 
     @property
     def sentence(self) -> str:
-        """What happened, for people."""
+        """Sentence that says what happened, for people."""
         how = self.code if self.code > 0 else f"signal {-self.code}"
         return self.why or f"{self.task.short} ended with {how}: {describe_exit(self.code)}"
 
 
 def whom_to_blame(failures: Sequence[End]) -> End:
-    """The end that made a job fail: its code and its sentence are the job's.
+    """Find the end that made a job fail: its code and its sentence are the job's.
 
     The first failure is to blame, unless that task only followed another one. Then it is the first
     task with an error of its own, or else the first that a signal killed.
@@ -61,7 +61,7 @@ def whom_to_blame(failures: Sequence[End]) -> End:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the exit of a task means for its job.
+    """The meaning of a task's exit for its job.
 
     Attributes:
         job_ends: The other tasks must be stopped.
@@ -76,7 +76,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class JobNeeds:
-    """Which of its tasks a job cannot do without.
+    """The tasks that a job cannot do without.
 
     Attributes:
         chief: The chief, which may be worker 0.
@@ -99,7 +99,7 @@ def on_exit(end: End, needs: JobNeeds, *, stopping: bool) -> Verdict:
 
     Args:
         end: The exit.
-        needs: What the job needs.
+        needs: Tasks that the job needs.
         stopping: The job is being stopped or is over; exits are expected.
     """
     task, code, why = end.task, end.code, end.sentence

@@ -1,4 +1,4 @@
-"""Which task hangs, so that its launcher must kill it. Pure."""
+"""Decision which task hangs, so that its launcher must kill it. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Seen:
     """A task's process, as its launcher sees it.
 
     Attributes:
-        code: How it ended, as ``subprocess`` reports it; None: it has not.
+        code: Exit code as ``subprocess`` reports it; None: it has not ended.
         since: When it ended, or since when a signal (SIGSTOP) has kept it stopped; None: it runs.
     """
 
@@ -65,7 +65,9 @@ def whom_to_kill(
 
 
 def _left_alone(tasks: Mapping[TaskId, Seen], chief: TaskId) -> float | None:
-    """When the first task ended that had lost the chief, or the last of workers that all failed."""
+    """Find when the first task ended that had lost the chief, or the last of workers that all
+    failed.
+    """
     others = {task: seen for task, seen in tasks.items() if task != chief}
     gone = (ExitCode.PEER_LOST, ExitCode.JOIN_TIMEOUT)
     followed = [

@@ -1,4 +1,4 @@
-"""How a job's tasks are supervised, as data: the steps that end it, and what is started again."""
+"""Policy of a supervision, as data: the steps that end a job, and what is started again."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ class Cause(IntEnum):
 
 
 class Measure(Enum):
-    """What is done to a task that should end."""
+    """The measure against a task that should end."""
 
     ASK = "SIGTERM"
     KILL = "SIGKILL"
@@ -33,9 +33,10 @@ class EndingStep:
 
     Attributes:
         after_s: Time since the cause. Unit: seconds.
-        measure: What is done to the tasks that still run.
-        roles: Whose tasks are meant.
-        or_without_chief: It need not wait once the step before was taken and the chief has ended.
+        measure: Measure that is taken against the tasks that still run.
+        roles: Roles whose tasks are meant.
+        or_without_chief: Whether it need not wait once the step before was taken and the chief has
+            ended.
     """
 
     after_s: float
@@ -46,14 +47,14 @@ class EndingStep:
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """Which ended tasks of a role are started again, how often, and after which wait.
+    """A rule for starting ended tasks of a role again: which, how often, and after which wait.
 
     Attributes:
         after_peers: True: tasks that ended because of another one, see ``exits.FOLLOWED``, and ps
             that left early. False: tasks that were lost themselves, by a signal or with another
             retryable code, as long as the job goes on.
         after_kill: With ``after_peers``: also tasks that SIGKILL has ended.
-        most: How often; None: as often as they end so.
+        most: Number of times; None: as often as they end so.
         first_wait_s: Bound of the first wait; 0: they are started at once. Unit: seconds.
         longest_wait_s: Bound of the longest wait. A task that has run for longer than that begins
             with the first wait again, since it has made progress. Unit: seconds.
@@ -68,14 +69,15 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the tasks of a job are supervised.
+    """A policy for supervising the tasks of a job.
 
     Attributes:
-        needs: Which tasks it needs.
+        needs: Tasks that the job needs.
         ending: The steps for each cause, in order. A cause without steps waits for the tasks to
             end by themselves.
-        restarts: Which ended tasks are started again, by role. A role that is not there: none.
-        hang_s: How long a task may hang before it is killed: a lease and a grace. Unit: seconds.
+        restarts: Rules for starting ended tasks again, by role. A role that is not there: none.
+        hang_s: Longest time that a task may hang before it is killed: a lease and a grace. Unit:
+            seconds.
     """
 
     needs: JobNeeds
@@ -85,5 +87,5 @@ class Policy:
 
 
 def later(steps: Iterable[EndingStep], after_s: float) -> tuple[EndingStep, ...]:
-    """The same steps, each so much later. Unit: seconds."""
+    """Delay each step by so much. Unit: seconds."""
     return tuple(replace(step, after_s=step.after_s + after_s) for step in steps)
