@@ -38,7 +38,7 @@ class JobCuts:
     """The cut under way. Thread-safe.
 
     Attributes:
-        counts: What has come of those before.
+        counts: Counts of the cuts before.
         take: Takes a cut for a task that reads its values.
         release: Has the ps keep nothing any more of the cut with a number, taken for a task.
     """
@@ -57,7 +57,7 @@ class JobCuts:
         return cut.number if cut is not None and not cut.is_over else 0
 
     def join(self, number: int, who: Incarnation) -> tuple[bool, float]:
-        """A worker takes part, and asks what to do.
+        """Let a worker take part, and tell it what to do.
 
         Returns:
             (whether it should mark now, after how many seconds to ask again; 0: not any more)
@@ -83,10 +83,10 @@ class JobCuts:
             return self._cut
 
     def ended(self, took_s: float, void_because: str = "") -> None:
-        """The cut under way is over.
+        """End the cut under way.
 
         Args:
-            took_s: How long it took. Unit: seconds.
+            took_s: Duration of the cut. Unit: seconds.
             void_because: Why it is void; empty: it was taken.
         """
         with self._change:

@@ -1,4 +1,4 @@
-"""Which ps leads each share, for the tasks that ask the chief."""
+"""Leaders of the shares, for the tasks that ask the chief."""
 
 import threading
 
@@ -11,16 +11,17 @@ class Leaders:
     """The leaders that have obeyed. Thread-safe.
 
     Args:
-        replicas: How many ps are to have each share.
+        replicas: Number of ps that are to have each share.
         shares_move: Whether another ps may come to lead a share; else each leads its own for ever.
 
     Attributes:
-        replicas: How many ps are to have each share.
+        replicas: Number of ps that are to have each share.
         shares: Number of shares; 0: the chief has not begun to lead, or shares do not move.
-        failovers: How often another ps has come to lead a share because its leader was lost.
-        last_failover_s: How long the last one took, from when the loss was known until the other ps
-            led. Unit: seconds.
-        handovers: How often another ps has come to lead a share in order.
+        failovers: Number of times that another ps has come to lead a share because its leader was
+            lost.
+        last_failover_s: Duration of the last failover, from when the loss was known until the other
+            ps led. Unit: seconds.
+        handovers: Number of times that another ps has come to lead a share in order.
         moves: The moves of shares.
         servers: The ps that come, and how many there are to be.
     """
@@ -40,8 +41,8 @@ class Leaders:
         """Tell the tasks that ask from now on, and those that wait.
 
         Args:
-            leader: Who leads a share.
-            failover_s: How long it took since the ps that led before was lost; None: it was not.
+            leader: Leader of a share.
+            failover_s: Time since the ps that led before was lost; None: it was not lost.
         """
         with self._change:
             before = self._leaders.get(leader.share)
@@ -57,7 +58,8 @@ class Leaders:
             self._change.notify_all()
 
     def watch(self, seen: int, wait_s: float) -> tuple[int, list[ShareLeader]]:
-        """All leaders, after a change beyond ``seen`` or after ``wait_s``.
+        """Wait for a change beyond ``seen``, or for ``wait_s``; returns the number of changes and
+        all leaders.
 
         Returns:
             (number of changes until now; 0 if shares do not move, the leaders by share)
@@ -68,6 +70,6 @@ class Leaders:
             return self._changes, self.now()
 
     def now(self) -> list[ShareLeader]:
-        """All leaders, by share."""
+        """List all leaders, by share."""
         leaders = dict(self._leaders)
         return [leaders[share] for share in sorted(leaders)]

@@ -47,7 +47,7 @@ class ChiefServer(HostedServer):
             return job.name or ""
 
     def samples(self) -> Iterator[Sample]:
-        """Who has come, for Prometheus."""
+        """Yield the callers, for Prometheus."""
         return self._host.samples()
 
     def stop(self, grace_s: float = 0.5) -> None:

@@ -14,11 +14,11 @@ def _not_yet(task: TaskId, address: str) -> None:
 
 
 class Servers:
-    """What is asked of the chief about the number of ps. Thread-safe.
+    """Requests to the chief about the number of ps. Thread-safe.
 
     Attributes:
         join: Takes a ps into the job; set by what leads the ps.
-        wanted: How many the job is to have; 0: as many as it began with.
+        wanted: Number of ps that the job is to have; 0: as many as it began with.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Servers:
 
         Args:
             count: The number.
-            replicas: How many ps are to have each share.
+            replicas: Number of ps that are to have each share.
             shares: Number of shares; 0: they do not move.
 
         Raises:

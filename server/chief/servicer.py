@@ -57,7 +57,7 @@ class LockedJob:
 
     @contextmanager
     def open(self) -> Iterator[tuple[Job, float]]:
-        """The job and the current time, under the lock."""
+        """Lend the job and the current time, under the lock."""
         with self._lock:
             yield self._job, self.clock.now()
 
@@ -69,7 +69,7 @@ def new_chief(
     job_id: str | None,
     clock: Clock | None = None,
 ) -> tuple[LockedJob, Servicer]:
-    """A job, and its service for a server, which may serve other things, too."""
+    """Make a job, and its service for a server, which may serve other things, too."""
     clock = clock or SystemClock()
     job = Job(
         expected,
@@ -145,7 +145,7 @@ class ChiefServicer:
         )
 
     def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:
-        """A task's part is over. Idempotent: the first outcome stays."""
+        """End a task's part. Idempotent: the first outcome stays."""
         who = codec.sender_of(request)
         outcome = codec.OUTCOMES.from_wire(request.outcome)
         report = codec.report_from_wire(request.report, who.task)
@@ -157,7 +157,7 @@ class ChiefServicer:
         return chief_pb2.FinishResponse(phase=codec.PHASES.to_wire(phase), reason=reason)
 
     def Arrive(self, request: chief_pb2.ArriveRequest, _: Visitor) -> chief_pb2.ArriveResponse:
-        """A task is at a barrier. Idempotent per call."""
+        """Note that a task is at a barrier. Idempotent per call."""
         who = codec.sender_of(request)
         with self._locked_job.open() as (job, now):
             missing, finished = job.arrive(who, request.call, now=now)
@@ -201,7 +201,7 @@ class ChiefServicer:
     def GetStatus(
         self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
-        """The state of the job and of every task, as many of them as fit a message."""
+        """Return the state of the job and of every task, as many of them as fit a message."""
         leaders = self._locked_job.leaders
         with self._locked_job.open() as (job, now):
             status = chief_pb2.GetStatusResponse(
@@ -237,7 +237,7 @@ class ChiefServicer:
     def WatchLeaders(
         self, request: chief_pb2.WatchLeadersRequest, visitor: Visitor
     ) -> chief_pb2.WatchLeadersResponse:
-        """Which ps leads each share, after a change or a while; for a reader at once.
+        """Return the leader of each share, after a change or a while; for a reader at once.
 
         A call that waits has a thread, of which there are as many as tasks; readers are none.
         """
@@ -252,7 +252,7 @@ class ChiefServicer:
         )
 
     def JoinCut(self, request: chief_pb2.JoinCutRequest, _: Visitor) -> chief_pb2.JoinCutResponse:
-        """A worker takes part in a cut, and asks whether it should mark. Idempotent."""
+        """Let a worker take part in a cut, and tell it whether it should mark. Idempotent."""
         who = codec.sender_of(request)
         marks, again_s = self._locked_job.cuts.join(request.cut, who)
         return chief_pb2.JoinCutResponse(marks=marks, again_s=again_s)
@@ -296,7 +296,7 @@ def _move_to_wire(move: Move) -> chief_pb2.ShareMove:
 
 
 def _has_ended(member: Member | None) -> bool:
-    """Whether the process of a task is known to have ended: it ran on this machine."""
+    """Return whether the process of a task is known to have ended: it ran on this machine."""
     if member is None or not member.pid or member.host != socket.gethostname():
         return False
     try:

@@ -88,7 +88,7 @@ class SegmentAnswer:
         reply.values_in_segment = bool(reply.payload_bytes)
 
     def room(self, num_bytes: int) -> Array | None:
-        """Where the next part goes."""
+        """Return the memory where the next part goes."""
         return self._left[:num_bytes]
 
     def copy(self, values: Array, rows: Array | None = None) -> None:
@@ -100,7 +100,7 @@ class SegmentAnswer:
             copy_into(part, values.reshape(-1).view(np.uint8))
 
     def write(self, part: object) -> None:
-        """Nothing: it is there."""
+        """Do nothing: the part is in the segment already."""
 
     def finish(self) -> None:
         """Send the reply."""
@@ -108,7 +108,7 @@ class SegmentAnswer:
 
 
 def _is_in(values: Array, room: Array) -> bool:
-    """Whether values were read into the memory that was there for them."""
+    """Return whether values were read into the memory that was there for them."""
     return values.ctypes.data == room.ctypes.data
 
 

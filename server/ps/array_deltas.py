@@ -1,4 +1,4 @@
-"""What changed of a large array since a whole checkpoint: numbers of rows, values and slots.
+"""Changes of a large array since a whole checkpoint: numbers of rows, values and slots.
 
 Rows are listed first, range by range, since the head of a file says how many there are, and copied
 when they are written. Of a cut they are of its moment, as all rows of a range are kept before a
@@ -23,7 +23,7 @@ _MOST_CHANGED = 0.5
 
 
 class ArrayDelta:
-    """What changed of an array that is alone in its block. Make one with :func:`delta_of_array`.
+    """The changes of an array that is alone in its block. Make one with :func:`delta_of_array`.
 
     Args:
         image: The block, planned at the moment that is saved.
@@ -50,7 +50,7 @@ class ArrayDelta:
         ]
 
     def arrays(self) -> Iterator[Array]:
-        """Copies of the arrays, in order."""
+        """Yield copies of the arrays, in order."""
         for piece, rows in self._changed:
             copies = self._copied(piece, rows)
             if rows.size:
@@ -58,7 +58,7 @@ class ArrayDelta:
                 yield from copies
 
     def _copied(self, piece: KeptPiece, rows: Array) -> list[Array]:
-        """Rows of the tensors of a piece, which is read then."""
+        """Copy rows of the tensors of a piece, which is read then."""
         block = self.image.block
         copies = [np.empty(_shape(each, rows.size), each.spec.dtype) for each in piece.tensors]
 
@@ -78,12 +78,12 @@ class ArrayDelta:
 def delta_of_array(
     image: BlockImage, mark: BaseMark, cut: CutImage | None = None
 ) -> ArrayDelta | None:
-    """What changed of an array since a moment; None: too much, or it is not known.
+    """Collect what changed of an array since a moment; None: too much, or it is not known.
 
     Args:
-        image: Its block, planned at the moment that is saved; nothing of it is read.
+        image: Block of the array, planned at the moment that is saved; nothing of it is read.
         mark: The moment of the whole checkpoint.
-        cut: What the image is a part of, if that is of one moment.
+        cut: Cut that the image is a part of, if that is of one moment.
     """
     block = image.block
     if len(image.pieces) < 2:
@@ -118,7 +118,7 @@ def _shape(tensor: PlannedTensor, rows: int) -> tuple[int, ...]:
 
 
 def _memory(block: Block, piece: KeptPiece, number: int) -> Array:
-    """All rows of a tensor of a piece, as they are kept or as they are."""
+    """View all rows of a tensor of a piece, as they are kept or as they are."""
     tensor = piece.tensors[number]
     memory = memory_of(block, tensor) if piece.kept is None else piece.kept[number]
     return memory.reshape(_shape(tensor, tensor.rows))

@@ -24,7 +24,7 @@ _LEAST_BYTES = COPY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class SaveOrder:
-    """What is asked of a save.
+    """An order to save.
 
     Attributes:
         checkpoint: Name of the checkpoint.
@@ -45,15 +45,15 @@ class BaseMark:
     """A moment of a large array, or of a part of a table.
 
     Attributes:
-        changes: What notes its changes.
-        position: What changed at this position or later changed after the moment.
+        changes: Object that notes the changes.
+        position: Position at the moment: what changed at it or later changed after the moment.
     """
 
     changes: RowChanges
     position: int
 
     def is_known(self, block: PushTarget) -> bool:
-        """Whether all changes since the moment are known. The caller locks the block."""
+        """Return whether all changes since the moment are known. The caller locks the block."""
         return block.changes.get(0) is self.changes and self.changes.knows(self.position)
 
 
@@ -88,12 +88,12 @@ class Bases:
                     self._marks[block] = mark
 
     def commit(self, checkpoint: str, cut: int = 0) -> None:
-        """What was begun, for the same cut, is the moment of a checkpoint that is written."""
+        """Make what was begun, for the same cut, the moment of a checkpoint that is written."""
         with self._lock:
             self._checkpoint = checkpoint if cut == self._cut else ""
 
     def of(self, checkpoint: str) -> BaseMarks:
-        """The moment of a checkpoint by block; nothing if it is another one or not known."""
+        """Find the moment of a checkpoint by block; nothing if it is another one or not known."""
         with self._lock:
             known = checkpoint and checkpoint == self._checkpoint
             return self._marks if known else WeakKeyDictionary()
@@ -105,7 +105,9 @@ class Bases:
             self._table.unfollow(self)
 
     def _mark(self, block: PushTarget) -> BaseMark | None:
-        """The moment of now, from which on changes are noted; None: the block is written whole."""
+        """Mark the moment of now, from which on changes are noted; None: the block is written
+        whole.
+        """
         if not _is_large(block):
             return None
         try:

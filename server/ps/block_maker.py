@@ -39,11 +39,11 @@ class BlockMaker:
         self._next = 0
 
     def new(self, shards: Sequence[ShardDefinition]) -> list[PushTarget]:
-        """Blocks for new shards, without values yet."""
+        """Make blocks for new shards, without values yet."""
         return [self._new_block(group) for group in _group(shards)]
 
     def copied(self, copied: BlockCopyBegun) -> Block:
-        """A block of arrays as its leader has it, but for the values, which come in tiles."""
+        """Make a block of arrays as its leader has it, but for the values, which come in tiles."""
         rules = [(entry, rule) for entry, rule in enumerate(copied.rules) if rule is not None]
         for _, rule in rules:
             warm_up(rule, copied.shards[0].variable.dtype)
@@ -61,12 +61,12 @@ class BlockMaker:
         return block
 
     def table(self, shard: ShardDefinition, number: int) -> RowsByKey:
-        """A part of a table with the number that its leader gave it."""
+        """Make a part of a table with the number that its leader gave it."""
         self._next = max(self._next, number + 1)
         return self._new_table(shard, number)
 
     def slab(self, ps: TaskId, number: int) -> Slab:
-        """The slab of shared memory with this number.
+        """Find the slab of shared memory with this number.
 
         Raises:
             RefusedError: There is no such slab.
@@ -83,7 +83,7 @@ class BlockMaker:
         return Block(shards, self._arena(shards), number)
 
     def _arena(self, shards: Sequence[ShardDefinition]) -> Arena | None:
-        """Where a block gets its memory. None: from the heap, which has huge pages."""
+        """Choose where a block gets its memory. None: from the heap, which has huge pages."""
         num_bytes = sum(shard.num_bytes for shard in shards)
         needs = num_bytes >= _NEEDS_HUGE_PAGES_BYTES and not self._has_huge_pages
         return None if needs else self.arena
@@ -108,7 +108,7 @@ def _create_slab(num_bytes: int) -> SharedSegment:
 
 
 def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
-    """Groups of shards that share a block: small ones of one dtype, in order."""
+    """Group the shards that share a block: small ones of one dtype, in order."""
     groups: list[list[ShardDefinition]] = []
     open_groups: dict[DType, tuple[list[ShardDefinition], int]] = {}
     for shard in shards:

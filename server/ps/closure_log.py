@@ -24,7 +24,7 @@ class ClosurePushLog:
 
     @property
     def marks(self) -> ClosureMarks:
-        """Of each lane."""
+        """Marks of each lane."""
         return self._marks
 
     def take(self, marks: ClosureMarks) -> None:
@@ -32,7 +32,7 @@ class ClosurePushLog:
         self._marks = marks.copy()
 
     def is_new(self, run: ClosureRun, number: int) -> bool:
-        """Whether to apply this push (True), or it is a duplicate (False).
+        """Return whether to apply this push (True), or it is a duplicate (False).
 
         Attempts before its oldest one are refused from now on.
 

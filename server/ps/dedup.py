@@ -49,7 +49,7 @@ class PushLog:
             self.last[who.task] = (who.generation, 0)
 
     def is_new(self, who: Incarnation, sequence: int) -> bool:
-        """Whether to apply this push (True), or it is a duplicate (False).
+        """Return whether to apply this push (True), or it is a duplicate (False).
 
         Raises:
             FencedError: A newer incarnation of the task has registered.

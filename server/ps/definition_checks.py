@@ -10,7 +10,7 @@ from .first_values import Held
 
 
 def check_rule(ps: TaskId, rule: UpdateRule) -> None:
-    """Whether a rule can be bound to arrays.
+    """Check that a rule can be bound to arrays.
 
     Raises:
         RefusedError: It looks at whole rows, which growing tables have.
@@ -24,7 +24,7 @@ def check_rule(ps: TaskId, rule: UpdateRule) -> None:
 
 
 def is_bound(ps: TaskId, held: Held, rule: UpdateRule, who: Incarnation) -> bool:
-    """Whether a shard has this update rule; not, if it has none.
+    """Return whether a shard has this update rule; not, if it has none.
 
     Raises:
         DefinitionMismatchError: It has another one.
@@ -56,7 +56,7 @@ def is_bound(ps: TaskId, held: Held, rule: UpdateRule, who: Incarnation) -> bool
 
 
 def check_same(ps: TaskId, shard: ShardDefinition, held: Held, who: Incarnation) -> None:
-    """Whether a task defines a shard as it is held, or another part of the same variable.
+    """Check that a task defines a shard as it is held, or another part of the same variable.
 
     Raises:
         DefinitionMismatchError: Its shape, dtype, table or cut is another one.
@@ -78,7 +78,7 @@ def check_same(ps: TaskId, shard: ShardDefinition, held: Held, who: Incarnation)
 
 
 def check_same_variable(ps: TaskId, shard: ShardDefinition, held: Held, who: Incarnation) -> None:
-    """Whether a task defines a variable as it is held, however it is cut.
+    """Check that a task defines a variable as it is held, however it is cut.
 
     Raises:
         DefinitionMismatchError: Its shape, dtype or table is another one.

@@ -1,4 +1,4 @@
-"""What new shards begin with: their initializer's values, or those of a checkpoint."""
+"""First values of new shards: those of their initializer, or those of a checkpoint."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class Held:
     """A shard that a ps holds.
 
     Attributes:
-        block: What it is in: an array's memory, or a part of a table.
-        entry: Its number there.
+        block: Block that the shard is in: an array's memory, or a part of a table.
+        entry: Number of the shard there.
         defined_by: The first task that defined it.
         restored_from: The checkpoint that its value came from.
         bound_by: The task that gave it its update rule.
@@ -74,7 +74,7 @@ def initialize(
 
 
 def another_kind(reader: CheckpointReader, name: str, saved: str, defined: str) -> CheckpointError:
-    """The error about a checkpoint that has an array where the program has a table, or so."""
+    """Make the error about a checkpoint that has an array where the program has a table, or so."""
     return CheckpointError(
         f"{reader.path} has {name!r} as {saved}, the program defines {defined}; it was saved by "
         "another model. Restore it with that program, or name another model_dir",
@@ -84,7 +84,7 @@ def another_kind(reader: CheckpointReader, name: str, saved: str, defined: str) 
 
 
 def restored_slots(held: Held, rule: UpdateRule) -> tuple[dict[str, Array], int]:
-    """Slots and update count of the checkpoint that the shard came from."""
+    """Read slots and update count from the checkpoint that the shard came from."""
     reader, shard = held.restored_from, held.block.shards[held.entry]
     record = reader.variable(shard.variable.name) if reader is not None else None
     if reader is None or record is None or record.rule is None:

@@ -20,9 +20,9 @@ class LayoutRange:
     """Shards that are adjacent in the payload and in memory, with one operation.
 
     Attributes:
-        block: What holds them.
-        where: Their elements in the block; of a table all of its part.
-        operation: What the step does to them.
+        block: Block that holds them.
+        where: Range of their elements in the block; of a table all of its part.
+        operation: Operation of the step on them.
         rule: Applies gradients; None for other operations.
         encoding: Encoding of the values in the payload.
         dtype: Dtype of the values in the payload.
@@ -73,14 +73,14 @@ class LayoutRange:
         return is_whole and self.operation not in (Operation.PULL, Operation.ASSIGN)
 
     def numbered_bytes(self, count: int) -> int:
-        """Bytes in the payload for ``count`` rows or elements."""
+        """Count the bytes in the payload for ``count`` rows or elements."""
         width = 1 if self.encoding is Encoding.ELEMENTS else self.width
         if self.is_scaled:
             return count * (SCALE_BYTES + width)
         return count * self.dtype.itemsize * width
 
     def part(self, first: int, last: int) -> "LayoutRange":
-        """A part of its entries, counted from its first one."""
+        """Cut out a part of its entries, counted from its first one."""
         first, last = self.where.first + first, self.where.first + last
         start, stop = self.block.range_of(first).start, self.block.range_of(last - 1).stop
         return replace(self, where=Range(first, last, start, stop))
@@ -114,7 +114,9 @@ class Layout:
         object.__setattr__(self, "num_entries", entries)
 
     def num_bytes(self, counts: Sequence[int]) -> int:
-        """Bytes of the values, given the number of rows or elements of each numbered range."""
+        """Count the bytes of the values, given the number of rows or elements of each numbered
+        range.
+        """
         return self.dense_bytes + sum(
             part.numbered_bytes(count) for part, count in zip(self.numbered, counts, strict=True)
         )
@@ -157,7 +159,7 @@ class Layout:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def only(self, wanted: Array) -> "Layout":
-        """A layout for a pull of the ``wanted`` entries (bool, per entry)."""
+        """Make a layout for a pull of the ``wanted`` entries (bool, per entry)."""
         kept: list[LayoutRange] = []
         start = 0
         for part in self.ranges:
@@ -174,7 +176,7 @@ class Layout:
 
 
 def join_ranges(ranges: Iterable[LayoutRange]) -> Layout:
-    """A layout of these ranges, in order; adjacent ones are joined."""
+    """Make a layout of these ranges, in order; adjacent ones are joined."""
     joined: list[LayoutRange] = []
     for part in ranges:
         both = _join(joined[-1], part) if joined else None
@@ -192,7 +194,7 @@ def join_ranges(ranges: Iterable[LayoutRange]) -> Layout:
 
 
 def _join(left: LayoutRange, right: LayoutRange) -> LayoutRange | None:
-    """One range for two adjacent ones; None if they cannot be joined."""
+    """Join two adjacent ranges; None if they cannot be joined."""
     if (
         left.block is right.block
         and left.where.last == right.where.first

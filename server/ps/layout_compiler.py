@@ -87,7 +87,7 @@ def _check_states(item: LayoutEntry, held: DType, wire: DType, task: TaskId) -> 
 
 
 def _width(block: PushTarget, shard: ShardDefinition, encoding: Encoding) -> int:
-    """Elements of a row in the payload."""
+    """Count the elements of a row in the payload."""
     if encoding is Encoding.STATES and isinstance(block, RowsByKey):
         return block.state_elements
     return size_of(row_shape(shard.shape))
@@ -108,7 +108,7 @@ def _check_decay(item: LayoutEntry, dtype: DType, task: TaskId) -> None:
 
 
 def _is_scaled(item: LayoutEntry) -> bool:
-    """Whether an entry has rows that may travel as int8 with a scale each."""
+    """Return whether an entry has rows that may travel as int8 with a scale each."""
     rows = item.encoding in (Encoding.ROWS, Encoding.KEYS)
     return rows and item.dtype == INT8 and item.operation in _TABLE_OPERATIONS
 

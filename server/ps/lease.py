@@ -29,7 +29,7 @@ class ChiefLease:
 
     Attributes:
         ended: Set when the job is over, or has had no chief for too long.
-        draining: This ps was asked to leave.
+        draining: Whether this ps was asked to leave.
         may_leave: The chief says that other ps have all that this one has.
         is_replicated: The chief has said, since this process started, that each share has its
             replicas.
@@ -134,7 +134,7 @@ class ChiefLease:
 
     @property
     def chief_generation(self) -> int:
-        """Of the last chief; 0 without one."""
+        """Generation of the last chief; 0 without one."""
         with self._lock:
             return self._chief.generation if self._chief is not None else 0
 
@@ -151,14 +151,14 @@ class ChiefLease:
             return self._clock.now() - self._heard
 
     def forget(self) -> None:
-        """Know of no chief and no job any more, as when this process began."""
+        """Forget chief and job, as when this process began."""
         with self._lock:
             log.info("the job before has failed, and nothing of it is here: waits for a chief")
             self._job, self._chief, self._address = self._given, None, ""
             self._until = self._heard = self._clock.now()
 
     def end(self, phase: Phase, reason: str) -> None:
-        """The job is over. Only the first call has an effect.
+        """Note that the job is over. Only the first call has an effect.
 
         Raises:
             RefusedError: It is not, in this phase.

@@ -15,7 +15,7 @@ def copy_in_parts(
 
     Args:
         lock: The lock of the rows.
-        rows: How many there are.
+        rows: Number of rows.
         row_bytes: Bytes that are copied of one.
         copy: Copies rows ``[start, stop)`` of a slice.
     """

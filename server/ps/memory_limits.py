@@ -1,4 +1,4 @@
-"""How much a ps holds at most, in bytes and in shards, checked before any memory is taken.
+"""Limits of what a ps holds, in bytes and in shards, checked before any memory is taken.
 
 Pure, but for the constructor.
 
@@ -41,7 +41,7 @@ class MemoryLimits:
         task: The ps, for messages.
         settings: ``max_variables``, ``max_ps_bytes``, ``max_variable_bytes``, and for its disk
             ``table_folder`` and ``max_ps_disk_bytes``.
-        beside: What the ps holds in other stores.
+        beside: Counts what the ps holds in other stores.
 
     Attributes:
         max_ps_bytes: Most memory of values and slots together.

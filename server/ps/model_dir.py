@@ -15,7 +15,7 @@ class PsModelDir:
 
     Args:
         task: The ps, for messages.
-        url: Its setting ``model_dir``; empty: it was given none.
+        url: Setting ``model_dir`` of the ps; empty: it was given none.
     """
 
     def __init__(self, task: TaskId, url: str) -> None:
@@ -23,7 +23,7 @@ class PsModelDir:
         self.url = url
 
     def folder(self) -> Folder:
-        """The directory itself.
+        """Open the directory itself.
 
         Raises:
             ConfigurationError: This ps was given none, or it is no URL that can be used here.
@@ -37,7 +37,7 @@ class PsModelDir:
         return open_model_dir(self.url)
 
     def checkpoint(self, name: str) -> Folder:
-        """A checkpoint in it.
+        """Open a checkpoint in it.
 
         Raises:
             RefusedError: ``name`` is not that of a job's checkpoint.

@@ -23,7 +23,7 @@ class Payload(Protocol):
     segment: SharedSegment | None
 
     def take(self, count: int) -> memoryview:
-        """The next ``count`` bytes, uint8; valid until the next call.
+        """Take the next ``count`` bytes, uint8; valid until the next call.
 
         Raises:
             RefusedError: So many are not left.
@@ -32,7 +32,9 @@ class Payload(Protocol):
         ...
 
     def mark_applied(self) -> None:
-        """What was taken so far is applied; a worker that shares memory may read the values now."""
+        """Note that what was taken so far is applied; a worker that shares memory may read the
+        values now.
+        """
         ...
 
     def drain(self) -> None:
@@ -48,7 +50,7 @@ class ConnectionPayload:
     """The payload behind a message.
 
     Args:
-        connection: Whose last frame it belongs to.
+        connection: Connection whose last frame it belongs to.
         lend: Memory for large parts.
     """
 
@@ -59,11 +61,11 @@ class ConnectionPayload:
         self._lend = lend
 
     def take(self, count: int) -> memoryview:
-        """The next bytes."""
+        """Take the next bytes."""
         return self._connection.read(count, self._lend)
 
     def mark_applied(self) -> None:
-        """Nothing: this worker reads no values before the answer."""
+        """Do nothing: this worker reads no values before the answer."""
 
     def drain(self) -> None:
         """Read to the end."""
@@ -93,7 +95,7 @@ class SegmentPayload:
         self._left: memoryview = whole.data.toreadonly()
 
     def take(self, count: int) -> memoryview:
-        """The next bytes, once they are there."""
+        """Take the next bytes, once they are there."""
         if count > len(self._left):
             raise RefusedError(f"{count} bytes of a payload that has {len(self._left)} left")
         part, self._left = self._left[:count], self._left[count:]
@@ -107,7 +109,7 @@ class SegmentPayload:
         self._counters[APPLIED] = self._taken
 
     def drain(self) -> None:
-        """Nothing is on its way but what the worker writes."""
+        """Do nothing: nothing is on its way but what the worker writes."""
 
 
 class BufferPayload:
@@ -124,7 +126,7 @@ class BufferPayload:
         self._rest = memoryview(b"")
 
     def take(self, count: int) -> memoryview:
-        """The next bytes."""
+        """Take the next bytes."""
         if not self._rest and count:
             self._rest = self._next()
         if count <= len(self._rest):
@@ -148,7 +150,7 @@ class BufferPayload:
         raise RefusedError("the payload has fewer bytes than its layout")
 
     def mark_applied(self) -> None:
-        """Nothing: the worker waits for the whole step."""
+        """Do nothing: the worker waits for the whole step."""
 
     def drain(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: nothing is on its way."""

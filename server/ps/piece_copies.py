@@ -17,7 +17,7 @@ class PieceCopies:
 
     Args:
         num_bytes: Most that is copied at a time.
-        image: Whose pieces they are, of one moment; None: each is of the moment it is copied.
+        image: Image whose pieces they are, of one moment; None: each is of the moment it is copied.
     """
 
     def __init__(self, num_bytes: int, image: CutImage | None) -> None:
@@ -29,7 +29,8 @@ class PieceCopies:
     def of(
         self, image: BlockImage, piece: KeptPiece
     ) -> Iterator[tuple[PlannedTensor, Iterator[memoryview]]]:
-        """Each tensor of a piece with its parts, flat; a part is valid until the next is asked for.
+        """Yield each tensor of a piece with its parts, flat; a part is valid until the next is
+        asked for.
 
         The piece is copied at one moment if it fits.
         """
@@ -51,7 +52,7 @@ class PieceCopies:
 
     @staticmethod
     def _kept(image: CutImage, block: Block, piece: KeptPiece, views: list[Array]) -> list[Array]:
-        """What a push has kept of a piece before it changed it; if none has, our own copy."""
+        """Take what a push has kept of a piece before it changed it; if none has, our own copy."""
         with block.lock:  # a push meanwhile has changed what we were copying
             kept, held = piece.take()
         image.freed(held)

@@ -1,4 +1,4 @@
-"""Which pushes are complete, of workers and of closures, and the global step they make. Pure."""
+"""Marks of complete pushes, of workers and of closures, and the global step they make. Pure."""
 
 from ...core.errors import RefusedError
 from ...core.task import Incarnation, TaskId
@@ -14,7 +14,7 @@ _LANES_PER_SESSION = 4  # a worker has two closures, and those of lost ones wait
 
 
 class PushMarks:
-    """What a store knows of the pushes that are complete. The caller locks.
+    """The marks of a store: which pushes are complete. The caller locks.
 
     Args:
         task: The ps, for messages.
@@ -41,7 +41,7 @@ class PushMarks:
         self._log.register_incarnation(who)
 
     def is_new(self, info: StepInfo) -> bool:
-        """Whether to apply a push (True), or it is a duplicate (False).
+        """Return whether to apply a push (True), or it is a duplicate (False).
 
         Raises:
             FencedError: A newer incarnation of the task has registered.
@@ -84,12 +84,12 @@ class PushMarks:
         return is_first
 
     def last_push(self, who: Incarnation) -> int:
-        """Number of a worker's last complete push outside closures."""
+        """Return the number of a worker's last complete push outside closures."""
         generation, sequence = self._log.last.get(who.task, (0, 0))
         return sequence if generation == who.generation else 0
 
     def copied(self, contents: int) -> LogCopied:
-        """All marks, for a follower of a store with these contents."""
+        """Copy all marks, for a follower of a store with these contents."""
         return LogCopied(
             pushes=dict(self._log.last),
             counted=dict(self._counted),

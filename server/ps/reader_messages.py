@@ -24,7 +24,7 @@ class ReaderMessages:
     """Carries out a reader's messages on one connection, in order. What is refused is answered.
 
     Args:
-        connection: Of the reader.
+        connection: Connection of the reader.
         store: The variables.
         wanted: Rows that it wants of one moment.
         check: Refuses an operation that this reader may not.

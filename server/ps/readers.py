@@ -31,7 +31,7 @@ _NO_KEYS = np.empty(0, np.int64)
 
 
 class ReadableStore(Protocol):
-    """What readers need of a :class:`~ropewalk.server.ps.store.Store`."""
+    """The interface of :class:`~ropewalk.server.ps.store.Store` for readers."""
 
     task: TaskId
     settings: Settings
@@ -71,7 +71,7 @@ class Readers:
 
     @contextmanager
     def session(self, reader: TaskId) -> Iterator[NamedRows]:
-        """A reader's session; after the last one nothing is noted for readers any more."""
+        """Open a reader's session; after the last one nothing is noted for readers any more."""
         wanted = NamedRows(reader)
         with self._lock:
             self._wanted.append(wanted)
@@ -87,7 +87,7 @@ class Readers:
     # -- changed rows --------------------------------------------------------------------------
 
     def changed(self, request: FollowRequest) -> tuple[FollowAnswer, Array]:
-        """Some rows that changed; their keys, int64.
+        """Find rows that changed; returns also their keys, int64.
 
         Raises:
             UnknownVariableError: The shard is not held here.
@@ -148,7 +148,7 @@ class Readers:
         wanted.layout, wanted.rows = layout, rows
 
     def rows_of(self, reader: TaskId) -> list[Array]:
-        """Copies of the rows that a reader has named last.
+        """Copy the rows that a reader has named last.
 
         The caller lets no push be applied.
         """

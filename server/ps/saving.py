@@ -71,7 +71,7 @@ def save_shards(
         store: The shards of this ps.
         directory: Directory of the checkpoint: a path, a fsspec URL or an open folder.
         copy_bytes: Bytes copied at a time, in extra memory; up to 32 MiB on a ps with over 16 GiB.
-        image: What the store had at one moment; None: each piece is of the moment it is copied.
+        image: State of the store at one moment; None: each piece is of the moment it is copied.
         order: Whether it is a delta, and whether deltas of it may follow.
 
     Raises:
@@ -115,7 +115,9 @@ def save_shards(
 
 @dataclass(slots=True)
 class _SavePlan:
-    """What is written: blocks as they are, then parts of tables and what changed of blocks."""
+    """A plan of what is written: blocks as they are, then parts of tables and what changed of
+    blocks.
+    """
 
     blocks: list[BlockImage]
     parts: "list[TableCopy | TableDelta | ArrayDelta]"
@@ -129,7 +131,7 @@ class _SavePlan:
             part.pieces = [piece.named(taken) for piece in part.pieces]
 
     def specs(self) -> list[TensorSpec]:
-        """The arrays of the file, in order."""
+        """List the arrays of the file, in order."""
         tensors = [
             each for block in self.blocks for piece in block.pieces for each in piece.tensors
         ]
@@ -177,10 +179,10 @@ def _changed_keys(table: "TableCopy", known: BaseMarks) -> "TableDelta | None":
 
 
 class _Written:
-    """What was written to a file.
+    """The records of what was written to a file.
 
     Args:
-        file: Its name.
+        file: Name of the file.
     """
 
     def __init__(self, file: str) -> None:

@@ -45,7 +45,7 @@ _HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
 
 class PsServer(HostedServer):
-    """One parameter server.
+    """A parameter server.
 
     ::
 
@@ -151,7 +151,7 @@ class PsServer(HostedServer):
         """Serve until the chief ends the job, nobody leads it for too long, or a drain is over.
 
         Returns:
-            What the process should exit with.
+            Exit code of the process.
         """
         deadline: float | None = None
         orphanhood = _Orphanhood(self.task, self.lease, self._settings, self._clock)
@@ -177,7 +177,7 @@ class PsServer(HostedServer):
         return phase.exit_code
 
     def samples(self) -> Iterator[Sample]:
-        """What this ps has done and holds, for Prometheus."""
+        """Yield the work of this ps and what it holds, for Prometheus."""
         yield from ps_samples(
             self.shares.counters(self._limiter.count),
             limit_bytes=self.shares.max_bytes,
@@ -210,7 +210,7 @@ class PsServer(HostedServer):
 
 
 class _Orphanhood:
-    """How long a ps has had no chief, logged while it lasts, and whether it should end.
+    """The time that a ps has had no chief, logged while it lasts, and whether it should end.
 
     Args:
         task: The ps.
@@ -229,7 +229,7 @@ class _Orphanhood:
         self._waits = WaitLog(task, limit_s=self._limit_s, limit="orphan_timeout_s", clock=clock)
 
     def is_over(self) -> bool:
-        """Whether the ps should leave. Asked again and again."""
+        """Return whether the ps should leave. Asked again and again."""
         silent_s, known = self._lease.silent_s, self._lease.chief_address
         now = self._clock.now()
         if silent_s <= FIRST_S:

@@ -42,7 +42,7 @@ class ParameterServerServicer:
     """Serves the shares of a ps. Thread-safe: every call has a thread of the server's pool.
 
     Args:
-        task: This ps.
+        task: Task of the ps.
         shares: The variables.
         lease: Lease of the job's chief; updated by ``Attach`` and ``EndJob``.
         generation: Generation of this ps; if it changes, a client knows its variables are gone.
@@ -114,7 +114,7 @@ class ParameterServerServicer:
         request: ps_pb2.GetJobRequest,
         _: Visitor,
     ) -> ps_pb2.GetJobResponse:
-        """Where the chief is."""
+        """Return the address of the chief, and what this ps holds."""
         leader = self._lease.leader
         shards, global_step, takes_part = self._shares.held()
         return ps_pb2.GetJobResponse(
@@ -245,7 +245,7 @@ class ParameterServerServicer:
     def WatchShares(
         self, request: ps_pb2.WatchSharesRequest, _: Visitor
     ) -> ps_pb2.WatchSharesResponse:
-        """What this ps is to its shares, after a change or a while."""
+        """Return the roles of this ps in its shares, after a change or a while."""
         self._lease.check_chief(codec.incarnation_from_wire(request.chief))
         changes, report = self._shares.watch(request.seen, WATCH_S)
         return ps_pb2.WatchSharesResponse(
@@ -260,7 +260,7 @@ class ParameterServerServicer:
         request: ps_pb2.EndJobRequest,
         _: Visitor,
     ) -> ps_pb2.EndJobResponse:
-        """The job is over: this ps leaves after answering."""
+        """End the job: this ps leaves after answering."""
         phase = codec.PHASES.from_wire(request.phase)
         if request.began_again and phase is Phase.FAILED and not self._shares.held()[0]:
             self._lease.forget()

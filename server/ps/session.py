@@ -1,4 +1,4 @@
-"""One worker's session with a ps: its layouts, and its steps one after the other.
+"""The session of a worker with a ps: its layouts, and its steps one after the other.
 
 It knows neither messages nor connections: what carries a step hands in its header and a
 :class:`Payload`, and takes what comes back through an :class:`Answer`. Sessions of other processes
@@ -71,7 +71,7 @@ class Answer(Protocol[_Part]):
         ...
 
     def finish(self) -> None:
-        """Nothing follows."""
+        """End the answer: nothing follows."""
         ...
 
 
@@ -188,7 +188,7 @@ class Session:
         pull_rows: list[Array],
         answer: Answer[Any],
     ) -> None:
-        """The reply and what is pulled."""
+        """Send the reply and what is pulled."""
         versions: Array | None = None
         # Of a small pull it costs more to find out what changed than to send it.
         if pull.dense_bytes > _SMALL_BYTES and not pull_rows:
@@ -287,7 +287,7 @@ class Session:
         """Check the step whole, before any of it is applied.
 
         Returns:
-            What is to be pushed, if anything; what is to be pulled, with row numbers.
+            Values to push, if any; layout of the pull, with row numbers.
         """
         push_layout, pull_layout = self._layout(step.push_layout), self._layout(step.pull_layout)
         self._check_size(step, push_layout, pull_layout)
@@ -314,7 +314,9 @@ class Session:
     def _changed(
         self, push: Layout, hyperparameters: Mapping[str, Any] | None
     ) -> Mapping[int, UpdateRule]:
-        """The update rules of a push that has hyperparameters of its own, by the bound one's id."""
+        """Find the update rules of a push that has hyperparameters of its own, by the bound one's
+        id.
+        """
         if hyperparameters is None:
             return {}
         layout, known, changed = self._last_changed
@@ -382,7 +384,9 @@ class Session:
 
 
 def _may_overlap(step: StepHeader, push: PushRequest, pull: Layout) -> bool:
-    """Whether a step is large and pulls only what it pushes: nothing can be left out then."""
+    """Return whether a step is large and pulls only what it pushes: nothing can be left out
+    then.
+    """
     if not step.early_reply or pull.numbered or pull.dense_bytes <= _SMALL_BYTES:
         return False
     pushed = {id(part.block) for part in push.layout.ranges}
@@ -392,7 +396,7 @@ def _may_overlap(step: StepHeader, push: PushRequest, pull: Layout) -> bool:
 def _advance(
     run: Generator[PushTarget, None, PushResult],
 ) -> tuple[PushTarget | None, PushResult | None]:
-    """The next block that was applied, or the result."""
+    """Advance to the next block that was applied, or to the result."""
     try:
         return next(run), None
     except StopIteration as end:
@@ -400,7 +404,7 @@ def _advance(
 
 
 def _bits(packed: bytes, count: int) -> Array | slice:
-    """Which entries a reply has; no bitmap stands for all."""
+    """Unpack which entries a reply has; no bitmap stands for all."""
     if not packed:
         return slice(None)
     bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little")

@@ -1,4 +1,4 @@
-"""How many workers may have a session with a ps."""
+"""Limit of the workers that have a session with a ps."""
 
 import threading
 from collections import Counter
@@ -14,7 +14,7 @@ _CONNECTIONS_PER_SHARE = 4  # two while it upgrades, and those it gave up that a
 
 
 def connections_per_worker(shares: int) -> int:
-    """Connections that a worker may have with a ps, on average over all workers.
+    """Count the connections that a worker may have with a ps, on average over all workers.
 
     Args:
         shares: All shares of the job, which one ps may come to lead; 0: it has its own alone.
@@ -34,8 +34,8 @@ class SessionLimiter:
         task: The ps, for messages.
         limit: Most workers.
         per_worker: Most sessions for each of them, on average.
-        kind: What they are, for messages.
-        allowed: What allows so many, for messages; empty: ``max_sessions``.
+        kind: Name of what is counted, for messages.
+        allowed: Setting that allows so many, for messages; empty: ``max_sessions``.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SessionLimiter:
 
     @contextmanager
     def session(self, worker: TaskId) -> Iterator[None]:
-        """A session of a worker, for as long as it lasts.
+        """Count a session of a worker, for as long as it lasts.
 
         Raises:
             TooManyWorkersError: There are too many workers, or connections in all.

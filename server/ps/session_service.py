@@ -177,7 +177,9 @@ class _Messages:
     def _answer(
         self, step: session_pb2.Step, segment: SharedSegment | None, lend: Lender
     ) -> Answer[Any]:
-        """Where the values of an answer go: to the worker's segment if it has room for them."""
+        """Choose where the values of an answer go: to the worker's segment if it has room for
+        them.
+        """
         if segment is not None and step.payload_in_segment and step.answer_room:
             start = answer_start(step.payload_bytes)
             room = segment.memory[start : start + step.answer_room]

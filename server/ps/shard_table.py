@@ -123,7 +123,7 @@ class ShardTable:
     def _missing(
         self, shards: Sequence[ShardDefinition], who: Incarnation
     ) -> list[ShardDefinition]:
-        """Those that do not exist."""
+        """List the shards that do not exist."""
         missing: dict[ShardKey, ShardDefinition] = {}
         for shard in shards:
             held = self._held.get(shard.key) or self._any_part(shard.variable.name)
@@ -187,17 +187,17 @@ class ShardTable:
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
-        """While this is held, no block is added."""
+        """Add no block while this is held."""
         with self._definitions:
             yield
 
     def held_of(self, block: PushTarget) -> list[Held]:
-        """The shards of a block, in order."""
+        """List the shards of a block, in order."""
         with self._definitions:
             return [self._held[shard.key] for shard in block.shards]
 
     def install(self, copied: BlockCopyBegun) -> Block:
-        """As follower: make a block as the leader has it, whose values come in tiles.
+        """Make a block as the leader has it, as its follower; the values come in tiles.
 
         Raises:
             LimitExceededError: It does not fit.
@@ -219,7 +219,7 @@ class ShardTable:
         return block
 
     def install_table(self, copied: TableCopyBegun) -> RowsByKey:
-        """As follower: make a part of a table, whose rows come next.
+        """Make a part of a table, as follower, whose rows come next.
 
         Without a folder for those that are larger than their memory, all of it is in memory.
 
@@ -236,13 +236,13 @@ class ShardTable:
         return block
 
     def bind_copied(self, block: Block, bound: RuleBound) -> None:
-        """As follower: a shard has got its update rule."""
+        """Bind a shard's update rule, as follower."""
         warm_up(bound.rule, block.dtype)
         held = self.held_of(block)[bound.entry]
         self._bind_one(held, bound.rule, bound.who, {}, bound.updates)
 
     def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
-        """All shards held here of the wanted variables.
+        """List all shards held here of the wanted variables.
 
         Raises:
             DefinitionMismatchError: One has another shape or dtype.
@@ -257,7 +257,7 @@ class ShardTable:
             return found
 
     def named(self, names: Iterable[str]) -> list[HeldShard]:
-        """All shards held here of the variables of these names, whatever those are.
+        """List all shards held here of the variables of these names, whatever those are.
 
         Without the update rules of arrays: a program's own rule means nothing to another one.
         """
@@ -329,7 +329,7 @@ class ShardTable:
         return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from))
 
     def target_of(self, key: ShardKey) -> tuple[PushTarget, int]:
-        """Which block a shard is in, and its entry there.
+        """Find the block that a shard is in, and its entry there.
 
         Raises:
             UnknownVariableError: It is not held here.
@@ -352,7 +352,7 @@ class ShardTable:
             return target.follow(entry, holder)
 
     def unfollow(self, holder: Hashable) -> None:
-        """This holder needs no changes any more; what nothing else needs is forgotten."""
+        """Forget the changes that only this holder needed."""
         for target in self.targets():
             if target.changes:
                 with target.lock:
@@ -371,7 +371,9 @@ class ShardTable:
         return held
 
     def region(self, key: ShardKey) -> MemoryRegion | None:
-        """Where a shard's values are in shared memory; None: they are not, or there is no such."""
+        """Find a shard's values in shared memory; None: they are not there, or there is no such
+        shard.
+        """
         with self._definitions:
             held = self._held.get(key)
         location = held.block.location(held.entry) if held is not None else None
@@ -382,7 +384,7 @@ class ShardTable:
         return MemoryRegion(location, shard.num_bytes, dtype, row_bytes)
 
     def slab(self, number: int) -> Slab:
-        """The slab of shared memory with this number.
+        """Find the slab of shared memory with this number.
 
         Raises:
             RefusedError: There is no such slab.
@@ -396,37 +398,41 @@ class ShardTable:
         return self._limits.max_ps_bytes
 
     def held_bytes(self) -> int:
-        """Bytes of all values, for placement."""
+        """Count the bytes of all values, for placement."""
         with self._definitions:
             return sum(block.value_bytes for block in self._blocks)
 
     def targets(self) -> list[PushTarget]:
-        """Every block of arrays and part of a table, in the order of creation."""
+        """List every block of arrays and part of a table, in the order of creation."""
         with self._definitions:
             return list(self._blocks)
 
     def bytes_in_use(self) -> int:
-        """Memory of all values and slots, growing tables included, and of what notes changes."""
+        """Count the memory of all values and slots, growing tables included, and of what notes
+        changes.
+        """
         return self.held().memory + sum(each.followed_bytes for each in self.targets())
 
     def held(self) -> HeldBytes:
-        """Bytes of all values and slots, growing tables included."""
+        """Count the bytes of all values and slots, growing tables included."""
         blocks = self.targets()
         memory = sum(each.value_bytes + each.slot_bytes - each.disk_bytes for each in blocks)
         return HeldBytes(memory, sum(each.reserved_bytes for each in blocks))
 
     def blocks(self) -> list[Block]:
-        """Every block of arrays, in the order of creation."""
+        """List every block of arrays, in the order of creation."""
         with self._definitions:
             return [block for block in self._blocks if isinstance(block, Block)]
 
     def tables(self) -> list[RowsByKey]:
-        """Every part of a growing table, in the order of creation."""
+        """List every part of a growing table, in the order of creation."""
         with self._definitions:
             return [block for block in self._blocks if isinstance(block, RowsByKey)]
 
     def summary(self) -> tuple[int, int, int, int, tuple[str, ...]]:
-        """(shards, variables, bytes of values, bytes of slots, names of the first few shards)."""
+        """Summarize: (shards, variables, bytes of values, bytes of slots, names of the first few
+        shards).
+        """
         with self._definitions:
             values = sum(block.value_bytes for block in self._blocks)
             slots = sum(block.slot_bytes for block in self._blocks)

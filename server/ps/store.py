@@ -79,7 +79,7 @@ class Store:
         task: The ps, for messages.
         settings: For the bounds.
         share: Number of the share that these shards are; None: the ps's own.
-        beside: What the ps holds in other stores.
+        beside: Counts what the ps holds in other stores.
 
     Attributes:
         contents: Identity of what is held here: followers take it over, and a worker that finds
@@ -88,7 +88,7 @@ class Store:
         records: To the ps that follow this store.
         cuts: Moments of all ps that are taken, or kept.
         bases: Since which whole checkpoint it is known what changed.
-        readers: Who reads rows and follows their changes.
+        readers: Readers of rows, which follow their changes.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Store:
         """Refuse who means the variables of a process before this one.
 
         Args:
-            expected: What :attr:`contents` was; 0: any.
+            expected: Identity that :attr:`contents` had; 0: any.
 
         Raises:
             FencedError: It is something else.
@@ -132,7 +132,7 @@ class Store:
     # -- steps -------------------------------------------------------------------------------
 
     def raise_global_step(self, global_step: int) -> None:
-        """A checkpoint was restored: the global step is at least its own."""
+        """Raise the global step to that of a checkpoint that was restored, at least."""
         with self._marks_lock:
             self._marks.global_step = max(self._marks.global_step, global_step)
             if self.records.followers:
@@ -175,7 +175,8 @@ class Store:
             applied()
 
     def applying(self, push: PushRequest, fetch: Fetch) -> Generator[PushTarget, None, PushResult]:
-        """As :meth:`push`, block by block: yields each updated block, returns the result.
+        """Apply a push as :meth:`push` does, block by block: yields each updated block, returns the
+        result.
 
         Blocks of a repeated push are not yielded.
         """
@@ -250,7 +251,7 @@ class Store:
             return result
 
     def _finish(self, push: PushRequest, fresh: bool) -> PushResult:
-        """The result of a push all of whose blocks are updated."""
+        """Complete a push all of whose blocks are updated."""
         with self._marks_lock:
             result = self._counted(push, fresh)
             if not result.duplicate and self.records.followers:
@@ -271,7 +272,7 @@ class Store:
     # -- cuts --------------------------------------------------------------------------------
 
     def _last_push(self, who: Incarnation) -> int:
-        """Number of a worker's last complete push outside closures."""
+        """Return the number of a worker's last complete push outside closures."""
         with self._marks_lock:
             return self._marks.last_push(who)
 
@@ -281,7 +282,7 @@ class Store:
         return make_rooms(self.table.blocks(), most, with_slots=with_slots, room=room, until=until)
 
     def _cut_bounds(self, with_slots: bool) -> tuple[int, int]:
-        """Bytes of a piece, and most bytes of all copies."""
+        """Compute the bytes of a piece, and the most bytes of all copies."""
         in_use = self.table.bytes_in_use()
         most = piece_bytes(in_use) if with_slots else self.settings.max_message_bytes // 2
         return most, max(0, self.table.max_bytes - in_use - self._beside().memory)
@@ -314,8 +315,8 @@ class Store:
 
         Args:
             follower: Gets them.
-            has_all: It has exactly what is here, but for its marks, which may be ahead: of a
-                closure's run that has begun there, and pushed nothing.
+            has_all: Whether it has exactly what is here, but for its marks, which may be ahead: of
+                a closure's run that has begun there, and pushed nothing.
         """
         numbers = {block.number for block in self.table.targets()} if has_all else set[int]()
         with self.table.publishing(), self._marks_lock:
@@ -325,13 +326,13 @@ class Store:
             self.records.send(follower, self._marks.copied(self.contents))
 
     def take_log(self, log: LogCopied) -> None:
-        """As follower: have the leader's marks."""
+        """Take over the leader's marks, as follower."""
         with self._marks_lock:
             self._marks.take(log)
             self.contents = log.contents
 
     def complete(self, info: StepInfo, step_increment: int) -> None:
-        """As follower: a push is complete."""
+        """Note that a push is complete, as follower."""
         with self._marks_lock:
             self._marks.complete(info, step_increment)
 
@@ -413,7 +414,7 @@ class Store:
             self._tally.refused += 1
 
     def counters(self, sessions: int = 0) -> PsCounters:
-        """All counters, as of now."""
+        """Read all counters, as of now."""
         shards, variables, values, slots, labels = self.table.summary()
         tables = tuple(block.counters for block in self.table.tables()[:_COUNTED_TABLES])
         # Without the lock, which a push holds while it sends its record: who asks whether this ps
@@ -437,7 +438,9 @@ class Store:
 def _values(
     part: LayoutRange, numbers: Array | None, room: Callable[[int], Array | None]
 ) -> tuple[Array, Array | None]:
-    """Values of a range, and which rows of them are wanted. The caller holds the block's lock."""
+    """Read values of a range, and which rows of them are wanted. The caller holds the block's
+    lock.
+    """
     block, where = part.block, part.where
     if isinstance(block, RowsByKey):
         keys = _NO_KEYS if numbers is None else numbers
@@ -458,7 +461,7 @@ def _copy(values: Array, rows: Array | None) -> Array:
 
 
 def _decode(part: LayoutRange, values: Array, numbers: Array | None) -> Gradient:
-    """A payload's values as a gradient of their block.
+    """Decode a payload's values as a gradient of their block.
 
     Raises:
         RefusedError: The scale of a row is no number to multiply by.

@@ -43,7 +43,7 @@ class TableCopy:
 
     Attributes:
         state_pieces: The first of the arrays: what decides about rows.
-        state: Their arrays.
+        state: Arrays of the state.
         version: Version of the part at that moment.
         applied: Marks of pushes at that moment.
         moment: Position of the changes at that moment, if they are noted; else 0.
@@ -90,7 +90,7 @@ class TableCopy:
         return pieces
 
     def arrays(self) -> Iterator[Array]:
-        """Copies of the arrays, in order."""
+        """Yield copies of the arrays, in order."""
         yield from self.state.values()
         for start, stop in self._tiles():
             copied = self._copied(start, stop) if not self.is_kept else []
@@ -121,7 +121,7 @@ class TableCopy:
         return bool(self.used * self.row_bytes <= self._most_kept)
 
     def planned_columns(self) -> dict[str, Array]:
-        """The columns as they were planned, none of which was read.
+        """Return the columns as they were planned, none of which was read.
 
         The caller locks the block, unless a push has kept them.
         """
@@ -154,7 +154,7 @@ class TableCopy:
 
 
 def spec_of(name: str, array: Array, shape: tuple[int, ...] | None = None) -> TensorSpec:
-    """The spec of an array, or of one of another shape."""
+    """Describe an array, or one of another shape."""
     return TensorSpec(name, array.shape if shape is None else shape, array.dtype)
 
 

@@ -1,4 +1,4 @@
-"""What changed of a growing table since a whole checkpoint, copied while training goes on.
+"""Changes of a growing table since a whole checkpoint, copied while training goes on.
 
 The changed places are listed first, with their keys, since the head of a file says how many there
 are; then they are copied as those of a whole checkpoint are. A place that belongs to another key by
@@ -25,7 +25,7 @@ _LISTED_AT_ONCE = 1 << 20  # places whose steps are compared at a time
 
 
 class TableDelta:
-    """What changed of a part of a table. Make one with :func:`delta_of_table`.
+    """The changes of a part of a table. Make one with :func:`delta_of_table`.
 
     Args:
         copy: The whole part, planned at the moment that is saved. Its rows are not read.
@@ -52,7 +52,7 @@ class TableDelta:
                 self.pieces.append(PartPiece(name, spec, start, stop - start))
 
     def arrays(self) -> Iterator[Array]:
-        """Copies of the arrays, in order."""
+        """Yield copies of the arrays, in order."""
         yield from self._copy.state.values()
         yield self._removed
         for start, stop in self._tiles():
@@ -65,7 +65,7 @@ class TableDelta:
             yield start, min(start + step, size)
 
     def _copied(self, listed: Mapping[str, Array]) -> dict[str, Array]:
-        """The rows of listed places, by column; free where they are those of other keys."""
+        """Copy the rows of listed places, by column; free where they are those of other keys."""
         places, columns = listed["places"], self.block.table.columns
         self.block.fetch_copied(places)
         copies = {
@@ -84,7 +84,7 @@ class TableDelta:
 
 
 def delta_of_table(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
-    """What changed of a part of a table since a moment; None: too much, or it is not known.
+    """Collect what changed of a part of a table since a moment; None: too much, or it is not known.
 
     Args:
         copy: The whole part, planned at the moment that is saved. If this is not None, no push
@@ -107,7 +107,7 @@ def delta_of_table(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
 
 
 def _taken(copy: TableCopy, mark: BaseMark) -> dict[str, Array] | None:
-    """The columns of rows that changed, as they were planned; None: too many.
+    """Take the columns of rows that changed, as they were planned; None: too many.
 
     Of rows that a push has kept, some may have changed only since then.
     """
@@ -143,7 +143,8 @@ def _listed(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
 
 
 def _removed(copy: TableCopy, mark: BaseMark, before: int | None = None) -> list[Array] | None:
-    """Keys that lost their rows since a moment, before a position or until now; None: not known.
+    """List the keys that lost their rows since a moment, before a position or until now; None: not
+    known.
 
     The caller locks the block.
     """
@@ -153,7 +154,9 @@ def _removed(copy: TableCopy, mark: BaseMark, before: int | None = None) -> list
 
 
 def _changed(last: Array, mark: BaseMark, start: int, stop: int | None = None) -> Array:
-    """Places in ``[start, stop)`` that changed and have a row, by the steps of all places."""
+    """Find the places in ``[start, stop)`` that changed and have a row, by the steps of all
+    places.
+    """
     changed = mark.changes.since(mark.position, start, last.size if stop is None else stop)
     return np.asarray(changed[last[changed] != FREE])
 

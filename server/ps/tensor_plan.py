@@ -1,4 +1,4 @@
-"""Which arrays of a block are saved, and in which pieces each of which is copied at one moment."""
+"""Plan of the arrays of a block that are saved, in pieces each of which is copied at one moment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _RANGES = 4096  # of one ps, about: from 16 GiB on they grow, so that manifests 
 
 @dataclass(frozen=True, slots=True)
 class PartPiece:
-    """One array of a file, of a part of a table or of what changed of an array.
+    """An array of a file, of a part of a table or of what changed of an array.
 
     Attributes:
         column: Name of the column, or of a state.
@@ -29,12 +29,12 @@ class PartPiece:
     rows: int
 
     def named(self, taken: set[str]) -> "PartPiece":
-        """The piece under a name that no array of the file has, which is taken then."""
+        """Give the piece a name that no array of the file has, which is taken then."""
         return replace(self, spec=_unique(self.spec, taken))
 
 
 def piece_bytes(held_bytes: int, copy_bytes: int = COPY_BYTES) -> int:
-    """Bytes of a piece: more on a ps that holds much.
+    """Choose the bytes of a piece: more on a ps that holds much.
 
     Args:
         held_bytes: Bytes of all values and slots.
@@ -45,7 +45,7 @@ def piece_bytes(held_bytes: int, copy_bytes: int = COPY_BYTES) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """One array of the file: rows of a shard's value (``slot`` empty) or of one of its slots.
+    """An array of the file: rows of a shard's value (``slot`` empty) or of one of its slots.
 
     Attributes:
         entry: The shard's number in its block.
@@ -63,14 +63,14 @@ class PlannedTensor:
 
 
 def memory_of(block: Block, tensor: PlannedTensor) -> Array:
-    """The elements of a tensor, in the memory of their block."""
+    """View the elements of a tensor, in the memory of their block."""
     memory = block.slots[tensor.slot] if tensor.slot else block.value
     size = tensor.spec.num_bytes // tensor.spec.dtype.itemsize
     return memory[tensor.start : tensor.start + size]
 
 
 def named(group: Sequence[PlannedTensor], taken: set[str]) -> list[PlannedTensor]:
-    """Tensors under unique names; a variable may be named like a slot of another."""
+    """Give tensors unique names; a variable may be named like a slot of another."""
     return [replace(tensor, spec=_unique(tensor.spec, taken)) for tensor in group]
 
 
@@ -83,7 +83,7 @@ def _unique(spec: TensorSpec, taken: set[str]) -> TensorSpec:
 
 
 def plan_of(block: Block, most: int, *, with_slots: bool = True) -> list[list[PlannedTensor]]:
-    """Groups of tensors to be copied at one moment each. The caller holds the block's lock.
+    """Group tensors to be copied at one moment each. The caller holds the block's lock.
 
     Args:
         block: The block.
@@ -112,7 +112,7 @@ def plan_of(block: Block, most: int, *, with_slots: bool = True) -> list[list[Pl
 def _tensors(
     block: Block, entry: int, shard: ShardDefinition, first: int, rows: int
 ) -> list[PlannedTensor]:
-    """Rows ``[first, first + rows)`` of a shard, and of its slots."""
+    """Plan rows ``[first, first + rows)`` of a shard, and of its slots."""
     row_size = shard.size // max(1, shard.rows)
     shape = (rows, *shard.shape[1:]) if shard.shape else ()
     label = shard.label if rows == shard.rows else f"{shard.label}[{first}:{first + rows}]"

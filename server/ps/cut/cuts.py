@@ -105,7 +105,7 @@ class ShareCuts:
 
     Attributes:
         gate: Where pushes ask whether they may be applied; None: they may.
-        image: What is asked before values are changed; None: nothing is kept.
+        image: Image that is asked before values are changed; None: nothing is kept.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class ShareCuts:
 
         Args:
             number: Number of the cut.
-            workers: Whose marks it waits for.
-            hold_s: How long pushes wait at most. Unit: seconds.
+            workers: Workers whose marks it waits for.
+            hold_s: Longest time that pushes wait. Unit: seconds.
             with_slots: Whether slots are wanted, or values alone.
             may_be_base: Whether what changes from then on is to be noted.
             rows_of: Reader that has named the rows which alone are wanted; None: all values are.
@@ -192,7 +192,7 @@ class ShareCuts:
         return self.kept(number).moment
 
     def kept(self, number: int) -> CutImage:
-        """The values of a cut.
+        """Find the values of a cut.
 
         Raises:
             CutVoidError: They are not here, or not any more.

@@ -32,19 +32,19 @@ _MOST_ARRAYS = 4096  # small ones in one answer: each has its name with it
 _UNREAD_S = 60.0
 """Values that were not read for this long are not kept any longer. Unit: seconds."""
 _SAVE_S = 3600.0
-"""The same of a checkpoint: a ps writes its shares one after the other."""
+"""Time that a checkpoint's image is kept unread: a ps writes its shares one after the other."""
 
 
 @dataclass(slots=True)
 class KeptPiece:
-    """Some tensors of a block that are copied at one moment.
+    """A piece of a block: tensors that are copied at one moment.
 
     Attributes:
         start: The first element, in the memory of the block.
         stop: After the last one.
         kept: Copies of the tensors, flat, if they were to be changed; None: they were not.
         room: Memory for the copies, uint8; None: it is taken when they are made.
-        is_read: It is no longer needed.
+        is_read: Whether it is no longer needed.
     """
 
     tensors: Sequence[PlannedTensor]
@@ -86,7 +86,7 @@ class KeptPiece:
         return taken
 
     def take(self) -> tuple[list[Array] | None, int]:
-        """Its copies, if there are any: it is read then. The caller locks the block.
+        """Take the copies, if there are any: the piece is read then. The caller locks the block.
 
         Returns:
             (the copies, bytes of memory that it had)
@@ -97,7 +97,7 @@ class KeptPiece:
 
 
 class BlockImage:
-    """What one block had at one moment.
+    """The state of one block at one moment.
 
     Args:
         block: The block.
@@ -168,12 +168,12 @@ def _piece(group: Sequence[PlannedTensor]) -> KeptPiece:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Which moment it is.
+    """The identity of a moment.
 
     Attributes:
         number: Number of the cut.
         marks: The last push of each worker in it.
-        global_step: As far as this ps knows.
+        global_step: Global step as far as this ps knows.
         pushes: Number of pushes that this ps has counted.
         may_be_base: Whether what changes from then on is to be noted.
     """
@@ -186,11 +186,11 @@ class Moment:
 
 
 class CutImage:
-    """What a share had at one moment. Thread-safe.
+    """The state of a share at one moment. Thread-safe.
 
     Args:
         task: The ps, for messages.
-        moment: Which moment.
+        moment: Moment of the image.
         blocks: Blocks of arrays.
         tables: Parts of growing tables; empty for a reader that wants none.
         most: Bytes of a piece.
@@ -274,7 +274,7 @@ class CutImage:
     # -- reading -------------------------------------------------------------------------------
 
     def take_rows(self) -> Sequence[Array]:
-        """The rows that a reader has named; once.
+        """Take the rows that a reader has named; once.
 
         Raises:
             CutVoidError: They are not here any more.
@@ -289,7 +289,7 @@ class CutImage:
         return rows
 
     def read(self, number: int) -> list[Elements]:
-        """Some values; nothing when there are no more.
+        """Read some values; nothing when there are no more.
 
         Args:
             number: 0 for the first ones, then ascending: each is read once.
@@ -330,7 +330,7 @@ class CutImage:
                         yield [replace(each, start=each.start + first, values=part)]
 
     def freed(self, num_bytes: int) -> None:
-        """So many bytes of memory were given back. Called for each piece that was read.
+        """Note that so many bytes of memory were given back. Called for each piece that was read.
 
         Raises:
             CutVoidError: The values were not kept.
@@ -361,7 +361,7 @@ def _elements(tensor: PlannedTensor, values: Array) -> Elements:
 
 
 def copies_of_tables(parts: Sequence[RowsByKey], most: int) -> list["TableCopy"]:
-    """Copies of parts of growing tables, yet to be made."""
+    """Plan copies of parts of growing tables, yet to be made."""
     if not parts:
         return []
     from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it

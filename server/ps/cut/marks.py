@@ -23,7 +23,7 @@ from ....core.wire.cut_marks import CutMark
 
 
 class CutState(StrEnum):
-    """How far a cut is on one ps."""
+    """The progress of a cut on one ps."""
 
     HOLDING = "holding"  # it waits for marks
     TAKEN = "taken"  # the values are the cut's
@@ -36,7 +36,7 @@ class ShareCut:
 
     Attributes:
         number: Number of the cut in the job, which ascends.
-        workers: Whose marks it waits for.
+        workers: Workers whose marks it waits for.
         until: When it is void if a mark is missing. Unit: seconds, of the caller's clock.
         marks: The marks that have come.
         void_because: Why it is void; empty: it is not.
@@ -63,7 +63,7 @@ class ShareCut:
 def begun(
     before: ShareCut | None, number: int, workers: Set[Incarnation], until: float
 ) -> ShareCut:
-    """The cut that the chief orders; with no workers at all it is taken at once.
+    """Begin the cut that the chief orders; with no workers at all it is taken at once.
 
     Raises:
         FencedError: The order is an old one: a later cut was begun.
@@ -76,7 +76,8 @@ def begun(
 
 
 def holds(cut: ShareCut, who: Incarnation, now: float) -> bool:
-    """Whether a push has to wait: it comes after the worker's mark, or the worker gives none.
+    """Return whether a push has to wait: it comes after the worker's mark, or the worker gives
+    none.
 
     A worker that registered after the cut was begun gives no mark. Some ps may have begun to hold
     when it pushed to another one, so all of its pushes wait.
@@ -87,12 +88,12 @@ def holds(cut: ShareCut, who: Incarnation, now: float) -> bool:
 
 
 def marked(cut: ShareCut, who: Incarnation, mark: CutMark, applied: int, now: float) -> ShareCut:
-    """The cut once a worker has marked.
+    """Add a worker's mark to the cut.
 
     Args:
         cut: The cut.
         who: The worker.
-        mark: What it says.
+        mark: Mark of the worker.
         applied: Number of its last push here, outside closures, by the ps's own count.
         now: The time.
 
@@ -112,14 +113,14 @@ def marked(cut: ShareCut, who: Incarnation, mark: CutMark, applied: int, now: fl
 
 
 def voided(cut: ShareCut, why: str) -> ShareCut:
-    """The cut once it has come to nothing; the first reason stays."""
+    """Make the cut void: it has come to nothing; the first reason stays."""
     if cut.state is CutState.VOID:
         return cut
     return replace(cut, state=CutState.VOID, void_because=why)
 
 
 def expired(cut: ShareCut, now: float) -> ShareCut:
-    """The cut at this time: void if pushes have waited for as long as they may."""
+    """Bring the cut to this time: void if pushes have waited for as long as they may."""
     if not cut.is_holding or now < cut.until:
         return cut
     missing = sorted(who.task.short for who in cut.workers - cut.marked_by)

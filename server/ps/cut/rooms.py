@@ -31,7 +31,7 @@ def make_rooms(
         most: Bytes of a piece.
         with_slots: Whether slots go with the values.
         room: Most bytes of all.
-        until: Nothing is begun after this time of ``time.monotonic``. Unit: seconds.
+        until: Time of ``time.monotonic`` after which nothing is begun. Unit: seconds.
     """
     rooms: Rooms = {}
     for block in blocks:
