@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def chief_client(address: str, settings: Settings) -> "closing[ChiefClient]":
-    """A client of the chief of a job, until the block ends."""
+    """Open a client of the chief of a job, until the block ends."""
     from ..client.chief.calls import ChiefClient
 
     return closing(ChiefClient(address, settings, _driver(settings)))
 
 
 def cluster_client(address: str, settings: Settings) -> "closing[GatewayClient]":
-    """A client of the chief of a standalone cluster, until the block ends."""
+    """Open a client of the chief of a standalone cluster, until the block ends."""
     from ..client.gateway.calls import GatewayClient
 
     return closing(GatewayClient(address, settings, _driver(settings)))

@@ -43,7 +43,7 @@ _COMMANDS = {
 
 
 def _show_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
-    """As click's version option, but looks the version up only when asked."""
+    """Show the version as click's version option does, but look it up only when asked."""
     if value and not context.resilient_parsing:
         from ..core.versions import package_version
 
@@ -61,7 +61,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
     help="Show the version and exit.",
 )  # fmt: skip
 def ropewalk() -> None:
-    """Parameter-server training: run tasks of a cluster, or a whole cluster here.
+    """Train with parameter servers: run tasks of a cluster, or a whole cluster here.
 
     Every setting is a flag of the daemons and a variable ROPEWALK_NAME. Exit codes: 0 done, 1-127
     permanent (1 program, 2 usage), 128 and above worth a restart; docs/exit-codes.md lists them.

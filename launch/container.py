@@ -59,7 +59,7 @@ _AFTER_PEERS = Restarts(after_peers=True, after_kill=True, first_wait_s=0.5, lon
 
 
 def container_policy(task: TaskId) -> Policy:
-    """How the only task of a container is supervised; it is the chief of its container."""
+    """Make the policy for the only task of a container; it is the chief of its container."""
     return Policy(
         JobNeeds(task),
         # SIGTERM is passed on; who sent it kills when the time is over.
@@ -154,7 +154,7 @@ def _hold(task: ResolvedTask, settings: Settings, stop: threading.Event) -> None
 
 
 def code_for_launcher(task: TaskId, code: int, *, asked_to_stop: bool, in_job: bool) -> int:
-    """The exit code that tells the launcher of a container what is to follow. Pure.
+    """Choose the exit code that tells the launcher of a container what is to follow. Pure.
 
     A ps that hands over what it has ends with 0, while its job goes on. A StatefulSet replaces it
     whatever its code is; to a Job, as a JobSet has it for the ps, 0 says that its part is over. One
@@ -162,7 +162,7 @@ def code_for_launcher(task: TaskId, code: int, *, asked_to_stop: bool, in_job: b
 
     Args:
         task: The task.
-        code: Its exit code.
+        code: Exit code of the task.
         asked_to_stop: Whether this container was asked to stop.
         in_job: Whether a Job of Kubernetes has made its pod.
     """
@@ -238,7 +238,7 @@ class Container:
 
     @property
     def error(self) -> str:
-        """What the task has reported of its end; empty if nothing."""
+        """Report of the task about its end; empty if there is none."""
         return read_report(self._report)
 
     @property
@@ -315,7 +315,7 @@ def write_termination_message(file: Path, code: int, report: str) -> None:
     Args:
         file: Where; outside of Kubernetes it is not there, and nothing happens.
         code: Exit code of the container.
-        report: What its task has reported: its last line is the sentence.
+        report: Report of the task: its last line is the sentence.
     """
     lines = report.strip().splitlines()
     if code == 0 or not (lines or is_retryable(code)) or not file.is_file():
@@ -327,7 +327,7 @@ def write_termination_message(file: Path, code: int, report: str) -> None:
 
 
 def _sentence(code: int, report: str) -> str:
-    """A name and a sentence for an exit code that is not 0."""
+    """Write a name and a sentence for an exit code that is not 0."""
     if code == 0:
         return ""
     known = {int(each): each.name for each in ExitCode}

@@ -61,7 +61,7 @@ def end_job(
         code: Exit code of its container. One that is worth a restart ends nothing, unless its Job
             makes no pod any more; but see :data:`INCOMPLETE`.
         folder: Folder of the pod's account.
-        patience_s: How long each request is tried again. Unit: seconds.
+        patience_s: Time to try each request again. Unit: seconds.
         reason: Why the job has failed, for its ConfigMap.
         stop: Ends the attempts early.
 
@@ -99,15 +99,15 @@ def end_job(
 def ended_before(
     job: str, folder: Path = ACCOUNT_FOLDER, patience_s: float = _PATIENCE_S
 ) -> tuple[int, str] | None:
-    """How the job ended before this container of its chief was started: exit code and reason.
+    """Find how the job ended before this container of its chief was started: exit code and reason.
 
     Args:
         job: Name of the job.
         folder: Folder of the pod's account.
-        patience_s: How long the request is tried again. Unit: seconds.
+        patience_s: Time to try the request again. Unit: seconds.
 
     Returns:
-        None: the job goes on, as far as is known.
+        Exit code and reason; None: the job goes on, as far as is known.
     """
     found = chief_account(folder)
     if found is None:
@@ -129,7 +129,7 @@ def _config_map(job: str, namespace: str) -> str:
 
 
 def _is_last(account: PodAccount, own: str, code: int) -> bool:
-    """Whether no pod follows this one, by its Job at a path of the API."""
+    """Return whether no pod follows this one, by its Job at a path of the API."""
     try:
         job = account.read(own)
     except RopewalkError as error:
@@ -139,7 +139,7 @@ def _is_last(account: PodAccount, own: str, code: int) -> bool:
 
 
 def is_last_pod(job: Any, code: int, failures: str) -> bool:
-    """Whether a Job makes no pod any more after one that ends so. Pure.
+    """Return whether a Job makes no pod any more after one that ends so. Pure.
 
     Its deadline is over, or its retries are used up. A pod that was asked to stop (143) is replaced
     as often as it takes.
@@ -147,7 +147,7 @@ def is_last_pod(job: Any, code: int, failures: str) -> bool:
     Args:
         job: The Job, as the API has it.
         code: Exit code of the pod's container.
-        failures: How many failed pods this one replaces, as its annotation says.
+        failures: Number of failed pods that this one replaces, as its annotation says.
     """
     if has_failed(job):
         return True
@@ -157,7 +157,7 @@ def is_last_pod(job: Any, code: int, failures: str) -> bool:
 
 
 def is_the_end(code: int, ends_job: str) -> bool:
-    """Whether the chief ends what is left of its job. Pure.
+    """Return whether the chief ends what is left of its job. Pure.
 
     Args:
         code: Exit code of its container.
@@ -170,11 +170,12 @@ def is_the_end(code: int, ends_job: str) -> bool:
 def workloads_to_end(
     job: str, namespace: str, *, failed: bool, by_sets: str = ""
 ) -> list[tuple[str, Any]]:
-    """The changes that end what a job has left: paths of the API, and what is merged there. Pure.
+    """List the changes that end what a job has left: paths of the API, and what is merged there.
+    Pure.
 
     Args:
         job: Name of the job.
-        namespace: Its namespace.
+        namespace: Namespace of the job.
         failed: Whether it has failed; else its workers and its evaluator end by themselves.
         by_sets: Role of the leader, if StatefulSets make its pods and the workers'. Empty: Jobs do.
     """

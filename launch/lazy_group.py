@@ -15,7 +15,7 @@ class LazyGroup(click.Group):
     Args:
         members: Where each command is, by its name: ``".module:attribute"``, relative to this
             package.
-        arguments: Those of :class:`click.Group`.
+        arguments: Arguments of :class:`click.Group`.
     """
 
     def __init__(self, *, members: Mapping[str, str], **arguments: Any) -> None:
@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
         self._members = dict(members)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's, of arguments that can be paths, names and addresses.
+        """Parse arguments as click does; they can be paths, names and addresses.
 
         Raises:
             ConfigurationError: One has a NUL, which would be a ValueError where it is used.
@@ -34,11 +34,11 @@ class LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names, in order."""
+        """List the names, in order."""
         return sorted({*self._members, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of a name; None: there is none."""
+        """Find the command of a name; None: there is none."""
         if cmd_name not in self.commands and cmd_name in self._members:
             module, _, attribute = self._members[cmd_name].partition(":")
             self.add_command(getattr(import_module(module, __package__), attribute), cmd_name)

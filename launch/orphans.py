@@ -22,7 +22,7 @@ def end_children(timeout_s: float) -> None:
     """Kill every child of this process and what it inherits from them, and wait for their ends.
 
     Args:
-        timeout_s: How long. Unit: seconds.
+        timeout_s: Longest time to wait. Unit: seconds.
     """
     until = time.monotonic() + timeout_s
     while (left := _running_children()) and time.monotonic() < until:
@@ -33,7 +33,7 @@ def end_children(timeout_s: float) -> None:
 
 
 def _running_children() -> set[int]:
-    """Children of this process that have not ended."""
+    """Find the children of this process that have not ended."""
     own, children = os.getpid(), set()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it is gone

@@ -49,7 +49,7 @@ from .row_pulls import Rows
 _ANSWER_S = 5.0
 _POLL_S = 0.1
 _LEADERS_S = 0.5  # between two questions for the leaders of shares
-_CUT_S = 30.0  # the chief tries some times, of which each takes a second or two
+_CUT_S = 30.0  # the chief retries; a try takes one or two seconds
 
 
 class ReaderSession:

@@ -17,7 +17,7 @@ from ...core.wire.cut_marks import Elements, Marks
 from ..chief.calls import ChiefClient
 from .peer import PsPeer
 
-_CALL_S = 30.0  # the chief tries some times, of which each takes a second or two
+_CALL_S = 30.0  # the chief retries; a try takes one or two seconds
 _MAX_THREADS = 16
 
 

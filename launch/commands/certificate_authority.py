@@ -69,10 +69,10 @@ def require_cryptography() -> None:
 def make_authority(
     days: float, *, name: str = "ropewalk CA", now: datetime | None = None
 ) -> Authority:
-    """A new CA.
+    """Make a new CA.
 
     Args:
-        days: How long its certificate is valid, from now on.
+        days: Days for which its certificate is valid, from now on.
         name: Name of the CA.
         now: The time, in UTC.
     """
@@ -95,13 +95,13 @@ def issue(
     *,
     now: datetime | None = None,
 ) -> Issued:
-    """A certificate that the CA signs, for both sides of a connection.
+    """Issue a certificate that the CA signs, for both sides of a connection.
 
     Args:
         authority: The CA.
-        principal: Whom it names.
+        principal: Principal that the certificate names.
         hosts: DNS names and addresses where it is dialled.
-        days: How long it is valid, from now on; at most as long as the CA's.
+        days: Days for which it is valid, from now on; at most as long as the CA's.
         now: UTC.
     """
     from cryptography import x509
@@ -130,7 +130,7 @@ def issue(
 
 
 def load_authority(folder: Path) -> Authority:
-    """The CA that :func:`write_authority` left in a folder.
+    """Load the CA that :func:`write_authority` left in a folder.
 
     Raises:
         ConfigurationError: There is none.

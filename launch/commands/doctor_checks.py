@@ -1,4 +1,4 @@
-"""What stands between this machine and a task: one step after another, up to the first that fails.
+"""Obstacles between this machine and a task: one step after another, up to the first that fails.
 
 Each step needs the one before it. The last ones use the task's own greeting, so what they find is
 what a worker would find.
@@ -35,12 +35,12 @@ from ...proto.v1 import session_pb2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One look.
+    """A step of the examination.
 
     Attributes:
-        name: What was looked at.
-        passed: Whether it is as it should be; None: it was not come to.
-        said: What was found, or what to do.
+        name: Name of the step.
+        passed: Whether it is as it should be; None: the check was not reached.
+        said: Finding of the step, or what to do.
         error: Why it failed.
     """
 
@@ -58,7 +58,7 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[Step]:
 
     Args:
         address: host:port.
-        settings: As this machine's tasks have them.
+        settings: Settings of this machine's tasks.
         timeout_s: For each step. Unit: seconds.
 
     Returns:
@@ -91,7 +91,7 @@ class _Doctor:
         self._greeting: session_pb2.Welcome | RopewalkError | None = None
 
     def address_(self) -> str:
-        """HOST:PORT, and how tasks there show who they are."""
+        """Check HOST:PORT, and say how tasks there show who they are."""
         parse_address(self._address)
         self._mode = security_mode(self._settings, self._address)
         return f"this side uses security={self._mode}"
@@ -142,7 +142,7 @@ class _Doctor:
         return f"{self._facts.subject}, until {self._facts.not_after:%Y-%m-%d %H:%M} UTC"
 
     def identity(self) -> str:
-        """Who answers, shows who it is as well: without an answer, nothing was taken."""
+        """Say who this side is to the task: without an answer, nothing was taken."""
         if isinstance(self._greeting, AccessError | ConfigurationError | PeerLostError):
             raise self._greeting
         return {

@@ -115,7 +115,7 @@ def _say(output: str, count: int, what: str, kind: str) -> None:
 
 
 def _make(name: str) -> Any:
-    """A model by ``module:function``; modules of the working directory come first.
+    """Make a model by ``module:function``; modules of the working directory come first.
 
     Raises:
         ConfigurationError: There is none.

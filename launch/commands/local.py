@@ -184,7 +184,7 @@ def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int
 
 
 def _is_said(name: str) -> bool:
-    """Whether the command line itself says a parameter."""
+    """Return whether the command line itself says a parameter."""
     context = click.get_current_context()
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
@@ -210,7 +210,7 @@ def _refuse_decided(names: Iterable[str]) -> None:
 
 
 def _said_counts(workers: int, ps: int, chief: bool, evaluator: bool) -> dict[str, int]:
-    """Counts by role, of those that the command line says itself."""
+    """Collect counts by role, of those that the command line says itself."""
     values = {"workers": workers, "ps": ps, "chief": int(chief), "evaluator": int(evaluator)}
     roles = {"workers": "worker"}
     return {roles.get(name, name): value for name, value in values.items() if _is_said(name)}
@@ -248,7 +248,7 @@ def _run_job_file(
 
 
 def _for_a_desk(settings: Settings, program: Program) -> Settings:
-    """Settings with what is different for a local job, unless the user has said so.
+    """Change the settings that are different for a local job, unless the user has said so.
 
     Raises:
         MissingExtraError: They ask for event files, and what writes them is not installed.
@@ -270,7 +270,7 @@ def _for_a_desk(settings: Settings, program: Program) -> Settings:
 
 
 def _command_to_resume(arguments: Sequence[str], model_dir: str) -> str:
-    """The command line that goes on in the same model directory; empty if this is another."""
+    """Write the command line that goes on in the same model directory; empty if this is another."""
     if arguments[:1] != ["local"]:
         return ""
     rest = list(arguments[1:])

@@ -44,7 +44,7 @@ def move_command(address: str, share: int, to: str, wait: bool, **flags: Any) ->
 
 
 def _ps_of(name: str) -> TaskId:
-    """The ps of a name: ``ps-2``, as pods and logs are called, ``ps:2`` or ``2``."""
+    """Find the ps of a name: ``ps-2``, as pods and logs are called, ``ps:2`` or ``2``."""
     index = name.removeprefix("ps").lstrip("-:")
     number = parse_number(index, MAX_TASK_INDEX)
     if number is None:

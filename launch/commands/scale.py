@@ -90,11 +90,11 @@ def _wait(client: "ChiefClient", count: int, deadline: float, timeout_s: float) 
 
 
 def missing(status: "JobStatus", count: int) -> str:
-    """What is not yet as it is to be, for people; empty: nothing.
+    """Say what is not yet as it is to be, for people; empty: nothing.
 
     Args:
         status: The job's.
-        count: How many ps it is to have.
+        count: Number of ps that it is to have.
     """
     alive = {
         item.task for item in status.tasks if item.task.type == PS and item.state is State.ALIVE

@@ -52,7 +52,7 @@ def status_command(
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Who asks, and for how long."""
+    """The caller: its settings, and how long it waits."""
 
     settings: Settings
     timeout_s: float
@@ -83,7 +83,7 @@ def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
 
 
 def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
-    """The status of a job of a standalone cluster, through its gateway."""
+    """Ask for the status of a job of a standalone cluster, through its gateway."""
     if job is None:
         raise ConfigurationError("name the JOB; `ropewalk jobs` lists those of a cluster")
     from ..standalone.chief_of_job import chief_of_job
@@ -93,7 +93,7 @@ def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
 
 
 def _in_folder(folder: str, caller: _Caller) -> "JobStatus":
-    """The status of the job that writes there, or of the last one that has."""
+    """Ask for the status of the job that writes there, or of the last one that has."""
     from ...worker.lead.status import read_status
     from ..screen.status_table import chief_address
 

@@ -56,7 +56,7 @@ def tensorboard_command(
 
 
 def _folder(model_dir: str | None) -> str:
-    """The folder to show.
+    """Choose the folder to show.
 
     Raises:
         ConfigurationError: None was named, and there is none; or what was named is none.

@@ -1,4 +1,4 @@
-"""What the container of every task has, whoever starts it: ports, folders, and the image's user."""
+"""The container of a task, whoever starts it: ports, folders, and the image's user."""
 
 PORT = 2222
 HEALTH_PORT = 2223

@@ -1,4 +1,4 @@
-"""What the parts of a job file are made of: their base class, their error and kinds of text."""
+"""Building blocks of a job file's parts: their base class, their error and kinds of text."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""How the pods of a job are admitted together, as a job file says it."""
+"""Admission of a job's pods together, as a job file says it."""
 
 from typing import Literal, Self
 
@@ -59,7 +59,7 @@ class Gang(Part):
 
     @property
     def patience_s(self) -> int:
-        """How long tasks that have room wait for the others."""
+        """Time that tasks that have room wait for the others."""
         return self.wait_s or _WAIT_S
 
     @property

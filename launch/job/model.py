@@ -58,7 +58,7 @@ class JobSettings(Settings):
 
 
 class Roles(Part):
-    """How many tasks of which role, and what each needs."""
+    """The roles of a job: how many tasks each has, and what they need."""
 
     chief: SingleRole = Field(
         default=SingleRole(),
@@ -131,7 +131,7 @@ class JobFile(Part):
         return self
 
     def with_counts(self, counts: Mapping[str, int]) -> "JobFile":
-        """The same job with other numbers of tasks.
+        """Change the numbers of tasks.
 
         Raises:
             ConfigurationError: A job cannot be so.
@@ -153,8 +153,8 @@ class JobFile(Part):
         """Check that there is an image.
 
         Args:
-            starter: What starts containers of it.
-            program: What it has to hold beside Ropewalk.
+            starter: Launcher that starts containers of the image.
+            program: Contents of the image beside Ropewalk.
 
         Raises:
             ConfigurationError: There is none.
@@ -167,16 +167,16 @@ class JobFile(Part):
             )
 
     def role(self, name: str) -> Role:
-        """The role of that name."""
+        """Find the role of that name."""
         found: Role = getattr(self.roles, name)
         return found
 
     def pod(self, name: str) -> PodPart:
-        """What the pods of a role need on Kubernetes."""
+        """Return the needs of a role's pods on Kubernetes."""
         return self.kubernetes.and_of_role(self.role(name).kubernetes)
 
     def count(self, name: str) -> int:
-        """Tasks of a role."""
+        """Count the tasks of a role."""
         return self.role(name).count
 
     @property
@@ -201,12 +201,12 @@ class JobFile(Part):
         return not self.count(PS)
 
     def replicas(self, roles: Sequence[str]) -> str:
-        """Tasks per role as ``--replicas`` takes them: ``chief=1,ps=2,worker=2``."""
+        """Write the tasks per role as ``--replicas`` takes them: ``chief=1,ps=2,worker=2``."""
         counted = [(role, self.count(role)) for role in roles]
         return ",".join(f"{role}={count}" for role, count in counted if count)
 
     def command(self, role: str) -> list[str]:
-        """What a task of a role runs: ``ropewalk run`` and the program.
+        """Write the command of a role's tasks: ``ropewalk run`` and the program.
 
         The same in every role, since a ps that is given a program does not start it; but workers
         that serve a coordinator are given none.
@@ -218,7 +218,7 @@ class JobFile(Part):
         return ["ropewalk", "run", *program, *(["--", *arguments] if arguments else [])]
 
     def environment_of(self, role: str) -> dict[str, str]:
-        """The user's variables and those of the settings for a task of a role."""
+        """Collect the user's variables and those of the settings for a task of a role."""
         return {
             **self.environment,
             **self.role(role).environment,
@@ -227,7 +227,7 @@ class JobFile(Part):
 
 
 def _check_job(job: JobFile) -> None:
-    """Whether the parts of a job fit each other.
+    """Check that the parts of a job fit each other.
 
     Raises:
         MisfitError: They do not; with the field to look at.
@@ -269,7 +269,7 @@ def _check_job(job: JobFile) -> None:
 
 
 def _check_pod(pod: PodPart, plain: Mapping[str, str], *path: str) -> None:
-    """Whether variables of Secrets and ConfigMaps are none that have a value already."""
+    """Check that variables of Secrets and ConfigMaps have no value already."""
     for number, variable in enumerate(pod.env):
         _check_variable(variable.name, *path, "env", number, "name")
         if variable.name in plain:
@@ -279,7 +279,7 @@ def _check_pod(pod: PodPart, plain: Mapping[str, str], *path: str) -> None:
 
 
 def _check_volumes(job: JobFile, role: str) -> None:
-    """Whether the volumes of a role have names and places of their own."""
+    """Check that the volumes of a role have names and places of their own."""
     of_all = len(job.kubernetes.volumes)
     own = (*OWN_PATHS, job.storage.model_dir)
     for field in ("name", "path"):

@@ -14,7 +14,7 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 
 
 class Resources(Part):
-    """What one task needs."""
+    """The needs of one task."""
 
     cpu: Annotated[str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?|[0-9]+m)$")] = Field(
         default="1",
@@ -120,7 +120,7 @@ class Storage(Part):
 
 
 class Security(Part):
-    """How tasks show who they are."""
+    """The way in which tasks show who they are."""
 
     mode: Literal["mtls", "token", "insecure"] = Field(
         default="mtls",
@@ -142,7 +142,7 @@ class Security(Part):
 
 
 class KubernetesPart(PodPart):
-    """What only Kubernetes needs to know."""
+    """The part that only Kubernetes needs to know."""
 
     namespace: Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")] = (
         Field(default="", max_length=63, description="Where; empty: that of the current context.")
@@ -217,7 +217,7 @@ class KubernetesPart(PodPart):
 
 
 class SlurmPart(Part):
-    """What only Slurm needs to know."""
+    """The part that only Slurm needs to know."""
 
     partition: str = Field(default="", description="Empty: the cluster's default.")
     account: str = Field(default="", description="Who pays; empty: the user's default.")

@@ -1,4 +1,4 @@
-"""What a task gets from its launcher: its command, its environment, its credentials. Pure.
+"""Plan of what a task gets from its launcher: its command, its environment, its credentials. Pure.
 
 Which variables tasks get is decided here, for every launcher. Each decision is a function, a
 *part*; a launcher has a tuple of parts, in the order in which their variables are written. It
@@ -37,8 +37,8 @@ class Place:
         health_port: For probes.
         metrics_port: For Prometheus.
         grace_s: From a request to stop to SIGKILL. Unit: seconds.
-        join_timeout_s: How long tasks wait for each other. Unit: seconds.
-        orphan_s: How long they go on without a chief that is to return. Unit: seconds.
+        join_timeout_s: Longest time that tasks wait for each other. Unit: seconds.
+        orphan_s: Longest time that they go on without a chief that is to return. Unit: seconds.
         address: Variables by which a task finds itself and the others.
     """
 
@@ -55,13 +55,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """What a task gets.
+    """The plan of a task: what it gets from its launcher.
 
     Attributes:
         command: ``ropewalk run`` and what it runs.
-        environment: Its variables, in the order in which they are written.
+        environment: Variables of the task, in the order in which they are written.
         credentials: Kinds of files by which it shows who it is: ``tls``, ``token``.
-        resources: What it needs.
+        resources: Resources that it needs.
     """
 
     command: tuple[str, ...]
@@ -75,13 +75,13 @@ Part = Callable[["JobFile", str, Place], dict[str, str]]
 
 
 def plan_task(job: "JobFile", role: str, place: Place, parts: tuple[Part, ...]) -> TaskPlan:
-    """What the tasks of a role get.
+    """Plan what the tasks of a role get.
 
     Args:
         job: The job.
         role: The role.
         place: Where its tasks run.
-        parts: Which decisions about variables apply there. The later ones win.
+        parts: Decisions about variables that apply there. The later ones win.
     """
     return TaskPlan(
         tuple(job.command(role)),
@@ -92,7 +92,9 @@ def plan_task(job: "JobFile", role: str, place: Place, parts: tuple[Part, ...]) 
 
 
 def variables(job: "JobFile", role: str, place: Place, parts: tuple[Part, ...]) -> dict[str, str]:
-    """The variables that the tasks of a role get, or for :data:`ANY_ROLE` those of all roles."""
+    """Collect the variables that the tasks of a role get, or for :data:`ANY_ROLE` those of all
+    roles.
+    """
     chosen: dict[str, str] = {}
     for part in parts:
         chosen |= part(job, role, place)
@@ -100,7 +102,7 @@ def variables(job: "JobFile", role: str, place: Place, parts: tuple[Part, ...]) 
 
 
 def saves(job: "JobFile", role: str) -> bool:
-    """Whether tasks of a role read or write checkpoints: without a chief, worker 0 does."""
+    """Return whether tasks of a role read or write checkpoints: without a chief, worker 0 does."""
     return role in (CHIEF, PS, EVALUATOR) or not job.count(CHIEF)
 
 
@@ -108,75 +110,77 @@ def saves(job: "JobFile", role: str) -> bool:
 
 
 def address(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """How a task finds itself and the others."""
+    """Set the variables by which a task finds itself and the others."""
     return dict(place.address)
 
 
 def ports(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """Ports beside that of the task's address."""
+    """Set the ports beside that of the task's address."""
     metrics = {"ROPEWALK_METRICS_PORT": str(place.metrics_port)} if job.metrics else {}
     return {"ROPEWALK_HEALTH_PORT": str(place.health_port), **metrics}
 
 
 def join_timeout(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """How long tasks wait for each other."""
+    """Set how long tasks wait for each other."""
     return {"ROPEWALK_JOIN_TIMEOUT_S": str(place.join_timeout_s)}
 
 
 def leave_grace(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """A ps that is asked to end waits so long for the checkpoint; below the grace period."""
+    """Let a ps that is asked to end wait for the checkpoint, for less than the grace period."""
     return {"ROPEWALK_LEAVE_GRACE_S": str(place.grace_s * 3 // 4)}
 
 
 def wait_for_workers(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The chief's program begins when all have joined: a short job is not over before that."""
+    """Let the chief's program begin when all have joined: a short job is not over before that."""
     waits = job.count(CHIEF) and job.count(WORKER) and role in (CHIEF, ANY_ROLE)
     return {"ROPEWALK_WAIT_FOR_WORKERS": str(job.count(WORKER))} if waits else {}
 
 
 def stay_without_chief(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """A ps that is started again when the job is over waits until it is deleted."""
+    """Let a ps that is started again when the job is over wait until it is deleted."""
     return {"ROPEWALK_STAY_WITHOUT_CHIEF": "true"} if role == PS else {}
 
 
 def supervise(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The container's process starts its task again when only a peer was lost."""
+    """Let the container's process start its task again when only a peer was lost."""
     return {"ROPEWALK_SUPERVISE": "true"}
 
 
 def holds(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """What would start a container again whose part is over has it stay until it is deleted."""
+    """Let a container stay until it is deleted if it would be started again when its part is
+    over.
+    """
     return {"ROPEWALK_HOLDS": "true"} if job.kubernetes.at_once and role in (CHIEF, WORKER) else {}
 
 
 def chief_returns(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The chief's pod is replaced; the others go on meanwhile."""
+    """Let the others go on while the chief's pod is replaced."""
     returns = {"ROPEWALK_CHIEF_RETURNS": "true", "ROPEWALK_ORPHAN_TIMEOUT_S": str(place.orphan_s)}
     return returns if job.count(PS) else {}
 
 
 def model_dir(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """Where checkpoints go."""
+    """Set where checkpoints go."""
     return {"ROPEWALK_MODEL_DIR": job.storage.model_dir or f"{place.checkpoints}/{job.name}"}
 
 
 def model_dir_of_savers(job: "JobFile", role: str, place: Place) -> dict[str, str]:
-    """Where checkpoints go, for the tasks that can reach it."""
+    """Set where checkpoints go, for the tasks that can reach it."""
     return model_dir(job, role, place) if saves(job, role) else {}
 
 
 def home(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """A home that a container may write, of its own."""
+    """Set a home that a container may write, of its own."""
     return {"HOME": "/tmp"}  # noqa: S108
 
 
 def job_id(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The job's id is its name."""
+    """Set the job's id, which is its name."""
     return {"ROPEWALK_JOB_ID": job.name}
 
 
 def credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The files that show who a task is; they imply the mode."""
+    """Set the files that show who a task is; they imply the mode."""
     if job.security.mode == "insecure":
         return {"ROPEWALK_INSECURE": "true"}
     values = {f"ROPEWALK_TLS_{name}": f"{place.tls}/{file}" for name, file in _TLS_FILES.items()}
@@ -187,32 +191,32 @@ def credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # n
 
 
 def gpu_cache(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """Where CuPy keeps its kernels, if the home cannot be relied on."""
+    """Set where CuPy keeps its kernels, if the home cannot be relied on."""
     return {"CUPY_CACHE_DIR": "/tmp/cupy"} if job.role(role).resources.gpu else {}  # noqa: S108
 
 
 def of_user(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The user's variables, and those of the job's settings."""
+    """Set the user's variables, and those of the job's settings."""
     return job.environment_of(role)
 
 
 def of_user_for_all(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The settings of the job, and the user's variables for all roles."""
+    """Set the settings of the job, and the user's variables for all roles."""
     return {**job.settings.environment(), **job.environment}
 
 
 def of_user_for_role(job: "JobFile", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
-    """The user's variables for one role."""
+    """Set the user's variables for one role."""
     return dict(job.role(role).environment)
 
 
 def insecure(job: "JobFile", role: str, place: Place) -> dict[str, str]:
-    """Where all tasks may share it: that they show no credentials."""
+    """Say that tasks show no credentials, where all tasks may share that."""
     return credentials(job, role, place) if job.security.mode == "insecure" else {}
 
 
 def own_credentials(job: "JobFile", role: str, place: Place) -> dict[str, str]:
-    """The other case of :func:`insecure`: each role has files of its own."""
+    """Set the credentials in the other case of :func:`insecure`: each role has files of its own."""
     return credentials(job, role, place) if job.security.mode != "insecure" else {}
 
 
@@ -242,7 +246,7 @@ class Decided:
     """A setting of tasks that are processes here, which who starts them decides.
 
     Attributes:
-        value: What they get.
+        value: Value that the tasks get.
         why: Why a user cannot say it for a job, or what to say instead.
     """
 
@@ -263,15 +267,17 @@ DECIDED: Mapping[str, Decided] = MappingProxyType(
         ),
     }
 )
-"""What :func:`process_settings` decides, whatever a launcher or a daemon has for itself."""
+"""Settings that :func:`process_settings` decides, whatever a launcher or a daemon has for
+itself.
+"""
 
 
 def process_settings(settings: Settings, **changes: object) -> Settings:
-    """Settings of a launcher or a daemon, as the tasks get them that it runs as processes.
+    """Derive the settings of tasks that run as processes from those of a launcher or a daemon.
 
     Args:
-        settings: Its own.
-        changes: What is different for these tasks.
+        settings: Settings of the launcher or daemon.
+        changes: Settings that are different for these tasks.
     """
     of_process = {name: decided.value for name, decided in DECIDED.items()}
     return settings.model_copy(update={**of_process, **changes})
@@ -280,12 +286,12 @@ def process_settings(settings: Settings, **changes: object) -> Settings:
 def process_environment(
     settings: Settings, tf_config: str, own: Mapping[str, str], user: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables of a task that is a process here.
+    """Collect the variables of a task that is a process here.
 
     Args:
-        settings: As :func:`process_settings` makes them.
+        settings: Settings of the task, as :func:`process_settings` makes them.
         tf_config: The task and its cluster.
-        own: Those of this task or job, which win over the settings.
+        own: Variables of this task or job, which win over the settings.
         user: The user's, over which the settings win.
     """
     return {**user, **settings.environment(), **own, TF_CONFIG: tf_config}

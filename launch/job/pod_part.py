@@ -1,4 +1,5 @@
-"""What a job file says of pods on Kubernetes: under ``kubernetes`` of all, under a role of its own.
+"""Parts of a job file about pods on Kubernetes: under ``kubernetes`` of all, under a role of its
+own.
 
 Names are Kubernetes' own, as a job file writes them (``node_selector``). What is not here is a
 matter for kustomize, which patches what ``ropewalk k8s render`` prints.
@@ -169,7 +170,7 @@ class Spread(Part):
 
 
 class PodSecurity(Part):
-    """Who the processes of a pod are. What `restricted` demands is always so."""
+    """The identity of a pod's processes. What `restricted` demands is always so."""
 
     user: int = Field(
         default=IMAGE_USER,
@@ -190,7 +191,7 @@ class PodSecurity(Part):
 
 
 class ProbeTimes(Part):
-    """How long the kubelet waits for a task."""
+    """The times that the kubelet waits for a task."""
 
     startup_s: int = Field(
         default=300, ge=10, le=86_400, description="Until it answers for the first time."
@@ -204,7 +205,7 @@ class ProbeTimes(Part):
 
 
 class PodPart(Part):
-    """What pods need beside their program: of all roles, or of one, which adds to that."""
+    """The needs of pods beside their program: of all roles, or of one, which adds to that."""
 
     env: list[ReferredVariable] = Field(
         default=[], description="Variables whose values are in Secrets and ConfigMaps."
@@ -253,7 +254,7 @@ class PodPart(Part):
         return self
 
     def and_of_role(self, own: "PodPart") -> "PodPart":
-        """What the pods of one role need: this, with what their role adds or has in its place."""
+        """Add to these needs what one role adds or has in their place."""
         named = {each.name for each in own.env}
         return PodPart(
             env=[*(each for each in self.env if each.name not in named), *own.env],

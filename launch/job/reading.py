@@ -23,7 +23,7 @@ _TEXTS = ("cpu", "memory", "ephemeral_storage", "size", "empty", "time")
 
 
 def read_job(path: str | FilePath) -> JobFile:
-    """The job of a file.
+    """Read the job of a file.
 
     Raises:
         ConfigurationError: It cannot be read, or says something that a job cannot be; each mistake
@@ -45,7 +45,7 @@ def read_job(path: str | FilePath) -> JobFile:
 
 
 def parse_job(text: str, name: str = DEFAULT_NAME) -> JobFile:
-    """The job of a text; ``name`` is that of the file, for messages. Pure.
+    """Parse the job of a text; ``name`` is that of the file, for messages. Pure.
 
     Raises:
         ConfigurationError: As :func:`read_job`.
@@ -68,20 +68,20 @@ def parse_job(text: str, name: str = DEFAULT_NAME) -> JobFile:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a value is text even where it looks like a number: ``cpu: 2``, ``- 1e-3``."""
+    """Return whether a value is text even where it looks like a number: ``cpu: 2``, ``- 1e-3``."""
     in_texts = len(path) > 1 and path[-2] in _OF_TEXTS
     return in_texts or (bool(path) and path[-1] in _TEXTS)
 
 
 def _without_nulls(value: Any) -> Any:
-    """``ps:`` with nothing behind it says nothing, as if it were not there."""
+    """Drop empty values: ``ps:`` with nothing behind it says nothing, as if it were not there."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _problems(document: Document, error: ValidationError) -> Iterator[tuple[tuple[int, int], str]]:
-    """((line, column), message) of every mistake."""
+    """Yield ((line, column), message) of every mistake."""
     for problem in error.errors(include_url=False):
         path = tuple(problem["loc"])
         cause = problem.get("ctx", {}).get("error")
@@ -102,7 +102,7 @@ def _dotted(path: Path) -> str:
 
 
 def _words(path: Path, problem: dict[str, Any]) -> str:
-    """What is wrong and what to do."""
+    """Say what is wrong and what to do."""
     kind, given = problem["type"], problem["input"]
     if isinstance(problem.get("ctx", {}).get("error"), MisfitError):
         return str(problem["ctx"]["error"])
@@ -137,7 +137,7 @@ def _description(path: Path) -> str:
 
 
 def _model_at(path: Path) -> type[BaseModel] | None:
-    """The model whose fields are at a path of the job."""
+    """Find the model whose fields are at a path of the job."""
     model: type[BaseModel] | None = JobFile
     for part in path:
         if isinstance(part, int):

@@ -11,7 +11,7 @@ _TEXTS = (
 
 
 def job_schema() -> dict[str, Any]:
-    """The schema, in draft 2020-12."""
+    """Make the schema, in draft 2020-12."""
     schema = JobFile.model_json_schema()
     parts = schema["$defs"]
     for name in SAID_ELSEWHERE:

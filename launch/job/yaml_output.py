@@ -11,7 +11,7 @@ _QUOTED = frozenset({"y", "Y", "n", "N"})
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """Always: anchors save lines and cost readers."""
+        """Return True: anchors save lines and cost readers."""
         return True
 
 
@@ -24,7 +24,7 @@ _Dumper.add_representer(str, _text)
 
 
 def dump_yaml(data: Any) -> str:
-    """One document, keys in the order given."""
+    """Write a document, keys in the order given."""
     text: str = yaml.dump(
         data,
         Dumper=_Dumper,
@@ -37,5 +37,5 @@ def dump_yaml(data: Any) -> str:
 
 
 def dump_documents(documents: Iterable[Any]) -> str:
-    """Several documents, each behind a ``---``."""
+    """Write several documents, each behind a ``---``."""
     return "".join(f"---\n{dump_yaml(each)}" for each in documents)

@@ -38,7 +38,7 @@ class Document:
 
     Attributes:
         name: Name of the file, for messages.
-        lines: Its text.
+        lines: Lines of its text.
         data: Mappings, lists and scalars.
         values: Position of each value by its path, e.g. ``("roles", "ps", "count")``.
         keys: Position of each mapping's key, by the path of its value.
@@ -51,7 +51,7 @@ class Document:
     keys: dict[Path, TextPosition] = field(default_factory=dict)
 
     def place(self, path: Path, *, of_key: bool = False) -> TextPosition:
-        """Where ``path`` is written; if it is not, where the nearest one above it is."""
+        """Find where ``path`` is written; if it is not, where the nearest one above it is."""
         first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
         for length in range(len(path), -1, -1):
             found = first.get(path[:length]) or second.get(path[:length])
@@ -60,7 +60,7 @@ class Document:
         return TextPosition(1, 1)
 
     def problem(self, place: TextPosition, text: str) -> str:
-        """A message as compilers write it: the place, the text, the line, and a mark below."""
+        """Write a message as compilers do: the place, the text, the line, and a mark below."""
         said = f"{self.name}:{place.line}:{place.column}: {text}"
         if not 0 < place.line <= len(self.lines):
             return said
@@ -179,7 +179,9 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
 
 def _plain(text: str) -> Any:
-    """A plain scalar by the core schema of YAML 1.2, without its octal and hexadecimal numbers."""
+    """Read a plain scalar by the core schema of YAML 1.2, without its octal and hexadecimal
+    numbers.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.match(text):

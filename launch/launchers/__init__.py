@@ -1,1 +1,1 @@
-"""One interface for all launchers, and those that need nothing but a program on this machine."""
+"""Launchers behind one interface, and those that need nothing but a program on this machine."""

@@ -30,7 +30,7 @@ settings: {save_every_s: 300}      # `ropewalk run --help` lists them
 
 @click.group("job")
 def job_command() -> None:
-    """The job file: an example, its schema for editors, and a check."""
+    """Show an example of a job file, its schema for editors, or check one."""
 
 
 @job_command.command("example")

@@ -27,7 +27,7 @@ _IS_HEALTHY = (
 
 
 def compose_document(job: JobFile) -> Json:
-    """The compose file of a job, as data. Pure.
+    """Make the compose file of a job, as data. Pure.
 
     Raises:
         ConfigurationError: The job has no image.
@@ -114,7 +114,7 @@ def _place(job: JobFile, task: TaskId) -> Place:
 
 
 def _literal(text: str) -> str:
-    """The user's text as it is: compose puts variables into ``$NAME``."""
+    """Quote the user's text, so that it stays as it is: compose puts variables into ``$NAME``."""
     return text.replace("$", "$$")
 
 
@@ -123,7 +123,7 @@ class ComposeLauncher:
 
     Args:
         folder: Folder of the job file, to which the folder of credentials is relative.
-        command: That reads a compose file.
+        command: Command that reads a compose file.
     """
 
     def __init__(self, folder: Path, command: tuple[str, ...] = ("docker", "compose")) -> None:
@@ -131,7 +131,7 @@ class ComposeLauncher:
         self._command = command
 
     def render(self, job: JobFile) -> str:
-        """The compose file."""
+        """Render the compose file."""
         return dump_yaml(compose_document(job))
 
     def start(self, job: JobFile) -> int:

@@ -1,4 +1,4 @@
-"""What a launcher is: a job becomes documents, which can be shown or started.
+"""The interface of launchers: a job becomes documents, which can be shown or started.
 
 Rendering is pure, so a dry run shows what a start would use, and tests compare documents. Local,
 compose, Slurm and Kubernetes implement it.
@@ -13,7 +13,7 @@ class Launcher(Protocol):
     """Starts jobs somewhere."""
 
     def render(self, job: JobFile) -> str:
-        """What would be started, as text for people and for the launcher's own tools. Pure.
+        """Render what would be started, as text for people and for the launcher's own tools. Pure.
 
         Raises:
             ConfigurationError: The job lacks what this launcher needs.
@@ -30,7 +30,9 @@ class Launcher(Protocol):
 
 
 def launch(launcher: Launcher, job: JobFile, *, dry_run: bool) -> tuple[int, str]:
-    """(exit code, text to show): of a dry run what would be started, else nothing."""
+    """Start a job, or render it; returns (exit code, text to show): of a dry run what would be
+    started, else nothing.
+    """
     if dry_run:
         return 0, launcher.render(job)
     return launcher.start(job), ""

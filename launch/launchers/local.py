@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def local_cluster(job: JobFile) -> LocalRoles:
-    """The tasks of a job. Those that run the program have as many GPUs as the most wants."""
+    """Collect the tasks of a job. Those that run the program have as many GPUs as the most
+    wants.
+    """
     cluster = LocalRoles(
         job.count(WORKER),
         job.count(PS),
@@ -32,7 +34,8 @@ def local_cluster(job: JobFile) -> LocalRoles:
 
 
 def local_settings(job: JobFile, flags: Mapping[str, Any]) -> Settings:
-    """Settings of a job here: flags, then the job file, then ``ROPEWALK_…``, then the defaults.
+    """Load the settings of a job here: flags, then the job file, then ``ROPEWALK_…``, then the
+    defaults.
 
     Raises:
         ConfigurationError: A value is not valid.
@@ -44,7 +47,7 @@ def local_settings(job: JobFile, flags: Mapping[str, Any]) -> Settings:
 
 
 def role_extras(job: JobFile) -> dict[str, RoleExtras]:
-    """What tasks of each role get beside the arguments of the job."""
+    """Collect what tasks of each role get beside the arguments of the job."""
     return {
         name: RoleExtras(tuple(role.arguments), {**job.environment, **role.environment})
         for name, role in job.present
@@ -52,7 +55,7 @@ def role_extras(job: JobFile) -> dict[str, RoleExtras]:
 
 
 def local_program(job: JobFile, folder: Path) -> Program:
-    """The program of a job, whose path is relative to the folder of its file.
+    """Find the program of a job, whose path is relative to the folder of its file.
 
     Raises:
         ConfigurationError: There is none.
@@ -71,7 +74,7 @@ class LocalLauncher:
         settings: Settings of every task, made by :func:`local_settings`; ``model_dir`` is set.
         plain: Lines instead of a progress bar.
         resume: The command that would go on with this job, for people.
-        restarts: How often a lost chief is started again.
+        restarts: Number of times that a lost chief is started again.
     """
 
     folder: Path
@@ -81,7 +84,7 @@ class LocalLauncher:
     restarts: int = 0
 
     def render(self, job: JobFile) -> str:
-        """A line per process: its task, its variables and what it runs."""
+        """Render a line per process: its task, its variables and what it runs."""
         lines = [
             f"# {counted(len(job.tasks), 'process', 'processes')} of this machine, at free ports "
             "of 127.0.0.1",

@@ -20,7 +20,7 @@ _ANSWER_S = 60
 
 
 def slurm_script(job: JobFile, folder: str) -> str:
-    """The batch script of a job. Pure.
+    """Write the batch script of a job. Pure.
 
     Args:
         job: The job.
@@ -55,7 +55,7 @@ def slurm_script(job: JobFile, folder: str) -> str:
 
 
 def _options(job: JobFile) -> list[str]:
-    """Options of sbatch. Tasks of one step get the same, so the largest need counts."""
+    """List the options of sbatch. Tasks of one step get the same, so the largest need counts."""
     slurm = job.slurm
     needs = [role.resources for _, role in job.present]
     cpus = max(1, -(-max(need.millicpu for need in needs) // 1000))
@@ -81,7 +81,9 @@ def _options(job: JobFile) -> list[str]:
 
 
 def _variables(job: JobFile, folder: str) -> dict[str, str]:
-    """Variables of every task. The job's id is Slurm's own, which a requeued job keeps."""
+    """Collect the variables of every task. The job's id is Slurm's own, which a requeued job
+    keeps.
+    """
     place = Place(
         checkpoints=f"{folder}/runs",
         address={
@@ -93,12 +95,12 @@ def _variables(job: JobFile, folder: str) -> dict[str, str]:
 
 
 def _roles(job: JobFile) -> list[str]:
-    """The roles with tasks, in the order in which ranks are given to them."""
+    """List the roles with tasks, in the order in which ranks are given to them."""
     return sorted(role for role in TASK_TYPES if job.count(role))
 
 
 def _command(job: JobFile, role: str, folder: str) -> str:
-    """What a task of a role runs, with the variables that only its role has."""
+    """Write the command of a role's tasks, with the variables that only its role has."""
     where = str(Path(folder) / job.security.folder / role)
     plan = plan_task(job, role, Place(tls=where, token=where), SLURM)
     own = [f"{name}={value}" for name, value in plan.environment.items()]
@@ -128,7 +130,7 @@ class SlurmLauncher:
 
     Args:
         folder: Folder of the job file; all nodes must see it.
-        command: That takes a script on its standard input.
+        command: Command that takes a script on its standard input.
     """
 
     def __init__(self, folder: Path, command: Sequence[str] = ("sbatch", "--parsable")) -> None:
@@ -137,7 +139,7 @@ class SlurmLauncher:
         self.job_id = ""
 
     def render(self, job: JobFile) -> str:
-        """The batch script."""
+        """Render the batch script."""
         return slurm_script(job, str(self._folder.resolve()))
 
     def start(self, job: JobFile) -> int:

@@ -15,7 +15,9 @@ from ...worker.process.program import Program
 
 @dataclass(frozen=True, slots=True)
 class LocalRoles:
-    """How many tasks of which role, and how many GPUs each that runs the program has."""
+    """The roles of a local cluster: how many tasks each has, and how many GPUs those that run the
+    program.
+    """
 
     workers: int = 1
     ps: int = 1
@@ -25,7 +27,7 @@ class LocalRoles:
     gpus_each: int = 1
 
     def tasks(self) -> list[TaskId]:
-        """Every task, in the order in which they are started."""
+        """List every task, in the order in which they are started."""
         return [
             *[TaskId(PS, i) for i in range(self.ps)],
             *([TaskId(CHIEF, 0)] if self.chief else []),
@@ -34,7 +36,9 @@ class LocalRoles:
         ]
 
     def tasks_with_program(self) -> list[TaskId]:
-        """Those that compute by the program: not the servers, nor a coordinator's chief."""
+        """List the tasks that compute by the program: not the servers, nor a coordinator's
+        chief.
+        """
         return [
             task
             for task in self.tasks()
@@ -52,7 +56,7 @@ class LocalRoles:
         return TaskId(CHIEF, 0) if self.chief else TaskId(WORKER, 0)
 
     def check_restarts(self, restarts: int) -> None:
-        """Whether a lost chief can be started again.
+        """Check that a lost chief can be started again.
 
         Raises:
             ConfigurationError: It cannot.
@@ -65,7 +69,7 @@ class LocalRoles:
             )
 
     def choose_addresses(self) -> dict[TaskId, str]:
-        """An address of this machine for every task that serves.
+        """Choose an address of this machine for every task that serves.
 
         Raises:
             AddressInUseError: There are not enough free ports.
@@ -77,7 +81,7 @@ class LocalRoles:
 
 @dataclass(frozen=True, slots=True)
 class RoleExtras:
-    """What the tasks of one role get beside what all get.
+    """The extras of one role's tasks, beside what all get.
 
     Attributes:
         arguments: Arguments of the program, behind those of all roles.
@@ -89,7 +93,7 @@ class RoleExtras:
 
 
 def tf_config(task: TaskId, addresses: dict[TaskId, str]) -> str:
-    """``TF_CONFIG`` of a task, with the addresses of all."""
+    """Write ``TF_CONFIG`` of a task, with the addresses of all."""
     spec: dict[str, list[str]] = {}
     for other, address in addresses.items():
         spec.setdefault(other.type, []).append(address)
@@ -97,7 +101,7 @@ def tf_config(task: TaskId, addresses: dict[TaskId, str]) -> str:
 
 
 def default_model_dir(program: Program) -> str:
-    """A new folder for a run: ``runs/<program's name or folder>-<time>``."""
+    """Choose a new folder for a run: ``runs/<program's name or folder>-<time>``."""
     path = program.path
     name = path.stem if path.stem not in ("train", "main", "__main__") else path.parent.name
     stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() // 1_000_000 % 1000:03d}"

@@ -1,4 +1,4 @@
-"""Which of the machine's GPUs each task of a local cluster gets."""
+"""Division of the machine's GPUs among the tasks of a local cluster."""
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -19,10 +19,10 @@ _SHARED = {
 
 
 def visible_gpus(named: str | None) -> list[str]:
-    """GPUs that the launcher may use.
+    """List the GPUs that the launcher may use.
 
     Args:
-        named: Their names as ``CUDA_VISIBLE_DEVICES`` has them; None: all of the machine.
+        named: Names of the GPUs as ``CUDA_VISIBLE_DEVICES`` has them; None: all of the machine.
     """
     if named is None:
         return [str(number) for number in range(count_node_gpus())]
@@ -33,7 +33,7 @@ def visible_gpus(named: str | None) -> list[str]:
 def divide_gpus(
     tasks: Sequence[TaskId], gpus: Sequence[str], each: int = 1
 ) -> dict[TaskId, list[str]]:
-    """GPUs of each task; where there are too few of them, tasks share one.
+    """Divide the GPUs among the tasks; where there are too few of them, tasks share one.
 
     Args:
         tasks: Tasks that run the program.
@@ -60,7 +60,7 @@ def divide_gpus(
 def gpu_variables(
     task: TaskId, shares: Mapping[TaskId, Sequence[str]], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables by which the libraries of a task keep to its GPUs.
+    """Set the variables by which the libraries of a task keep to its GPUs.
 
     Args:
         task: The task.
@@ -82,7 +82,7 @@ def gpu_variables(
 
 
 def describe_shares(shares: Mapping[TaskId, Sequence[str]]) -> str:
-    """What to tell of the GPUs' division; empty: there are none."""
+    """Describe the GPUs' division; empty: there are none."""
     if not shares:
         return ""
     count = len({gpu for own in shares.values() for gpu in own})

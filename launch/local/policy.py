@@ -1,4 +1,4 @@
-"""How ``ropewalk local`` supervises its tasks: a job that is stopped ends within five seconds."""
+"""Policy of ``ropewalk local`` for its tasks: a job that is stopped ends within five seconds."""
 
 from dataclasses import replace
 
@@ -30,14 +30,14 @@ _STOP = (
 
 
 def local_policy(cluster: LocalRoles, settings: Settings, restarts: int = 0) -> Policy:
-    """The policy for a job on this machine.
+    """Make the policy for a job on this machine.
 
     Args:
         cluster: The tasks.
         settings: Settings of every task. They say how long tasks may take to leave, and how long
             they may hang.
-        restarts: How often a lost chief is started again. The ps have the variables, and the model
-            directory what it decided.
+        restarts: Number of times that a lost chief is started again. The ps have the variables, and
+            the model directory what it decided.
     """
     grace_s = settings.leave_grace_s
     started_again = {PS: _LOST_TASK} if settings.shares_move else {}

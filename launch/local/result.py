@@ -30,7 +30,7 @@ class LocalResult:
         first_failure: The task that failed first, if any.
         status: The last status from the chief.
         metrics: Metrics of the last evaluation.
-        errors: What failing tasks reported: a traceback or a message.
+        errors: Reports of failing tasks: a traceback or a message.
     """
 
     exit_code: int
@@ -43,7 +43,7 @@ class LocalResult:
 
 
 def failure_text(result: LocalResult) -> str:
-    """What failed first and why, once, and who else failed; empty if nothing did."""
+    """Say what failed first and why, once, and who else failed; empty if nothing did."""
     first = result.first_failure
     if first is None:
         return ""
@@ -82,7 +82,9 @@ def _listed(names: list[str]) -> str:
 
 
 def result_table(result: LocalResult, width: int = 120) -> "Table":
-    """Tasks with exit codes, steps and shards; with room for it pushes and bytes, too."""
+    """Make a table of tasks with exit codes, steps and shards; with room for it pushes and bytes,
+    too.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text

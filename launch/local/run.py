@@ -67,17 +67,17 @@ _FOLLOWS_S = 1.0  # after a worker that has lost its peers the task that failed 
 
 
 class LocalJob:
-    """One run of a local cluster. Use once, from one thread.
+    """A run of a local cluster. Use once, from one thread.
 
     Args:
-        cluster: Its tasks.
+        cluster: Roles of the cluster.
         program: The user's.
         arguments: Arguments of the program.
         settings: For every task; ``model_dir`` must be set.
         display: Where output and progress go.
         resume: The command that would go on with this job, for people; empty: it is not shown.
-        of_roles: What tasks of a role get beside that, by role.
-        restarts: How often a lost chief is started again.
+        of_roles: Extras that tasks of a role get beside that, by role.
+        restarts: Number of times that a lost chief is started again.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class LocalJob:
         self._processes[task].process.send_signal(number)
 
     def pid(self, task: TaskId) -> int:
-        """A task's process."""
+        """Return the process id of a task."""
         return self._processes[task].process.pid
 
     # -- beginning ---------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class LocalJob:
         self._executor.start(task, work)
 
     def _own_of(self, task: TaskId) -> dict[str, str]:
-        """Settings that are different for one task.
+        """Collect the settings that are different for one task.
 
         The chief is only asked to stop here when the whole job is, so it leaves that to no other.
         """
@@ -287,7 +287,9 @@ class LocalJob:
                 self._executor.send(task, signal.SIGTERM)
 
     def _has_left(self, run: TaskRun, status: "JobStatus") -> bool:
-        """Whether a ps has ended and its job goes on: it may have ended since the job is over."""
+        """Return whether a ps has ended and its job goes on: it may have ended since the job is
+        over.
+        """
         asked = self._watch.asked if self._watch is not None else 0.0
         return run.ended is not None and asked > run.ended and status.phase is Phase.RUNNING
 
@@ -317,7 +319,7 @@ class LocalJob:
         self._handle(request)
 
     def _look(self) -> Looked | None:
-        """What the processes show, now and then."""
+        """Look at the processes, now and then."""
         now = time.monotonic()
         if self._watch is None or now < self._looks_next:
             return None
@@ -345,7 +347,7 @@ class LocalJob:
                     self._left.append((time.monotonic(), verdict.message))
 
     def _is_consequence(self, text: str) -> bool:
-        """Whether a line of Ropewalk tells only what the launcher itself has made happen."""
+        """Return whether a line of Ropewalk tells only what the launcher itself has made happen."""
         if not self._supervision.is_stopping:
             return False
         return "SIGTERM" in text or self._supervision.failure is not None
@@ -397,7 +399,7 @@ class LocalJob:
         )
 
     def _error_of(self, task: TaskId) -> str:
-        """What a task reported; if it could not, its last lines of stderr."""
+        """Read what a task reported; if it could not, its last lines of stderr."""
         text = read_report(self._report_file(task))
         return text or "\n".join(self._processes[task].last_lines)
 

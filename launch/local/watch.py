@@ -111,7 +111,7 @@ class Speed:
         self._points: list[tuple[float, int]] = []
 
     def of(self, status: "JobStatus") -> float:
-        """With one more status; 0 as long as there is one alone."""
+        """Compute the speed with one more status; 0 as long as there is one alone."""
         point = (status.age_s, status.global_step)
         if not self._points or point[0] > self._points[-1][0]:
             self._points.append(point)

@@ -14,7 +14,7 @@ def _of_script(
     parameter: click.Parameter,  # noqa: ARG001
     value: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """The script's arguments; a ``--`` between it and them is allowed."""
+    """Check the script's arguments; a ``--`` between it and them is allowed."""
     return value[1:] if value[:1] == ("--",) else value
 
 

@@ -30,7 +30,7 @@ _CREDENTIALS = (
     "security", "insecure", "tls_cert", "tls_key", "tls_ca", "key_file", "token_file", "job_id",
 )  # fmt: skip
 NO_CREDENTIALS = frozenset(Settings.model_fields) - frozenset(_CREDENTIALS)
-"""Settings that do not say how a caller shows who it is: of no use to who only asks."""
+"""Settings other than credentials; read-only commands hide them."""
 
 
 def settings_options(
@@ -42,7 +42,8 @@ def settings_options(
     """Add a flag for every setting.
 
     Args:
-        defaults: What the help says of settings whose default is another for this command.
+        defaults: Defaults that the help shows of settings whose default is another for this
+            command.
         hidden: Settings that the command has no use for; their flags are taken and not listed.
         without: Settings that have no flag here.
     """
@@ -128,14 +129,14 @@ class TaskFlags:
 
 
 def take_settings(flags: dict[str, Any]) -> Settings:
-    """Settings from a command's keyword arguments, from which they are removed."""
+    """Take the settings from a command's keyword arguments, from which they are removed."""
     return load_settings(
         {name: flags.pop(name) for name in list(flags) if name in Settings.model_fields}
     )
 
 
 def resolve_task(flags: TaskFlags) -> ResolvedTask:
-    """This process's task: from the flags, then from TF_CONFIG, then from the launcher.
+    """Resolve this process's task: from the flags, then from TF_CONFIG, then from the launcher.
 
     Raises:
         ConfigurationError: The flags contradict each other, or something is missing.
@@ -188,7 +189,9 @@ def _identity(flags: TaskFlags) -> tuple[str, int, str]:
 
 
 def _from_launcher(flags: TaskFlags) -> ResolvedTask | None:
-    """The task that Slurm, SageMaker or Volcano gave this process; None if none of them did."""
+    """Find the task that Slurm, SageMaker or Volcano gave this process; None if none of them
+    did.
+    """
     replicas = parse_replicas(flags.replicas) if flags.replicas else None
     resolver = launcher_resolver(replicas=replicas, port=flags.port)
     if resolver is None:
@@ -254,7 +257,7 @@ def _from_json(flags: TaskFlags) -> ResolvedTask:
 
 
 def explain(task: ResolvedTask) -> list[tuple[str, str, str]]:
-    """(name, value, source) of everything resolved, for ``--print-tf-config``."""
+    """List (name, value, source) of everything resolved, for ``--print-tf-config``."""
     sources: Mapping[str, str] = task.sources
     task_from = sources.get("task", sources.get("cluster", ""))
     rows = [

@@ -54,7 +54,7 @@ class Executor(Generic[Key]):
     """Carries out tasks. Thread-safe.
 
     Args:
-        output_s: How long the last lines of a task that has ended are waited for. Unit: seconds.
+        output_s: Longest time to wait for the last lines of a task that has ended. Unit: seconds.
         failed: Told what a thread ended with, if ``ended`` raised.
     """
 
@@ -142,7 +142,7 @@ class Executor(Generic[Key]):
             self.send(key, number)
 
     def stopped(self, now: float) -> dict[Key, float]:
-        """The tasks that a signal (SIGSTOP) keeps stopped, and since when. From one thread."""
+        """Find the tasks that a signal (SIGSTOP) keeps stopped, and since when. From one thread."""
         with self._changed:
             processes = {key: run.process for key, run in self._runs.items()}
         since = {

@@ -1,4 +1,4 @@
-"""What a task has left running: its process group, and programs that it has detached from it.
+"""Processes that a task has left running: its process group, and programs detached from it.
 
 A detached process is known by its environment, which has the task's own ``TF_CONFIG``. One that has
 cleared it is not found: a program has the rights of the user that started it as it is.

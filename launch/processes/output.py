@@ -24,7 +24,7 @@ class LineSplitter:
         self._shown_at = 0.0
 
     def feed(self, data: bytes, *, now: float) -> list[str]:
-        """The lines to show after more output; ``now`` in seconds."""
+        """Return the lines to show after more output; ``now`` in seconds."""
         whole = _INTERRUPTED.sub(b"\n" + LAUNCHER_MARK.encode(), self._rest + data)
         *ended, rest = whole.split(b"\n")
         lines = []
@@ -49,13 +49,13 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[str]:
-        """The last line, if it has no end."""
+        """Return the last line, if it has no end."""
         text, self._rest = last_version(self._rest), b""
         return [_decoded(text)] if text and text != self._shown else []
 
 
 def last_version(raw: bytes) -> bytes:
-    """What a terminal would show of a line whose parts overwrite each other."""
+    """Find what a terminal would show of a line whose parts overwrite each other."""
     return next((part for part in reversed(raw.split(b"\r")) if part.strip()), b"")
 
 

@@ -26,7 +26,7 @@ _MAX_QUEUED_LINES = 10_000  # beyond it a task that prints faster than the displ
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line a task printed."""
+    """A line that a task printed."""
 
     task: TaskId
     text: str
@@ -40,7 +40,7 @@ class Exit:
 
     Attributes:
         task: The task.
-        outcome: Its exit status as ``subprocess`` reports it, or why it could not be run.
+        outcome: Exit status as ``subprocess`` reports it, or why the task could not be run.
     """
 
     task: TaskId
@@ -93,7 +93,7 @@ def start_task(
     """Start ``python -m ropewalk.launch.cli ARGUMENTS`` in a process group of its own.
 
     Args:
-        task: Which one it is.
+        task: Task of the process.
         arguments: Arguments of the command.
         environment: Beside what every task inherits.
         death_pipe: Tells it of the end of this process.
@@ -105,7 +105,7 @@ def start_task(
 
 
 def task_environment(environment: Mapping[str, str], death_pipe: ParentDeathPipe) -> dict[str, str]:
-    """The environment of a task's process."""
+    """Make the environment of a task's process."""
     return child_environment(**environment, ROPEWALK_PARENT_DEATH_FD=str(death_pipe.child_fd))
 
 
@@ -120,10 +120,10 @@ def start_python(
     """Start ``python -m MODULE`` in a process group of its own.
 
     Args:
-        module: Its name and its arguments.
+        module: Name of the module and its arguments.
         environment: All variables.
         death_pipe: Tells it of the end of this process.
-        stdin: As ``subprocess.Popen`` takes it.
+        stdin: Standard input, as ``subprocess.Popen`` takes it.
         output: Where stdout and stderr go; None: where those of this process do.
         further: Open files that it inherits.
     """
@@ -174,5 +174,5 @@ def read_output(
 
 
 def new_line_queue() -> "queue.Queue[Line | Exit]":
-    """A bounded queue for the tasks' lines, and their ends."""
+    """Make a bounded queue for the tasks' lines, and their ends."""
     return queue.Queue(maxsize=_MAX_QUEUED_LINES)

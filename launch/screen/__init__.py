@@ -1,1 +1,1 @@
-"""What commands show: terminal, tables, numbers and progress."""
+"""The display of commands: terminal, tables, numbers and progress."""

@@ -52,14 +52,14 @@ class RichDisplay:
         return self._console.width
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
-        """A line a task printed, with its colours."""
+        """Show a line a task printed, with its colours."""
         colour = self._colours.setdefault(task, _COLOURS[len(self._colours) % len(_COLOURS)])
         prefix = Text.assemble((f"{task.short:>{self._width}}", colour), " │ ")
         shown = Text.from_ansi(terminal_line(text, colours=True))
         self._console.print(prefix + shown, soft_wrap=True)
 
     def say(self, text: str, *, is_error: bool = False) -> None:
-        """A line from the launcher."""
+        """Show a line from the launcher."""
         self._console.print(text, style="bold red" if is_error else "bold", soft_wrap=True)
 
     def progress(self, status: JobStatus, steps_per_s: float) -> None:
@@ -74,7 +74,7 @@ class RichDisplay:
         )
 
     def table(self, table: Table) -> None:
-        """A table, at the end."""
+        """Show a table, at the end."""
         self._console.print(table)
 
     def close(self) -> None:

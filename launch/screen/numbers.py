@@ -39,7 +39,7 @@ def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
 
 
 def _mean_metrics(reports: "Sequence[TaskReport]") -> dict[str, float]:
-    """Means over the tasks that report a metric, in the order of :func:`ordered`."""
+    """Compute means over the tasks that report a metric, in the order of :func:`ordered`."""
     values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.metrics.items():
@@ -48,12 +48,12 @@ def _mean_metrics(reports: "Sequence[TaskReport]") -> dict[str, float]:
 
 
 def ordered(metrics: Iterable[str]) -> list[str]:
-    """Names of metrics as they are shown: the loss first. They travel in no order."""
+    """Order the names of metrics as they are shown: the loss first. They travel in no order."""
     return sorted(metrics, key=lambda name: (name != "loss", name))
 
 
 def fitted(parts: Sequence[str], width: int | None = None) -> str:
-    """The parts in one line; with a width only the first ones that fit, but always one."""
+    """Join the parts in one line; with a width only the first ones that fit, but always one."""
     line = parts[0]
     for part in parts[1:]:
         longer = f"{line}{_BETWEEN}{part}"

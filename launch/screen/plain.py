@@ -27,11 +27,11 @@ class Display(Protocol):
         ...
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:
-        """A line a task printed."""
+        """Show a line a task printed."""
         ...
 
     def say(self, text: str, *, is_error: bool = False) -> None:
-        """A line from the launcher."""
+        """Show a line from the launcher."""
         ...
 
     def progress(self, status: "JobStatus", steps_per_s: float) -> None:
@@ -39,7 +39,7 @@ class Display(Protocol):
         ...
 
     def table(self, table: "Table") -> None:
-        """A table, at the end."""
+        """Show a table, at the end."""
         ...
 
     def close(self) -> None:
@@ -48,7 +48,9 @@ class Display(Protocol):
 
 
 def choose_display(tasks: Sequence[TaskId], *, plain: bool) -> Display:
-    """Where a launcher's output goes: colours and a progress bar on a terminal, else lines."""
+    """Choose where a launcher's output goes: colours and a progress bar on a terminal, else
+    lines.
+    """
     if plain or not sys.stdout.isatty():
         return PlainDisplay(tasks)
     from .display import RichDisplay
@@ -73,11 +75,13 @@ class PlainDisplay:
         return min(120, shutil.get_terminal_size((120, 24)).columns)
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
-        """A line a task printed, without colours: Keras' bar has them wherever it is printed to."""
+        """Show a line a task printed, without colours: Keras' bar has them wherever it is printed
+        to.
+        """
         self._write(terminal_line(f"{task.short:>{self._width}} | {text}"))
 
     def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
-        """A line from the launcher."""
+        """Show a line from the launcher."""
         self._write(text)
 
     def progress(self, status: "JobStatus", steps_per_s: float) -> None:
@@ -88,13 +92,13 @@ class PlainDisplay:
             self._write(text)
 
     def table(self, table: "Table") -> None:
-        """A table, at the end."""
+        """Show a table, at the end."""
         from .terminal import TerminalConsole
 
         TerminalConsole(file=self._stream, width=self.width, color_system=None).print(table)
 
     def close(self) -> None:
-        """Nothing to undo."""
+        """Do nothing: there is nothing to undo."""
 
     def _write(self, text: str) -> None:
         self._stream.write(terminal_text(text) + "\n")

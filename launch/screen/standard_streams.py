@@ -34,7 +34,7 @@ def prepare_standard_streams() -> None:
 
 
 def output_failure() -> StorageError | None:
-    """Why standard output cannot be written, as an error; None: it can.
+    """Say why standard output cannot be written, as an error; None: it can.
 
     If it cannot, nothing is written to it any more.
     """

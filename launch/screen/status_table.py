@@ -1,4 +1,4 @@
-"""What the status of a job looks like: a few lines, and a table that fits the terminal."""
+"""The status of a job on the screen: a few lines, and a table that fits the terminal."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +22,7 @@ _MANY_PS = 16  # that are listed
 
 
 def human_bytes(count: float) -> str:
-    """1536 → ``1.5 KiB``."""
+    """Write 1536 as ``1.5 KiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -31,7 +31,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """75 → ``1m15s``."""
+    """Write 75 as ``1m15s``."""
     whole = int(seconds)
     if whole < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"
@@ -59,7 +59,7 @@ _SECURITY = {
 
 
 def status_lines(status: JobStatus) -> list[str]:
-    """What holds for the whole job: phase, step, the chief's address, the last checkpoint."""
+    """Write what holds for the whole job: phase, step, the chief's address, the last checkpoint."""
     goal = f"/{status.total_steps}" if status.total_steps else ""
     age = human_seconds(status.age_s)
     when = "after" if status.phase.is_over else "for"
@@ -77,7 +77,9 @@ def status_lines(status: JobStatus) -> list[str]:
 
 
 def _share_lines(status: JobStatus) -> list[str]:
-    """Which ps leads and follows each share; of many, how many each ps has, and what is lacking."""
+    """Write which ps leads and follows each share; of many, how many each ps has, and what is
+    lacking.
+    """
     wanted, shares = status.ps_replicas, status.shares
     if not shares or status.phase.is_over:
         return []
@@ -102,7 +104,7 @@ def _share_lines(status: JobStatus) -> list[str]:
 
 
 def _cut_lines(status: JobStatus) -> list[str]:
-    """What has come of the cuts; nothing if none was tried."""
+    """Write what has come of the cuts; nothing if none was tried."""
     cuts = status.cuts
     if not cuts.taken and not cuts.void:
         return []
@@ -121,7 +123,7 @@ def _share_line(share: ShareLeader) -> str:
 
 
 def _lines_by_ps(shares: Sequence[ShareLeader]) -> list[str]:
-    """``ps:1 leads shares 1, 3, 5, follows 4``."""
+    """Write lines such as ``ps:1 leads shares 1, 3, 5, follows 4``."""
     tasks = {task for each in shares for task in (each.leader, *each.followers)}
     lines = []
     for task in sorted(tasks, key=lambda task: task.index)[:_MANY_PS]:
@@ -135,7 +137,7 @@ def _lines_by_ps(shares: Sequence[ShareLeader]) -> list[str]:
 
 
 def _move_line(move: Move) -> str:
-    """How far the last move of a share has come, or how it ended."""
+    """Write how far the last move of a share has come, or how it ended."""
     done = f"{move} took {move.seconds:.2f} s"
     ways = {
         MovePhase.COPYING: f"{move}: copied {human_bytes(move.copied_bytes)} of "
@@ -147,13 +149,13 @@ def _move_line(move: Move) -> str:
 
 
 def chief_address(status: JobStatus) -> str:
-    """Where the chief serves; of a job without one, worker 0."""
+    """Find the address of the chief; of a job without one, of worker 0."""
     addresses = {item.task.short: item.address for item in status.tasks}
     return addresses.get("chief:0") or addresses.get("worker:0", "")
 
 
 def status_table(status: JobStatus, width: int = 200) -> Table:
-    """Every task with its state, age and numbers; who is missing, and since when.
+    """Make a table of every task with its state, age and numbers; who is missing, and since when.
 
     Below 110 columns without addresses, pushes and bytes.
     """
@@ -181,7 +183,7 @@ def status_table(status: JobStatus, width: int = 200) -> Table:
 
 
 def activity(item: TaskStatus) -> tuple[str, str, str, str]:
-    """(steps, pushes, bytes sent, bytes received) of a task, as text."""
+    """Write (steps, pushes, bytes sent, bytes received) of a task, as text."""
     report, counters = item.report, item.counters
     if counters is not None:
         return (
@@ -211,20 +213,22 @@ def _detail(item: TaskStatus) -> str:
 
 
 def transports_text(transports: Sequence[str]) -> str:
-    """A task's connections: ``via shm``, or per ps where they differ (``ps:0 shm, ps:1
-    grpc (…)``).
+    """Write a task's connections: ``via shm``, or per ps where they differ (``ps:0 shm, ps:1 grpc
+    (…)``).
     """
     ways = {text.partition(" ")[2] for text in transports}
     return f"via {ways.pop()}" if len(ways) == 1 else ", ".join(transports)
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """``loss 0.09 · accuracy 0.975``."""
+    """Write metrics as ``loss 0.09 · accuracy 0.975``."""
     return " · ".join(f"{terminal_line(name)} {metrics[name]:.4g}" for name in ordered(metrics))
 
 
 def placement_text(item: TaskStatus) -> str:
-    """What a ps holds: ``3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, w2/part_0``; and tables."""
+    """Write what a ps holds: ``3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, w2/part_0``; and
+    tables.
+    """
     counters = item.counters
     if counters is None:
         return ""
@@ -237,8 +241,8 @@ def placement_text(item: TaskStatus) -> str:
 
 
 def _table_text(table: TableCounters) -> str:
-    """A growing table: ``users 6012 rows, 735.2 KiB, 20 evicted``, or ``…, 735.2 KiB + 2.0 MiB on
-    disk``.
+    """Describe a growing table: ``users 6012 rows, 735.2 KiB, 20 evicted``, or ``…, 735.2 KiB + 2.0
+    MiB on disk``.
     """
     disk = f" + {human_bytes(table.disk_bytes)} on disk" if table.disk_bytes else ""
     counts = {"evicted": table.evicted, "refused": table.refused, "no room": table.full}

@@ -21,7 +21,7 @@ class TerminalConsole(Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A string as text; cleaned first, so that tables know how wide it is."""
+        """Make text of a string; cleaned first, so that tables know how wide it is."""
         return super().render_str(terminal_text(text), **options)
 
     def render(

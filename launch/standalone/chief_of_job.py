@@ -14,7 +14,8 @@ from .tables import how_it_stands
 
 @contextmanager
 def chief_of_job(job: str, cluster: str, settings: Settings) -> Iterator[tuple[GatewayClient, str]]:
-    """The cluster's gateway, and the address of the job's chief, which is reached through it.
+    """Open the cluster's gateway, and find the address of the job's chief, which is reached through
+    it.
 
     Args:
         job: Id or name of the job.

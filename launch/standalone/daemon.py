@@ -72,7 +72,9 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
 
 
 def with_absolute_paths(settings: Settings) -> Settings:
-    """The settings with paths that hold in the folders of tasks, too, which each job has."""
+    """Make paths in the settings absolute, which hold in the folders of tasks, too, that each job
+    has.
+    """
     given = {name: str(getattr(settings, name)) for name in _PATHS}
     return settings.model_copy(
         update={
@@ -85,7 +87,7 @@ def with_absolute_paths(settings: Settings) -> Settings:
 
 @contextlib.contextmanager
 def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[GatewayServer]:
-    """A gateway, for as long as the block runs."""
+    """Serve a gateway, for as long as the block runs."""
     table = JobTable(
         ClusterLimits(
             jobs=settings.max_jobs,

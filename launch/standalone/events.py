@@ -44,7 +44,7 @@ class Events:
         self._changed.notify_all()
 
     def batch(self) -> list[gateway_pb2.TaskEvent]:
-        """The first ones, as many as are sent at once."""
+        """Return the first events, as many as are sent at once."""
         found, size = list[gateway_pb2.TaskEvent](), 0
         for event in self._waiting:
             size += event.ByteSize()
@@ -54,14 +54,14 @@ class Events:
         return found
 
     def confirm(self, number: int) -> None:
-        """The gateway has all up to this number."""
+        """Drop the events up to this number, which the gateway has."""
         while self._waiting and self.first <= number:
             self._waiting.popleft()
             self.first += 1
         self._changed.notify_all()
 
     def ends(self) -> set[tuple[str, TaskId]]:
-        """Tasks whose end is not confirmed, each as (job, task)."""
+        """List the tasks whose end is not confirmed, each as (job, task)."""
         return {
             (event.job, codec.task_from_wire(event.task))
             for event in self._waiting

@@ -32,10 +32,10 @@ class Following:
 
     Args:
         client: Client of the gateway.
-        job: Its id.
+        job: Id of the job.
         display: Where lines and progress go.
         settings: To ask the job's chief for its progress.
-        patience_s: How long the gateway may be silent.
+        patience_s: Longest time that the gateway may be silent.
     """
 
     def __init__(
@@ -173,5 +173,5 @@ def _counted(job: JobView) -> str:
 
 
 def tasks_of(job: JobView) -> list[TaskId]:
-    """The tasks that lines may come from, for the width of a display."""
+    """List the tasks that lines may come from, for the width of a display."""
     return [*job.tasks] or [TaskId("worker", 10)]

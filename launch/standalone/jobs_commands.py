@@ -94,7 +94,7 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
 @click.option("--reason", default="", help="Shown with the job.")
 @settings_options(hidden=NO_CREDENTIALS)
 def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) -> None:
-    """Ask JOB to save and end. One that has ended already is not changed: how is printed."""
+    """Ask JOB to save and end. If it has ended already, print how."""
     from .tables import how_it_stands
 
     with cluster_client(cluster, take_settings(flags)) as client:

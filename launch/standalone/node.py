@@ -52,8 +52,8 @@ class NodeAgent:
     """Runs tasks of one role. Call :meth:`run` from one thread, :meth:`stop` from any.
 
     Args:
-        task: Its role and number.
-        gateway: Its address.
+        task: Role and number of the node.
+        gateway: Address of the gateway.
         host: Where others reach the tasks that run here.
         settings: Settings of the daemon; its tasks have the same but for what their job says.
     """
@@ -143,7 +143,7 @@ class NodeAgent:
         return int(ExitCode.DRAINED)
 
     def _failed(self, error: BaseException) -> None:
-        """The gateway would wait for news that never come: end."""
+        """End, since the gateway would wait for news that never come."""
         self._failure = self._failure or RopewalkError(
             f"{self._task.short}: the gateway cannot be told any more what happens here: "
             f"{said_of(error)}"
@@ -327,7 +327,9 @@ class NodeAgent:
         self._executor.send(key, signal.SIGKILL if stop.kill else signal.SIGTERM)
 
     def _kill_who_is_stopped(self) -> None:
-        """No task that a signal keeps stopped holds its job up longer than a lease and a grace."""
+        """Kill tasks that a signal has kept stopped for longer than a lease and a grace: they hold
+        their job up.
+        """
         now = time.monotonic()
         patience_s = self._settings.lease_s + self._settings.leave_grace_s
         for key, since in self._executor.stopped(now).items():
@@ -338,7 +340,9 @@ class NodeAgent:
 
 
 def _environment_of(start: gateway_pb2.StartTask, settings: Settings) -> dict[str, str]:
-    """Variables of a task: the settings of the daemon, with what its job has instead."""
+    """Collect the variables of a task: the settings of the daemon, with what its job has
+    instead.
+    """
     of_daemon = process_settings(settings, model_dir="", standalone=False)
     of_job = {f"ROPEWALK_{name.upper()}": value for name, value in start.settings.items()}
     return process_environment(of_daemon, start.tf_config, own=of_job, user={})

@@ -43,7 +43,7 @@ class Spares:
                 self._ready = self._start()
 
     def take(self) -> subprocess.Popen[bytes]:
-        """A process that waits for :func:`become`, at once if one is ready.
+        """Take a process that waits for :func:`become`, at once if one is ready.
 
         Raises:
             OSError: None can be started.

@@ -119,7 +119,7 @@ def submit_command(
 
 @contextmanager
 def _sending(size: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if it is a terminal, for packages that may take a while."""
+    """Show a progress bar on stderr, if it is a terminal, for packages that may take a while."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     from ..screen.terminal import TerminalConsole
@@ -156,7 +156,7 @@ def follow_to_end(client: "GatewayClient", job: str, settings: Settings, *, plai
 
 
 def _program(script: str, project: Path | None, *, module: bool) -> tuple[Path, list[str]]:
-    """The folder to send, and the program in it."""
+    """Find the folder to send, and the program in it."""
     here = Path.cwd()
     if module:
         return (project or here).resolve(), ["-m", script]

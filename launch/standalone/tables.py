@@ -10,7 +10,7 @@ from ...core.exit_codes import describe_exit
 
 
 def jobs_table(jobs: Sequence[JobView]) -> Table:
-    """All jobs, the oldest first."""
+    """Make a table of all jobs, the oldest first."""
     table = Table("job", "state", "tasks", "began", "took", "exit", "owner", "why")
     for job in jobs:
         running = sum(code is None for code in job.tasks.values())
@@ -29,7 +29,9 @@ def jobs_table(jobs: Sequence[JobView]) -> Table:
 
 
 def how_it_stands(job: JobView) -> str:
-    """One sentence, as ``train-3f2a1c ended at 12:30:05 with 0: the task's work is complete``."""
+    """Write a sentence such as ``train-3f2a1c ended at 12:30:05 with 0: the task's work is
+    complete``.
+    """
     if not job.has_ended:
         return f"{job.id} is {job.state}" + (f": {job.reason}" if job.reason else "")
     at = time.strftime("%H:%M:%S", time.localtime(job.ended))
@@ -38,7 +40,7 @@ def how_it_stands(job: JobView) -> str:
 
 
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
-    """All nodes."""
+    """Make a table of all nodes."""
     table = Table("node", "host", "tasks", "state")
     for node in sorted(nodes, key=lambda each: (each.task.type, each.task.index)):
         state = "lost" if node.is_lost else "there"
@@ -47,7 +49,7 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
 
 
 def result_table(job: JobView) -> Table:
-    """How each task of a job ended."""
+    """Make a table of how each task of a job ended."""
     table = Table("task", "node", "exit", "meaning")
     for task, code in job.tasks.items():
         shown = "" if code is None else str(code)

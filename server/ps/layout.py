@@ -154,7 +154,7 @@ class Layout:
                 )
 
     def versions(self) -> Array:
-        """Current version of every entry, int64."""
+        """Collect the current version of every entry, int64."""
         parts = [s.block.versions[s.where.first : s.where.last] for s in self.ranges]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
