@@ -42,7 +42,9 @@ class ClusterSpec(Shown):
             self._jobs[job] = _tasks_of(job, tasks)
 
     def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
-        """Job → list of addresses, or index → address where indices are missing."""
+        """Copy the cluster: job → list of addresses, or index → address where indices are
+        missing.
+        """
         result: dict[str, list[str] | dict[int, str]] = {}
         for job, tasks in self._jobs.items():
             dense = bool(tasks) and max(tasks) + 1 == len(tasks)

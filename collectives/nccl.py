@@ -46,7 +46,7 @@ def nccl_available() -> bool:
 
 
 def nccl_dtype(array: Any) -> int:
-    """NCCL's number for an array's dtype, one of ``DTYPES``."""
+    """Find NCCL's number for an array's dtype, from ``DTYPES``."""
     return int(getattr(load_nccl(), _NUMBERS[array.dtype.name]))
 
 

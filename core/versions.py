@@ -21,7 +21,7 @@ class Versions:
 
 
 def package_version() -> str:
-    """Ropewalk's own."""
+    """Read Ropewalk's own version."""
     try:
         return metadata.version("ropewalk")
     except metadata.PackageNotFoundError:

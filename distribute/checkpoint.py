@@ -47,8 +47,8 @@ class Checkpoint(Shown):
     Args:
         variables: Variables of one strategy, or of none; the checkpoint has them by their names.
         keep: Checkpoints kept in a directory.
-        places: What has ``state_dict`` and ``load_state_dict``, by name. Kept per checkpoint, not
-            per worker.
+        places: Objects that have ``state_dict`` and ``load_state_dict``, by name. Kept per
+            checkpoint, not per worker.
 
     Raises:
         ValueError: Two variables have one name, or belong to different strategies; or ``keep`` < 1.
@@ -81,7 +81,7 @@ class Checkpoint(Shown):
 
         Args:
             directory: Path or fsspec URL.
-            global_step: Its number; None: one more than the newest there.
+            global_step: Number of the checkpoint; None: one more than the newest there.
 
         Raises:
             RuntimeError: In replica context.
@@ -106,7 +106,7 @@ class Checkpoint(Shown):
         return path
 
     def _agreed(self, number: int) -> int:
-        """The first worker's number; others may see the directory later, or not at all."""
+        """Agree on the first worker's number; others may see the directory later, or not at all."""
         if self._strategy is None:
             return number
         mine = DistributedValues([np.array(number, np.int64)])

@@ -18,7 +18,7 @@ from .variables.variable import Variable
 
 
 def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> Any:
-    """Rows of a table. As ``tf.nn.embedding_lookup``.
+    """Look up rows of a table, as ``tf.nn.embedding_lookup``. As ``tf.nn.embedding_lookup``.
 
     Args:
         params: The table, shape ``(rows, *row)``: a variable of any strategy, an array, or a list
@@ -56,16 +56,17 @@ def embedding_lookup_sparse(
     combiner: str = "mean",
     max_norm: float | None = None,
 ) -> Any:
-    """Several rows for each example, combined into one. As ``tf.nn.embedding_lookup_sparse``.
+    """Look up several rows for each example, combined into one, as
+    ``tf.nn.embedding_lookup_sparse``. As ``tf.nn.embedding_lookup_sparse``.
 
     Args:
-        params: As of :func:`embedding_lookup`.
+        params: Table, as :func:`embedding_lookup` takes it.
         sp_ids: Per example a list of ids, of any lengths; or what has ``indices`` of shape
             ``(n, 2)``, ``values`` of shape ``(n,)`` and ``dense_shape``, as a ``tf.SparseTensor``.
-        sp_weights: The same with floats; None: 1.
+        sp_weights: Weights in the form of ``sp_ids``, floats; None: 1.
         combiner: ``"sum"`` of weighted rows; ``"mean"``: over the sum of weights; ``"sqrtn"``: over
             the root of the sum of their squares.
-        max_norm: As of :func:`embedding_lookup`.
+        max_norm: Largest norm of a row, as in :func:`embedding_lookup`.
 
     Returns:
         array, shape ``(examples, *row)``: zeros for an example without ids.
@@ -83,15 +84,15 @@ def embedding_lookup_sparse(
 def embedding_lookup_sparse_gradient(
     gradient: Any, sp_ids: Any, sp_weights: Any = None, combiner: str = "mean"
 ) -> IndexedSlices:
-    """The gradient of the table, out of that of :func:`embedding_lookup_sparse`'s result.
+    """Compute the gradient of the table, out of that of :func:`embedding_lookup_sparse`'s result.
 
     Ours: TensorFlow differentiates by itself. Without ``max_norm``, which has another one.
 
     Args:
         gradient: array, shape ``(examples, *row)``.
-        sp_ids: As of the lookup.
-        sp_weights: As of the lookup.
-        combiner: As of the lookup.
+        sp_ids: Ids of the lookup.
+        sp_weights: Weights of the lookup.
+        combiner: Combiner of the lookup.
 
     Raises:
         ValueError: As of the lookup, or the gradient has another number of examples.
@@ -114,7 +115,9 @@ def _bag(sp_ids: Any, sp_weights: Any, combiner: str) -> Bag:
 
 
 def _flat(sparse: Any) -> tuple[Array, Array, int]:
-    """(values, number of the example of each, how many examples there are)."""
+    """Flatten ids or weights; returns (values, number of the example of each, number of
+    examples).
+    """
     if hasattr(sparse, "indices") and hasattr(sparse, "values"):
         places, values = np.asarray(sparse.indices), np.asarray(sparse.values)
         return values, places.reshape(-1, 2)[:, 0], int(np.asarray(sparse.dense_shape)[0])

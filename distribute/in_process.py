@@ -31,7 +31,7 @@ from .local_ps import LocalPs, OwnMemory
 
 
 class HeldVariable(Protocol):
-    """What is known here of a variable on parameter servers."""
+    """A variable on parameter servers, as it is known here."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class HeldVariable(Protocol):
 
     @property
     def shape(self) -> Any:
-        """Of the whole variable."""
+        """Shape of the whole variable."""
 
 
 Updates = Sequence[tuple[Any, Sequence[tuple[Any, HeldVariable]]]]
@@ -69,7 +69,7 @@ class _Part:
 
 
 class _Plan:
-    """How the gradients of certain variables get to their blocks."""
+    """A plan by which the gradients of certain variables get to their blocks."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class _Plan:
     def gather(
         self, gradients: Sequence[Any], memory: BufferPools
     ) -> list[tuple[LayoutRange, Gradient]] | None:
-        """Gradients for the blocks; None: one is not of its variable's shape and dtype."""
+        """Gather gradients for the blocks; None: one is not of its variable's shape and dtype."""
         found: list[tuple[LayoutRange, Gradient]] = []
         for part in self.dense:
             dtype, first = part.where.dtype, part.first
@@ -150,7 +150,7 @@ class _Reads:
             self._parts.append((block, first, stop, pieces))
 
     def now(self) -> list[Array]:
-        """Copies of the values, read-only."""
+        """Copy the values, read-only."""
         found: list[Array] = []
         for block, start, stop, pieces in self._parts:
             with block.lock:
@@ -186,8 +186,8 @@ class InProcessSteps:
         """Apply a step's gradients, and what it adds to moving averages.
 
         Args:
-            updates: Whose rules are bound to their variables.
-            averages: As ``move_averages`` takes them.
+            updates: Updates whose rules are bound to their variables.
+            averages: Moving averages, as ``move_averages`` takes them.
             step_increment: Added to the global step.
 
         Returns:
@@ -272,7 +272,7 @@ class InProcessSteps:
         return found
 
     def place(self, variable: HeldVariable) -> LayoutRange | None:
-        """A variable's memory; None: it is cut into parts."""
+        """Find a variable's memory; None: it is cut into parts."""
         place = self._places.get(id(variable))
         if place is None:
             entry = LayoutEntry(variable.name, 0, Operation.PULL)
@@ -284,7 +284,7 @@ class InProcessSteps:
         return place
 
     def memory(self, variable: HeldVariable) -> tuple[Block, Array]:
-        """A variable's block, and its value there.
+        """Find a variable's block, and its value there.
 
         Raises:
             ValueError: It is cut into parts.
@@ -296,13 +296,13 @@ class InProcessSteps:
         return block, block.value[where.start : where.stop].reshape(variable.shape)
 
     def places(self, variables: Sequence[HeldVariable]) -> list[LayoutRange] | None:
-        """The memory of variables; None: one is cut into parts."""
+        """Find the memory of variables; None: one is cut into parts."""
         found = [self.place(variable) for variable in variables]
         known = [place for place in found if place is not None]
         return known if len(known) == len(found) else None
 
     def reads(self, variables: Sequence[HeldVariable]) -> "_Reads | None":
-        """What gives the values that variables have now; None: one is cut into parts."""
+        """Make what gives the values that variables have now; None: one is cut into parts."""
         key = tuple(map(id, variables))
         reads = self._reads.get(key)
         if reads is None:
@@ -315,7 +315,7 @@ class InProcessSteps:
         return reads
 
     def read(self, variables: Sequence[HeldVariable]) -> list[Array]:
-        """Copies of the values of variables, read-only, each of one part."""
+        """Copy the values of variables, read-only, each of one part."""
         self._ps.take_own_arrays()
         reads = self.reads(variables)
         return [] if reads is None else reads.now()
@@ -338,7 +338,7 @@ def _rule_of(place: LayoutRange) -> UpdateRule | None:
 
 
 def _row_sums(slices: IndexedSlices, shape: Sequence[int], memory: BufferPools) -> Gradient | None:
-    """Each row once, ascending, as kernels take them; None: the session says what is wrong."""
+    """Sum each row once, ascending, as kernels take them; None: the session says what is wrong."""
     values, ids = to_host(slices.values), to_host(slices.indices)
     if values.shape != (ids.size, *shape[1:]) or not ids.size:
         return None

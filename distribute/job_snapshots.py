@@ -1,5 +1,5 @@
-"""What a synchronous program and its job hand each other: copies of the variables one way, requests
-to stop and the checkpoint to begin with the other.
+"""Exchange between a synchronous program and its job: copies of the variables one way, requests to
+stop and the checkpoint to begin with the other.
 
 A job saves in a thread of its own, when it is time. The variables of synchronous workers belong
 together only between two steps, which the program's thread makes. So the saving thread asks, and
@@ -26,9 +26,9 @@ class SavedVariable:
     Attributes:
         value: array of the whole variable, on the host.
         slots: Slot variables by name, on the host.
-        updates: How often the rule had been applied.
-        rule: Its fields; None: no rule has updated the variable.
-        trainable: As the program made it.
+        updates: Number of times that the rule had been applied.
+        rule: Fields of the rule; None: no rule has updated the variable.
+        trainable: Whether optimizers update it, as the program made it.
     """
 
     value: Array
@@ -54,7 +54,7 @@ class ProgramSteps(Protocol):
         """Whether it has made a step; then it answers at the end of one."""
 
     def last_snapshot(self, *, together: bool) -> Snapshot | None:
-        """The variables of a program that has ended; None if they do not belong together.
+        """Take the variables of a program that has ended; None if they do not belong together.
 
         Args:
             together: Every worker calls this.
@@ -62,13 +62,13 @@ class ProgramSteps(Protocol):
 
 
 class JobSnapshots:
-    """One task's side of the job. The program's thread, the saving one and a signal handler use it.
+    """The job's side in one task. The program's thread, the saving one and a signal handler use it.
 
     Args:
-        drain_grace_s: How long a request to stop waits for the end of a step.
+        drain_grace_s: Longest time that a request to stop waits for the end of a step.
 
     Attributes:
-        saves: This task writes the job's checkpoints.
+        saves: Whether this task writes the job's checkpoints.
         restore_from: The checkpoint to begin with; empty: none. Of use where ``saves`` is set.
         wanted: The saving thread waits for a snapshot.
         stop: Why the program should end after its step, if it should.
@@ -94,7 +94,9 @@ class JobSnapshots:
         return self._program is not None
 
     def offer(self) -> bool:
-        """Whether this task saves, and the strategy that asks is the program's first."""
+        """Offer to save; returns whether this task saves, and the strategy that asks is the
+        program's first.
+        """
         if self.saves and self._program is not None:
             log.warning(
                 "the job saves and resumes the variables of the program's first synchronous "
@@ -136,7 +138,7 @@ class JobSnapshots:
             raise self.stop
 
     def end(self, *, together: bool) -> None:
-        """The program has ended: take its last snapshot.
+        """Take the last snapshot of the program, which has ended.
 
         Args:
             together: Every worker's program has come to its end, and calls this.
@@ -155,7 +157,7 @@ class JobSnapshots:
     # -- the saving thread ---------------------------------------------------------------------
 
     def take(self) -> Snapshot | None:
-        """The variables at the end of the step under way, or of the last one of all.
+        """Take the variables at the end of the step under way, or of the last one of all.
 
         Blocks until then. None: the program has ended meanwhile, or can give none.
         """

@@ -41,7 +41,7 @@ class LocalPs:
     """See :class:`~ropewalk.client.ps.peer.PsPeer`.
 
     Args:
-        task: Which ps this plays.
+        task: Task of the ps that this plays.
         who: The worker.
         settings: For the store's bounds.
         store: Shared by the workers of one process; None: a new one.
@@ -77,7 +77,7 @@ class LocalPs:
         self.store.cuts.mark(number, self.who, mark)
 
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:  # noqa: ARG002
-        """Values of a cut of the store."""
+        """Read values of a cut of the store."""
         return self.store.cuts.kept(number).read(piece)
 
     def define(
@@ -95,7 +95,7 @@ class LocalPs:
         self.store.table.bind(variables, rule, self.who)
 
     def held_bytes(self) -> int:
-        """Bytes of values in the store."""
+        """Count the bytes of values in the store."""
         return self.store.table.held_bytes()
 
     def prepare(self, request: StepRequest) -> None:
@@ -107,7 +107,7 @@ class LocalPs:
         self._request = request
 
     def send(self) -> None:
-        """Nothing: the step is carried out when its answer is asked for."""
+        """Do nothing yet: the step is carried out when its answer is asked for."""
         self._raise_if_aborted()
 
     def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
@@ -162,7 +162,7 @@ class LocalPs:
         self._aborted = error
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 _NO_ROOM = np.empty(0, np.uint8)
@@ -203,10 +203,10 @@ class _LocalAnswer:
                 self._into[0] = target[count:]
 
     def write(self, part: object) -> None:
-        """Nothing: it is there."""
+        """Do nothing: the part is in place already."""
 
     def finish(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def result(self) -> PushResult:
         reply = self._reply

@@ -1,4 +1,4 @@
-"""What every metric is: one variable that replicas add to, and means over examples."""
+"""The base of metrics: one variable that replicas add to, and means over examples."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,7 +38,7 @@ class Metric:
 
     @property
     def variables(self) -> list[Variable]:
-        """Its state, whole on one server; shape ``(1, *shape)``."""
+        """State of the metric, whole on one server; shape ``(1, *shape)``."""
         return [self._state]
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class Metric:
         raise NotImplementedError(f"{type(self).__name__}.update_state({args}, {kwargs})")
 
     def _result_of(self, state: Array) -> Any:
-        """The metric, of a state added up."""
+        """Compute the metric of a state added up."""
         raise NotImplementedError(f"{type(self).__name__}._result_of({state})")
 
     def _add(self, delta: Any) -> None:
@@ -57,7 +57,7 @@ class Metric:
             state.assign_add(change)
 
     def result(self) -> Any:
-        """The metric over everything that was counted: NumPy, float64.
+        """Compute the metric over everything that was counted: NumPy, float64.
 
         In ``run`` the replicas wait for each other and get the same.
         """
@@ -143,7 +143,7 @@ class MeanMetricWrapper(Metric):
 
     Args:
         fn: ``fn(y_true, y_pred, **kwargs)`` returns an array, one value or several per example.
-        name: None: the function's.
+        name: Name of the metric; None: the function's.
         kwargs: Further arguments of ``fn``.
     """
 
@@ -174,7 +174,9 @@ def _total_and_count(values: Any, sample_weight: Any) -> list[Any]:
 def _per_example(
     values: Any, sample_weight: Any, reduce: Callable[..., Any]
 ) -> tuple[Array, Array | None]:
-    """Weighted values, one per example, and the examples' weights; as Keras reduces them."""
+    """Flatten to weighted values, one per example, and the examples' weights; as Keras reduces
+    them.
+    """
     each = np.asarray(to_host(values), np.float64)
     weights: Array | None = None
     if sample_weight is not None:
@@ -197,7 +199,7 @@ def _flattened(array: Array, reduce: Callable[..., Any]) -> Array:
 
 
 def weights_like(pred: Array, sample_weight: Any) -> Array:
-    """A weight for each prediction: those of its example, or 1."""
+    """Find a weight for each prediction: those of its example, or 1."""
     if sample_weight is None:
         return np.ones(pred.shape)
     given = np.asarray(to_host(sample_weight), np.float64)
@@ -206,7 +208,7 @@ def weights_like(pred: Array, sample_weight: Any) -> Array:
 
 
 def same_rank(true: Array, pred: Array) -> tuple[Array, Array]:
-    """Without a last axis of 1 that only one has.
+    """Drop a last axis of 1 that only one of them has.
 
     Raises:
         ValueError: The shapes differ otherwise.
@@ -221,5 +223,5 @@ def same_rank(true: Array, pred: Array) -> tuple[Array, Array]:
 
 
 def divided(total: Any, count: Any) -> Any:
-    """A mean; 0 of nothing."""
+    """Divide for a mean; 0 of nothing."""
     return np.float64(total / count) if count else np.float64(0)

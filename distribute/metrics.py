@@ -55,14 +55,14 @@ __all__ = [
 
 
 class Accuracy(MeanMetricWrapper):
-    """How often a prediction equals its label; arrays of one shape."""
+    """The share of predictions that equal their labels; arrays of one shape."""
 
     def __init__(self, name: str = "accuracy") -> None:
         super().__init__(lambda true, pred: np.equal(*same_rank(true, pred)), name)
 
 
 class BinaryAccuracy(MeanMetricWrapper):
-    """How often a score lies on its label's side of ``threshold``; labels are 0 or 1.
+    """The share of scores that lie on their label's side of ``threshold``; labels are 0 or 1.
 
     Of logits the threshold is 0, as of ``keras.metrics.BinaryAccuracy``.
     """
@@ -76,15 +76,17 @@ class BinaryAccuracy(MeanMetricWrapper):
 
 
 class CategoricalAccuracy(MeanMetricWrapper):
-    """How often the largest prediction is that of a one-hot label; shape ``(..., classes)``."""
+    """The share of largest predictions that are those of a one-hot label; shape ``(...,
+    classes)``.
+    """
 
     def __init__(self, name: str = "categorical_accuracy") -> None:
         super().__init__(lambda true, pred: true.argmax(-1) == pred.argmax(-1), name)
 
 
 class SparseCategoricalAccuracy(MeanMetricWrapper):
-    """How often the largest prediction, of shape ``(..., classes)``, is that of an integer label,
-    of shape ``(...)`` or ``(..., 1)``.
+    """The share of largest predictions, of shape ``(..., classes)``, that are those of an integer
+    label, of shape ``(...)`` or ``(..., 1)``.
     """
 
     def __init__(self, name: str = "sparse_categorical_accuracy") -> None:
@@ -92,14 +94,18 @@ class SparseCategoricalAccuracy(MeanMetricWrapper):
 
 
 class TopKCategoricalAccuracy(MeanMetricWrapper):
-    """How often a one-hot label is among the ``k`` largest predictions; ties count for it."""
+    """The share of one-hot labels that are among the ``k`` largest predictions; ties count for
+    it.
+    """
 
     def __init__(self, k: int = 5, name: str = "top_k_categorical_accuracy") -> None:
         super().__init__(lambda true, pred: _in_top_k(true.argmax(-1), pred, k), name)
 
 
 class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
-    """How often an integer label is among the ``k`` largest predictions; ties count for it."""
+    """The share of integer labels that are among the ``k`` largest predictions; ties count for
+    it.
+    """
 
     def __init__(self, k: int = 5, name: str = "sparse_top_k_categorical_accuracy") -> None:
         super().__init__(lambda true, pred: _in_top_k(_labels(true, pred), pred, k), name)
@@ -172,7 +178,7 @@ class AUC(Metric):
 
 
 def _labels(true: Array, pred: Array) -> Array:
-    """Integer labels without a last axis of 1."""
+    """Drop a last axis of 1 of integer labels."""
     labels = true[..., 0] if true.ndim == pred.ndim and true.shape[-1] == 1 else true
     if labels.shape != pred.shape[:-1]:
         raise ValueError(

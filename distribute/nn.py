@@ -19,7 +19,7 @@ from .embeddings import (
 def compute_average_loss(
     per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None
 ) -> Any:
-    """The sum of a replica's losses over the number of examples of all replicas.
+    """Sum a replica's losses, and divide by the number of examples of all replicas.
 
     Summed over replicas it is the mean over the global batch, and so are its gradients.
 
@@ -28,8 +28,8 @@ def compute_average_loss(
             JAX's.
         sample_weight: array, shape ``(examples,)``, that of the losses, or one more extent of 1
             than these; or a number. None: 1.
-        global_batch_size: None: this replica's examples times the replicas in sync, which is wrong
-            for the last batch of an epoch if that is smaller.
+        global_batch_size: Number of examples of all replicas; None: this replica's examples times
+            the replicas in sync, which is wrong for the last batch of an epoch if that is smaller.
 
     Returns:
         A scalar of the losses' dtype; 0 if ``global_batch_size`` is 0.
@@ -58,7 +58,7 @@ def compute_average_loss(
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Any:
-    """The sum of regularization losses over the number of replicas, each of which adds it.
+    """Divide the sum of regularization losses by the number of replicas, each of which adds it.
 
     Args:
         regularization_loss: array of any shape: NumPy's or what computes like it.
@@ -75,7 +75,7 @@ def _array(value: Any) -> Any:
 
 
 def _weights(given: Any, loss: Any) -> Any:
-    """Weights in the dtype of losses, and with as many axes."""
+    """Convert weights to the dtype of losses, and to as many axes."""
     weights = _array(given)
     if weights.ndim and weights.ndim == loss.ndim + 1:
         weights = weights.reshape(weights.shape[:-1])

@@ -22,7 +22,7 @@ _VALUES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 
 
 class LoadStatus:
-    """What a restored checkpoint and the objects have in common. As ``tf.train``'s.
+    """The match of a restored checkpoint and the objects, as ``tf.train``'s. As ``tf.train``'s.
 
     Args:
         path: Path of the checkpoint; None if there was none.
@@ -57,7 +57,7 @@ class LoadStatus:
         return self
 
     def assert_nontrivial_match(self) -> "LoadStatus":
-        """Always true here: a checkpoint with nothing for the objects is an error at once."""
+        """Return at once: a checkpoint with nothing for the objects is an error before."""
         return self
 
     def expect_partial(self) -> "LoadStatus":
@@ -170,7 +170,7 @@ class ObjectCheckpoint:
         return status
 
     def read(self, save_path: str | None) -> LoadStatus:
-        """Like :meth:`restore`, without changing :attr:`save_counter`."""
+        """Restore as :meth:`restore` does, without changing :attr:`save_counter`."""
         tree, strategy = self._to_save()
         require_cross_replica(strategy, "Checkpoint.restore")
         keys = [*tree.variables, *tree.places]
@@ -215,7 +215,7 @@ class ObjectCheckpoint:
             _require_json(key, place)
 
     def _to_save(self) -> tuple[ObjectTree, Any]:
-        """The variables and objects to save, and the strategy that they belong to."""
+        """Collect the variables and objects to save, and the strategy that they belong to."""
         tree = walk_objects(self.checkpointed)
         default: Any = default_strategy()
         strategies = {id(v.strategy): v.strategy for v in tree.variables.values()}
@@ -225,7 +225,9 @@ class ObjectCheckpoint:
         return tree, next(iter(strategies.values()), default)
 
     def agreed(self, number: int) -> int:
-        """The number that the first synchronous worker has; others may see the directory later."""
+        """Agree on the number that the first synchronous worker has; others may see the directory
+        later.
+        """
         mine = DistributedValues([np.array(number, np.int64)])
         return int(self._to_save()[1].extended.of_first_replica(mine))
 
@@ -249,7 +251,7 @@ def _require_json(key: str, place: Stateful) -> None:
 
 
 def _attributes(root: Any) -> Mapping[str, Any]:
-    """What of ``root`` is the first part of keys."""
+    """Collect the attributes of ``root`` that are the first part of keys."""
     if root is None:
         return {}
     if isinstance(root, ObjectCheckpoint):

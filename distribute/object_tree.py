@@ -38,7 +38,7 @@ class ObjectTree:
 
 
 def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
-    """The variables, and what has ``state_dict`` and ``load_state_dict``, below some objects.
+    """Find the variables, and what has ``state_dict`` and ``load_state_dict``, below some objects.
 
     Looked into are dictionaries, lists, tuples, and the attributes of the program's objects, in the
     order of their names and nearest first, so that every process finds the same keys. A variable
@@ -74,7 +74,7 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
 
 
 def _instead_of(found: Any) -> Any:
-    """What a bridge shares of an object; the object itself if it is none of a bridge's."""
+    """Find what a bridge shares of an object; the object itself if it is none of a bridge's."""
     attributes = getattr(found, "__dict__", {})
     holders = (attributes.get(name) for name in _SHARED_BY)
     shared = (getattr(holder, "checkpointed", None) for holder in holders)
@@ -82,7 +82,7 @@ def _instead_of(found: Any) -> Any:
 
 
 def _shared_arrays(found: Any) -> Mapping[str, Variable] | None:
-    """The variables of an ``ArrayStore``, or of a bridge that has one; None: it is something
+    """Find the variables of an ``ArrayStore``, or of a bridge that has one; None: it is something
     else.
     """
     if isinstance(found, type) or not type(found).__module__.startswith(_OURS):

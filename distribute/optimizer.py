@@ -1,4 +1,4 @@
-"""What every optimizer does: hyperparameters that can be assigned, and gradients to their rule.
+"""The base of optimizers: hyperparameters that can be assigned, and gradients to their rule.
 
 A variable is bound to the rule that its optimizer was constructed with. What is assigned later, and
 what a callable returns, travels with each push: it counts for the pushes of this worker, in their
@@ -29,7 +29,7 @@ Rate = float | Schedule | Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One replica's value, wrapped so that it is not taken apart as a structure."""
+    """The gradients of one replica, wrapped so that they are not taken apart as a structure."""
 
     rule: rules.UpdateRule
     hyperparameters: Mapping[str, Any] | None
@@ -42,13 +42,13 @@ class Optimizer:
     Its hyperparameters are attributes. Assigning one counts from the next ``apply_gradients`` on.
 
     Args:
-        rule: What variables are bound to; or its class, and ``arguments`` for it.
-        arguments: Its fields. ``learning_rate`` may be a callable: of the step (``iterations``), as
-            schedules of Keras and optax are, or of nothing.
+        rule: Rule that variables are bound to; or its class, and ``arguments`` for it.
+        arguments: Fields of the rule. ``learning_rate`` may be a callable: of the step
+            (``iterations``), as schedules of Keras and optax are, or of nothing.
 
     Attributes:
-        rule: What variables are bound to.
-        current: The same with what was assigned since.
+        rule: Rule that variables are bound to.
+        current: Rule with what was assigned since.
 
     Raises:
         ValueError: An argument is not allowed; says what is.
@@ -148,17 +148,17 @@ class Optimizer:
 
     @property
     def name(self) -> str:
-        """As it was given, or that of its class."""
+        """Name that it was given, or that of its class."""
         return self.__dict__.get("_name") or type(self).__name__
 
     def get_config(self) -> dict[str, Any]:
-        """Its hyperparameters of now, and its name; a schedule is its own configuration."""
+        """Return the hyperparameters of now, and the name; a schedule is its own configuration."""
         config = self.current.model_dump() | {"name": self.name}
         return config if self._rate is None else config | {"learning_rate": self._rate}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """One with the hyperparameters that :meth:`get_config` returned."""
+        """Make an optimizer with the hyperparameters that :meth:`get_config` returned."""
         return cls(**config)  # type: ignore[call-arg]  # of a subclass, which names its rule
 
     def build(self, variables: Iterable[Variable]) -> None:
@@ -173,7 +173,7 @@ class Optimizer:
                 known[id(variable)] = weakref.ref(variable, partial(_forget, known, id(variable)))
 
     def hyperparameters(self, iterations: Callable[[], int]) -> Mapping[str, Any] | None:
-        """What differs from the rule that variables are bound to, now; None: nothing.
+        """Collect what differs from the rule that variables are bound to, now; None: nothing.
 
         Args:
             iterations: Asked if the rate is a callable.
@@ -187,7 +187,7 @@ class Optimizer:
         return changes or None
 
     def changed_rule(self, iterations: Callable[[], int]) -> rules.UpdateRule:
-        """The rule with the hyperparameters of now."""
+        """Make the rule with the hyperparameters of now."""
         if self._rate is None:
             return self.current
         return self.current.changed({"learning_rate": self._rate_now(iterations())})
@@ -241,7 +241,8 @@ class Optimizer:
         context.merge_call(self._apply_sum, (given,))
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Variable] = ()) -> None:
-        """:meth:`apply_gradients` of gradients and their variables, as Keras 3 has it.
+        """Apply gradients to their variables as :meth:`apply_gradients` does, with Keras 3's
+        arguments.
 
         Args:
             grads: An array or IndexedSlices for each variable; None leaves one out.
@@ -293,12 +294,12 @@ _ELSEWHERE = {
     "use_ema": _AVERAGES,
     "weight_decay": "use AdamW, Lion or Lamb, which have one, or add it to the gradients",
 }
-"""What Keras' optimizers take or have, and these do not: what to write instead."""
+"""Arguments of Keras' optimizers that these do not have: what to write instead."""
 _WITH_USE_EMA = {"ema_momentum", "ema_overwrite_frequency"}
 
 
 def _offered(rule: type[rules.UpdateRule], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without what Keras' optimizers take beside, where that is switched off.
+    """Drop what Keras' optimizers take beside from the arguments, where that is switched off.
 
     Raises:
         ValueError: One is switched on; says what to write instead.
@@ -315,7 +316,7 @@ def _forget(known: dict[int, Any], key: int, reference: Any) -> None:  # noqa: A
 
 
 def _of_step(rate: Callable[..., Any]) -> Callable[[int], Any]:
-    """A callable of the step, for one that takes it and for one that takes nothing."""
+    """Make a callable of the step, for one that takes it and for one that takes nothing."""
     try:
         inspect.signature(rate).bind(0)
     except TypeError:
@@ -326,14 +327,16 @@ def _of_step(rate: Callable[..., Any]) -> Callable[[int], Any]:
 
 
 def _number(value: Any) -> Any:
-    """NumPy's scalars, and tensors of one element, as Python numbers."""
+    """Convert NumPy's scalars, and tensors of one element, to Python numbers."""
     if isinstance(value, bool | int | float | str) or value is None or not hasattr(value, "dtype"):
         return value
     return as_array(value).item()
 
 
 def _to_send(bound: rules.UpdateRule, changed: rules.UpdateRule) -> dict[str, Any]:
-    """The fields in which two rules differ, as they travel; norms are the worker's own matter."""
+    """Find the fields in which two rules differ, as they travel; norms are the worker's own
+    matter.
+    """
     fields = changed.model_dump(mode="json", exclude={"clipnorm", "global_clipnorm"})
     return {
         name: value
@@ -343,7 +346,7 @@ def _to_send(bound: rules.UpdateRule, changed: rules.UpdateRule) -> dict[str, An
 
 
 def _summed(gradient: Any, variable: Variable) -> Any:
-    """Outside of ``run`` a gradient per replica is summed as in it."""
+    """Sum a gradient per replica, outside of ``run``, as it is summed there."""
     if not isinstance(gradient, PerReplica):
         return gradient
     return variable.strategy.extended.reduce_to(ReduceOp.SUM, gradient, variable)

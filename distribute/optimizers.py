@@ -54,7 +54,7 @@ __all__ = [
 
 
 class Clipping(TypedDict, total=False):
-    """How gradients are clipped, and the optimizer's name; None: not at all.
+    """Clipping of gradients, and the optimizer's name; None: not at all.
 
     Attributes:
         name: Name of the optimizer; None: that of its class.
@@ -136,7 +136,7 @@ class RMSprop(Optimizer):
 
 
 class _AdamFamily(Optimizer):
-    """What Adam, Adamax and Nadam are constructed with."""
+    """The constructor of Adam, Adamax and Nadam."""
 
     _rule_name: str
 
@@ -322,7 +322,7 @@ class Lamb(Optimizer):
 
 
 class OwnOptimizer(Optimizer):
-    """What :func:`register_rule` derives its classes from."""
+    """The base of the classes that :func:`register_rule` makes."""
 
     _kind: type[UpdateRule]
 

@@ -22,7 +22,8 @@ class OwnArrays:
         steps: On the ps.
         trained: Arrays that update rules change, each with its variable: on the host, writable, of
             the variable's shape and dtype. Large ones become the memory of the ps.
-        others: The same of what the program alone changes, such as averages of batch norm.
+        others: Arrays that the program alone changes, such as averages of batch norm, in the form
+            of ``trained``.
         adopt: False: large arrays are copied, too, so that :meth:`load` can undo a step.
 
     Attributes:
@@ -78,7 +79,7 @@ class OwnArrays:
         self.mark()
 
     def values(self) -> dict[str, Array]:
-        """Copies of the variables by name, as they are without :meth:`take`."""
+        """Copy the variables by name, as they are without :meth:`take`."""
         self.paused, before = True, self.paused
         try:
             copies = self._steps.read(self._variables)
@@ -94,7 +95,7 @@ _Copies = Mapping[Block, Sequence[tuple[Array, Array]]]
 def _copies(
     steps: InProcessSteps, arrays: Sequence[tuple[HeldVariable, Array]], *, adopt: bool
 ) -> _Copies:
-    """How arrays are copied, but for those that become the memory of their blocks."""
+    """Plan how arrays are copied, but for those that become the memory of their blocks."""
     found: dict[Block, list[tuple[Array, Array]]] = {}
     for variable, array in arrays:
         block, view = steps.memory(variable)
@@ -180,7 +181,7 @@ class OwnValues:
         self._changed = True
 
     def load(self) -> None:
-        """Nothing: the program has not taken what it was not to keep."""
+        """Do nothing: the program has not taken what it was not to keep."""
 
     def take(self) -> None:
         """Copy what has changed to the variables, unless others have changed these."""
@@ -194,4 +195,4 @@ class OwnValues:
 
 
 def _nothing() -> None:
-    """No more has to be done."""
+    """Do nothing: no more has to be done."""

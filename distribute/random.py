@@ -38,16 +38,16 @@ class Generator:
 
     @classmethod
     def from_seed(cls, seed: int) -> "Generator":
-        """A generator of this seed."""
+        """Make a generator of this seed."""
         return cls(seed)
 
     @property
     def seed(self) -> int:
-        """As given."""
+        """Seed of the generator."""
         return self._seed
 
     def numpy(self) -> np.random.Generator:
-        """The current replica's stream, with everything NumPy can draw."""
+        """Return the current replica's stream, with everything NumPy can draw."""
         context = get_replica_context()
         replica = -1 if context is None else context.replica_id_in_sync_group
         with self._lock:
@@ -66,7 +66,7 @@ class Generator:
         stddev: float = 1.0,
         dtype: Any = np.float32,
     ) -> Array:
-        """Normally distributed numbers."""
+        """Draw normally distributed numbers."""
         drawn = self.numpy().standard_normal(shape, np.float64) * stddev + mean
         return np.asarray(drawn, dtype)
 
@@ -77,7 +77,7 @@ class Generator:
         maxval: float | None = None,
         dtype: Any = np.float32,
     ) -> Array:
-        """Evenly distributed numbers in ``[minval, maxval)``; ``maxval`` is needed for integers.
+        """Draw numbers evenly from ``[minval, maxval)``; ``maxval`` is needed for integers.
 
         Raises:
             ValueError: An integer dtype without ``maxval``.
@@ -94,12 +94,12 @@ class Generator:
         return np.asarray(np.where(drawn >= kind.type(high), below, drawn), kind)
 
     def split(self, count: int = 1) -> list["Generator"]:
-        """New generators, drawn from this one's stream."""
+        """Split off generators that are drawn from this one's stream."""
         seeds = self.numpy().integers(0, 2**63, count)
         return [Generator(int(seed)) for seed in seeds]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every stream is, as JSON could hold it."""
+        """Return the position of every stream, as JSON could hold it."""
         with self._lock:
             streams = {
                 str(replica): _plain(stream.bit_generator.state)

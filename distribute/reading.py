@@ -11,11 +11,11 @@ class TensorReader(CheckpointReader):
     """A checkpoint with the methods of the reader that ``tf.train.load_checkpoint`` returns."""
 
     def has_tensor(self, tensor_str: str) -> bool:
-        """Whether there is a variable of this name."""
+        """Return whether there is a variable of this name."""
         return self.variable(tensor_str) is not None
 
     def get_tensor(self, tensor_str: str) -> Array:
-        """A variable's value.
+        """Read a variable's value.
 
         Raises:
             CheckpointError: There is none of this name, or it is damaged.
@@ -23,16 +23,17 @@ class TensorReader(CheckpointReader):
         return self.read(tensor_str)
 
     def get_variable_to_shape_map(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each variable, by name."""
+        """List the shape of each variable, by name."""
         return {name: tuple(record.shape) for name, record in self.manifest.variables.items()}
 
     def get_variable_to_dtype_map(self) -> dict[str, DType]:
-        """The dtype of each variable, by name."""
+        """List the dtype of each variable, by name."""
         return {name: as_dtype(record.dtype) for name, record in self.manifest.variables.items()}
 
 
 def latest_checkpoint(checkpoint_dir: str) -> str | None:
-    """Path of the complete checkpoint with the highest number in a directory; None: there is none.
+    """Find the path of the complete checkpoint with the highest number in a directory; None: there
+    is none.
 
     It works on a job's model directory, too.
     """
@@ -41,7 +42,8 @@ def latest_checkpoint(checkpoint_dir: str) -> str | None:
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> TensorReader:
-    """A reader of one checkpoint. As ``tf.train.load_checkpoint``.
+    """Open a reader of one checkpoint, as ``tf.train.load_checkpoint``. As
+    ``tf.train.load_checkpoint``.
 
     Args:
         ckpt_dir_or_file: Path or fsspec URL of a checkpoint, or of a directory: its newest one.
@@ -53,10 +55,11 @@ def load_checkpoint(ckpt_dir_or_file: str) -> TensorReader:
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of a checkpoint's variables, by name. As ``tf.train.list_variables``.
+    """List names and shapes of a checkpoint's variables, by name, as ``tf.train.list_variables``.
+    As ``tf.train.list_variables``.
 
     Args:
-        ckpt_dir_or_file: As for :func:`load_checkpoint`.
+        ckpt_dir_or_file: Path of a checkpoint or directory, as for :func:`load_checkpoint`.
 
     Raises:
         CheckpointError: There is none, or it is not one of ours.
@@ -65,10 +68,11 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def load_variable(ckpt_dir_or_file: str, name: str) -> Array:
-    """One variable of a checkpoint, verified. As ``tf.train.load_variable``.
+    """Load a variable of a checkpoint, verified, as ``tf.train.load_variable``. As
+    ``tf.train.load_variable``.
 
     Args:
-        ckpt_dir_or_file: As for :func:`load_checkpoint`.
+        ckpt_dir_or_file: Path of a checkpoint or directory, as for :func:`load_checkpoint`.
         name: Name of the variable, as in :func:`list_variables`.
 
     Returns:

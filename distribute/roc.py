@@ -15,7 +15,7 @@ _EPSILON = 1e-7
 
 
 def evenly_spaced(count: int, thresholds: Sequence[float] | None = None) -> Array:
-    """Thresholds: one just below 0, one just above 1, and between them given or even ones.
+    """Make thresholds: one just below 0, one just above 1, and between them given or even ones.
 
     Raises:
         ValueError: ``count`` < 2, or a threshold outside of [0, 1].
@@ -33,7 +33,7 @@ def evenly_spaced(count: int, thresholds: Sequence[float] | None = None) -> Arra
 
 
 def confusion_counts(true: Array, pred: Array, weights: Array, thresholds: Array) -> Array:
-    """Weighted true and false positives, true and false negatives, at each threshold.
+    """Count weighted true and false positives, true and false negatives, at each threshold.
 
     Args:
         true: Labels, 0 or 1.
@@ -64,7 +64,7 @@ def confusion_counts(true: Array, pred: Array, weights: Array, thresholds: Array
 
 
 def area_under_curve(counts: Array, curve: str, method: str) -> Any:
-    """The area under ``"ROC"`` or ``"PR"``.
+    """Compute the area under ``"ROC"`` or ``"PR"``.
 
     Args:
         counts: Result of :func:`confusion_counts`.
@@ -96,7 +96,7 @@ def _interpolated_precision(tp: Array, fp: Array, fn: Array) -> Any:
 
 
 def _ratio(numerator: Array, denominator: Array) -> Array:
-    """The quotient; 0 where the denominator is."""
+    """Divide; 0 where the denominator is."""
     return np.divide(
         numerator, denominator, out=np.zeros(np.shape(numerator)), where=denominator != 0
     )

@@ -30,7 +30,7 @@ _ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (ROPEWALK_REPL
 
 @dataclass(slots=True)
 class TaskProgress(TaskCounts):
-    """What this task did so far; read by the heartbeat thread. Counters only grow.
+    """The progress of this task so far; read by the heartbeat thread. Counters only grow.
 
     ``global_step`` is the count of a synchronous strategy; parameter servers keep their own.
 
@@ -43,11 +43,11 @@ class TaskProgress(TaskCounts):
     metrics_of: dict[str, str] = field(default_factory=dict)
 
     def step_of(self, session: ParameterSession | None) -> int:
-        """The last global step that this task has seen, in its own count or a session's."""
+        """Find the last global step that this task has seen, in its own count or a session's."""
         return max(self.global_step, session.global_step if session else 0)
 
     def report(self, session: ParameterSession | None, *, serves: bool = False) -> TaskReport:
-        """The progress as the chief gets it; ``serves``: the task runs a coordinator's closures."""
+        """Report the progress to the chief; ``serves``: the task runs a coordinator's closures."""
         counters = session.counters if session else SessionCounters()
         recent = list(self.staleness)
         own = {each.name: getattr(self, each.name) for each in fields(TaskCounts)}
@@ -63,20 +63,20 @@ class TaskProgress(TaskCounts):
 
 
 class JobLink:
-    """What a program asks the job of its task. This one is for a process that is in no job."""
+    """The job of a task, as a program asks it. This one is for a process that is in no job."""
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""
 
     def chief_has_ended(self) -> bool:
-        """Whether the chief's program is over, so that it creates no more variables."""
+        """Return whether the chief's program is over, so that it creates no more variables."""
         return False
 
     def barrier(self, timeout_s: float) -> None:
         """Wait until the other tasks that run the program are here, too."""
 
     def snapshot(self, timeout_s: float) -> PsSnapshot | None:  # noqa: ARG002 - nobody else pushes
-        """The values of all ps at one moment; None: this process alone has them."""
+        """Take the values of all ps at one moment; None: this process alone has them."""
         return None
 
     def wait_over(self, timeout_s: float) -> bool:  # noqa: ARG002 - there is none to wait for
@@ -89,11 +89,11 @@ class ClusterRuntime:
     """A task's connection to its cluster.
 
     Attributes:
-        task: This task, and its cluster.
+        task: Task of this process, and its cluster.
         settings: The task's settings.
         connection: Session with every ps; None for an evaluator, and where there are no ps.
         job: Link to the job of the task.
-        alone: This process is the whole cluster.
+        alone: Whether this process is the whole cluster.
         restore_from: Name of the checkpoint the chief starts from; empty: none.
         snapshots: Hands a synchronous strategy's variables to the job that saves them; None: no
             job does.
@@ -150,7 +150,9 @@ class ClusterRuntime:
 
 
 def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
-    """A whole cluster in this process: ``num_ps`` parameter servers, one worker, no sockets."""
+    """Make a whole cluster in this process: ``num_ps`` parameter servers, one worker, no
+    sockets.
+    """
     # Loads the server, which a worker of a real cluster has no use for.
     from .in_process import InProcessSteps
     from .local_ps import LocalPs

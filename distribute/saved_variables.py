@@ -38,17 +38,17 @@ _FILE = "variables.safetensors"
 
 
 class Stateful(Protocol):
-    """What keeps its place: an iterator of a distributed dataset, a random generator."""
+    """An object that keeps its place: an iterator of a distributed dataset, a random generator."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """As JSON can hold it."""
+        """Return the place, as JSON can hold it."""
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from there."""
 
 
 def saved_value(variable: Variable) -> Array:
-    """What is saved of a variable.
+    """Read what is saved of a variable.
 
     Raises:
         ValueError: An ON_READ variable without aggregation has no value.
@@ -202,7 +202,7 @@ def restore_variables(
 
 
 def _label(number: int, name: str, slot: str) -> str:
-    """A tensor's unique name in the file; variables may be named like slots, or
+    """Make a tensor's unique name in the file; variables may be named like slots, or
     ``__metadata__``.
     """
     return f"{number}:{name}:{slot}" if slot else f"{number}:{name}"

@@ -87,7 +87,9 @@ class _HitRate(Metric):
 
 
 class Precision(_HitRate):
-    """How many of the predictions that are positive are right. As ``keras.metrics.Precision``."""
+    """The share of positive predictions that are right, as ``keras.metrics.Precision``. As
+    ``keras.metrics.Precision``.
+    """
 
     def __init__(
         self, thresholds: float | None = None, name: str = "precision", **options: Any
@@ -100,7 +102,9 @@ class Precision(_HitRate):
 
 
 class Recall(_HitRate):
-    """How many of the labels that are positive are predicted. As ``keras.metrics.Recall``."""
+    """The share of positive labels that are predicted, as ``keras.metrics.Recall``. As
+    ``keras.metrics.Recall``.
+    """
 
     def __init__(
         self, thresholds: float | None = None, name: str = "recall", **options: Any

@@ -54,7 +54,7 @@ class Memory:
 
 
 def zeros(count: int, dtype: DType) -> Array:
-    """Zeroed memory of the heap from the beginning of a cache line on.
+    """Allocate zeroed memory of the heap from the beginning of a cache line on.
 
     A row of 64 bytes is then one line and not parts of two: an update of rows of a table takes two
     thirds of the time.
@@ -98,7 +98,7 @@ class Arena:
         self._slab, self._used = None, 0
 
     def allocate(self, count: int, dtype: DType) -> Memory:
-        """Zeroed memory for ``count`` elements."""
+        """Allocate zeroed memory for ``count`` elements."""
         if self._create_slab is None:
             return Memory(zeros(count, dtype), np.zeros(1, np.int64))
         num_bytes = count * dtype.itemsize

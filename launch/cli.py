@@ -69,7 +69,9 @@ def ropewalk() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. Ropewalk's own errors print one line and set the exit code, no traceback."""
+    """Run the command line: the entry point. Ropewalk's own errors print one line and set the exit
+    code, no traceback.
+    """
     quiet_grpc()
     try:
         prepare_standard_streams()

@@ -33,7 +33,7 @@ def frame_lengths(head: bytes) -> tuple[int, int]:
 
 
 def temporary(num_bytes: int) -> Array:
-    """Fresh memory."""
+    """Allocate fresh memory."""
     return np.empty(num_bytes, np.uint8)
 
 

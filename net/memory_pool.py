@@ -74,7 +74,7 @@ class Lease:
 
 
 def temporary_buffer(count: int, dtype: DType) -> Array:
-    """Memory for a short-lived copy, returned to the system when it is dropped.
+    """Allocate memory for a short-lived copy, returned to the system when it is dropped.
 
     Memory from the heap would be kept: after a large block is freed, malloc raises its mmap
     threshold.
@@ -99,7 +99,7 @@ def ask_for_huge_pages(mapped: mmap.mmap) -> None:
 
 
 def present_buffer(num_bytes: int) -> Array:
-    """Memory as of :func:`temporary_buffer`, uint8, whose page faults are over."""
+    """Allocate memory as :func:`temporary_buffer` does, uint8, whose page faults are over."""
     memory = temporary_buffer(num_bytes, _BYTE)
     memory[:: mmap.PAGESIZE] = 0
     return memory

@@ -34,7 +34,7 @@ def notice_loss(connection: socket.socket) -> None:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 host stands in brackets."""
+    """Split ``host:port`` into host and port; an IPv6 host stands in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

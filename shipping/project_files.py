@@ -84,7 +84,7 @@ class _Walk:
         self.links: list[str] = []
 
     def files(self) -> Iterator[ProjectFile]:
-        """Regular files, in no order; links are kept in ``links``."""
+        """Yield regular files, in no order; links are kept in ``links``."""
         folders = [("", IgnoreRules())]
         while folders:
             folder, above = folders.pop()

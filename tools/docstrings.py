@@ -28,15 +28,18 @@ REFERRING = frozenset(_REFERRING.split())
 """Words that refer to something else, or ask: no docstring or entry begins with one."""
 
 _NO_VERBS = """
-    a after all always an and around at before between both by during each every few for from in
-    into is many more most neither never no not on only or over per several since the there to two
-    under until up when where whether while why with within without
+    a accumulator after again all also always an and around ascending at before between both by
+    consecutive during each entry ever every everything few file flat for fresh from full global
+    host in integer into is job later like logical many memory momentum more most neighbouring
+    neither nested never new no not number on once only or over path per phase random regular row
+    several since slot step the there time to two under until up velocity when where whether while
+    why with within without
 """
 NO_VERBS = frozenset(_NO_VERBS.split())
 """Further words that no function's docstring begins with, since a verb belongs there."""
 
-SINGULAR_S = re.compile(r".*(?:ss|cus|bias|alias|canvas)$")
-"""Verbs that end in s as they stand, such as ``pass`` and ``focus``."""
+VERB = re.compile(r"[A-Z][a-z]*(?:[^es]d|[^ds]|ss|cus|[bl]ias|eed|mbed)[.,:;]?")
+"""A word that can be a verb in the imperative: none in the past tense or the third person."""
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields")
 SECTION = re.compile(r"( *)([A-Z][a-z]+):")
@@ -70,13 +73,12 @@ def fault(text: Text) -> str | None:
         Why it will not do; None where it does.
     """
     first, _, rest = text.words.partition(" ")
-    word = first.rstrip(".,:;'").removesuffix("'s").lower()
+    word = first.rstrip(".,:;").lower()
     if word in REFERRING or (word == "the" and re.match(r"same\b(?!-)", rest)):
         return f"{first!r} refers to something that is not said here"
     if text.kind != "function":
         return None
-    plural = word.endswith("s") and not SINGULAR_S.fullmatch(word)
-    if word in NO_VERBS or not word.isalpha() or plural or rest.startswith("of "):
+    if word in NO_VERBS or not VERB.fullmatch(first) or rest.startswith("of "):
         return f"a function's docstring begins with a verb, and {first!r} is none"
     return None
 

@@ -60,7 +60,7 @@ def sample_job(job: Job, now: float) -> JobSample:
 
 
 def sample_every_s(age_s: float) -> float:
-    """Time between samples: a second at first, a minute for jobs of a day.
+    """Choose the time between samples: a second at first, a minute for jobs of a day.
 
     So a file grows by about 600 samples in ten minutes, by as many in the next 16, and so on: 9,000
     in a week.

@@ -33,7 +33,7 @@ def is_on_gpu(array: Any) -> bool:
 
 
 def beside(array: Any) -> AbstractContextManager[Any]:
-    """CuPy allocates results on the GPU of ``array`` in this context; no effect on NumPy."""
+    """Have CuPy allocate results on the GPU of ``array`` in this context; no effect on NumPy."""
     return array.device if is_on_gpu(array) else nullcontext()
 
 

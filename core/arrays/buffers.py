@@ -15,12 +15,12 @@ ALIGNMENT_BYTES = 64  # of a cache line: JAX takes memory without a copy only if
 
 
 def host_memory(num_bytes: int) -> Array:
-    """Memory for values: at a multiple of 64 bytes; pinned once a GPU is in use."""
+    """Allocate memory for values: at a multiple of 64 bytes; pinned once a GPU is in use."""
     return _host_memory(num_bytes)[0]
 
 
 def _host_memory(num_bytes: int) -> tuple[Array, bool]:
-    """Memory as of :func:`host_memory`, and whether it is pinned."""
+    """Allocate memory as :func:`host_memory` does; returns also whether it is pinned."""
     pinned = pinned_memory(num_bytes)
     if pinned is not None:
         return np.asarray(pinned), True

@@ -42,7 +42,7 @@ def checkpoint_path(model_dir: str, global_step: int, *, again: int = 0) -> str:
 
 
 def new_checkpoint_path(model_dir: str, global_step: int) -> str:
-    """Path for a checkpoint of this step, beside complete ones of the same step."""
+    """Choose a path for a checkpoint of this step, beside complete ones of the same step."""
     folder = open_folder(model_dir)
     taken = [
         again
@@ -172,7 +172,7 @@ def _is_complete(folder: Folder, name: str) -> bool:
 
 
 def _entries(folder: Folder) -> list[tuple[int, int, str]]:
-    """Step, number of earlier checkpoints of that step, and name of each checkpoint."""
+    """List the checkpoints: step, number of earlier checkpoints of that step, and name of each."""
     found = [(match, name) for name in folder.names() if (match := _NAME.match(name))]
     return sorted((int(match[1]), _times(match[2]), name) for match, name in found)
 

@@ -144,7 +144,7 @@ class CheckpointReader:
                     yield without(columns, keys)
 
     def slots(self, name: str) -> list[str]:
-        """Slot names saved for a variable."""
+        """List the names of the slots saved for a variable."""
         own = {
             record.slot
             for (variable, slot), [record, *_] in self._pieces.items()

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def load_cupy() -> ModuleType:
-    """CuPy.
+    """Load CuPy.
 
     Raises:
         ImportError: It is not installed; says how.
@@ -24,7 +24,7 @@ def load_cupy() -> ModuleType:
 
 
 def load_nccl() -> ModuleType:
-    """CuPy's NCCL, which CuPy 14 has only where it is imported by name.
+    """Load CuPy's NCCL, which CuPy 14 has only where it is imported by name.
 
     Raises:
         ImportError: CuPy is not installed.
@@ -46,7 +46,7 @@ def count_gpus() -> int:
 
 
 def count_node_gpus(timeout_s: float = 20.0) -> int:
-    """NVIDIA GPUs of this machine that its user may use, by ``nvidia-smi``; 0 without it.
+    """Count the NVIDIA GPUs of this machine that its user may use, by ``nvidia-smi``; 0 without it.
 
     Unlike :func:`count_gpus` it does not initialize CUDA, after which a process no longer heeds
     ``CUDA_VISIBLE_DEVICES``; and it does not heed that variable.

@@ -14,7 +14,7 @@ _KILLS = (
 
 
 def memory_bytes(limits: tuple[Path, ...] = _LIMITS) -> int:
-    """Memory that this process can have at most. Unit: bytes.
+    """Find the memory that this process can have at most. Unit: bytes.
 
     Args:
         limits: Files that may say less than the machine has.

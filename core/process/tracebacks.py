@@ -109,7 +109,9 @@ def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:
 
 
 def _is_library(name: str) -> bool:
-    """Also one of another folder of packages than this Python's own: a user's, or a mounted one."""
+    """Return whether a file is a library's, be it in another folder of packages than this Python's
+    own.
+    """
     return name.startswith(_LIBRARIES) or "/site-packages/" in name or "/dist-packages/" in name
 
 

@@ -86,6 +86,6 @@ for _kind in ROW_RULES:
 
 
 def slot_elements(rule: UpdateRule, width: int) -> dict[str, int]:
-    """Slot name -> elements that it has in a row of ``width`` elements."""
+    """Count the elements of each slot, by name, in a row of ``width`` elements."""
     elements = 1 if isinstance(rule, RowwiseAdagrad) else width
     return dict.fromkeys(rule.active_slots(), elements)

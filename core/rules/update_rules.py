@@ -114,7 +114,7 @@ class UpdateRule(BaseModel):
         return rate if isinstance(rate, float) else rate(step)
 
     def slot_start(self) -> dict[str, float]:
-        """Slot name -> the number its elements start with."""
+        """Return the number with which the elements of each slot start, by name."""
         return {
             slot: getattr(self, start) if isinstance(start, str) else start
             for slot, start in self.active_slots().items()

@@ -1,4 +1,6 @@
-"""How values of several workers become one: options of ``MultiWorkerMirroredStrategy``."""
+"""Options of the collectives by which values of several workers become one, for
+``MultiWorkerMirroredStrategy``.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +8,7 @@ from typing import Any
 
 
 class CommunicationImplementation(Enum):
-    """As ``tf.distribute.experimental.CommunicationImplementation``: what carries collectives.
+    """The carrier of collectives, as ``tf.distribute.experimental.CommunicationImplementation``.
 
     AUTO: RING, until NCCL has been tried between machines. RING: ours, shared memory inside a host
     and gRPC between hosts. NCCL: NVIDIA's, through CuPy, between the first GPUs of the workers.
@@ -19,7 +21,7 @@ class CommunicationImplementation(Enum):
 
 @dataclass(frozen=True, init=False)
 class CommunicationOptions:
-    """As ``tf.distribute.experimental.CommunicationOptions``.
+    """Options of collectives, as ``tf.distribute.experimental.CommunicationOptions``.
 
     Attributes:
         bytes_per_pack: Small arrays travel together until a pack exceeds this; 0: all of one dtype
@@ -27,7 +29,7 @@ class CommunicationOptions:
         timeout_seconds: After this a collective operation that waits for a worker is an error
             naming it; 0: it waits as long as the worker lives. None: as the strategy's options say,
             or as 0.
-        implementation: What carries them.
+        implementation: Carrier of the collectives.
     """
 
     bytes_per_pack: int
@@ -49,7 +51,7 @@ class CommunicationOptions:
         object.__setattr__(self, "implementation", _implementation(implementation))
 
     def merge(self, options: "CommunicationOptions | None") -> "CommunicationOptions":
-        """These, with the other's fields where those are not the defaults."""
+        """Replace fields that are the defaults by the other's."""
         if options is None:
             return self
         auto = CommunicationImplementation.AUTO
@@ -66,7 +68,7 @@ Options = CommunicationOptions
 def CollectiveHints(  # noqa: N802 - TensorFlow's name
     bytes_per_pack: int = 0, timeout_seconds: float | None = None
 ) -> CommunicationOptions:
-    """The old name of :class:`CommunicationOptions`."""
+    """Make :class:`CommunicationOptions` by their old name."""
     return CommunicationOptions(bytes_per_pack, timeout_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Which strategy and which context (replica, cross-replica, update) this thread is in.
+"""The strategy and the context (replica, cross-replica, update) that this thread is in.
 
 Contexts are a stack per thread, as in TensorFlow. Outside everything the default strategy is
 current, in a replica context with id 0.
@@ -20,10 +20,10 @@ from .reductions import ReduceOp, axis_number
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One entered context.
+    """A context that was entered.
 
     Attributes:
-        replica: None in cross-replica context.
+        replica: Context of the replica; None in cross-replica context.
         component: In an update context, which device's component is updated.
     """
 
@@ -75,12 +75,12 @@ def entered(frame: Frame) -> Iterator[None]:
 
 
 def top_frame() -> Frame | None:
-    """The context entered last in this thread, or that of the strategy set for it."""
+    """Return the context entered last in this thread, or that of the strategy set for it."""
     return _stack.frames[-1] if _stack.frames else _stack.chosen
 
 
 def is_running(strategy: StrategyInterface) -> bool:
-    """Whether this thread is in a ``run`` of a strategy, be it in a merge."""
+    """Return whether this thread is in a ``run`` of a strategy, be it in a merge."""
     for frame in _stack.frames:  # noqa: SIM110 - a generator costs three times this
         if frame.replica is not None and frame.strategy is strategy:
             return True
@@ -88,36 +88,39 @@ def is_running(strategy: StrategyInterface) -> bool:
 
 
 def get_strategy() -> StrategyInterface:
-    """The current strategy; outside any scope the default strategy."""
+    """Return the current strategy; outside any scope the default strategy."""
     frame = top_frame()
     return frame.strategy if frame is not None else default_strategy()
 
 
 def has_strategy() -> bool:
-    """Whether a strategy other than the default one is current."""
+    """Return whether a strategy other than the default one is current."""
     return get_strategy() is not default_strategy()
 
 
 def in_cross_replica_context() -> bool:
-    """True in ``scope()``, merge_call and update functions; False by default and in ``run``."""
+    """Return True in ``scope()``, merges and update functions; False by default and in ``run``."""
     frame = top_frame()
     return frame is not None and frame.replica is None
 
 
 def get_replica_context() -> "ReplicaContext | None":
-    """This replica's context; None in cross-replica context."""
+    """Return this replica's context; None in cross-replica context."""
     frame = top_frame()
     return frame.replica if frame is not None else ReplicaContext(default_strategy(), 0)
 
 
 def update_component() -> int | None:
-    """Which component an update function works on; None outside of ``extended.update``."""
+    """Return the component that an update function works on; None outside of
+    ``extended.update``.
+    """
     frame = top_frame()
     return frame.component if frame is not None else None
 
 
 def get_loss_reduction() -> ReduceOp:
-    """Always SUM. As ``tf.compat.v1.distribute.get_loss_reduction``.
+    """Return SUM always, as ``tf.compat.v1.distribute.get_loss_reduction``. As
+    ``tf.compat.v1.distribute.get_loss_reduction``.
 
     A program divides its loss by the global batch size; TensorFlow says MEAN inside its Estimator
     alone.
@@ -145,7 +148,7 @@ def experimental_set_strategy(strategy: StrategyInterface | None) -> None:
 
 
 def default_strategy() -> StrategyInterface:
-    """The strategy of a program that uses none: one replica, no distribution."""
+    """Return the strategy of a program that uses none: one replica, no distribution."""
     if not _default:
         _default[:] = [provided("default_strategy")()]
     return _default[0]
@@ -195,13 +198,13 @@ def require_own(strategy: StrategyInterface, what: str) -> None:
 
 
 def _other_than(strategy: StrategyInterface) -> StrategyInterface | None:
-    """The current strategy, if that is neither this one nor the default one."""
+    """Return the current strategy, if that is neither this one nor the default one."""
     current = get_strategy()
     return None if current is strategy or current is default_strategy() else current
 
 
 def code_of(function: Callable[..., Any]) -> object:
-    """What functions made on each replica by the same line have in common."""
+    """Find what functions made on each replica by the same line have in common."""
     while isinstance(function, partial):
         function = function.func
     plain = getattr(function, "__func__", function)
@@ -216,7 +219,7 @@ class Merging:
     agreed: tuple[object, ...]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the function."""
+        """Call the function."""
         return self.function(*args, **kwargs)
 
 
@@ -224,16 +227,17 @@ MergeCall = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class ReplicaContext:
-    """What a replica may do inside ``run``. As ``tf.distribute.ReplicaContext``.
+    """The replica inside ``run``, and what it may do there, as ``tf.distribute.ReplicaContext``. As
+    ``tf.distribute.ReplicaContext``.
 
     ``with`` makes one that a program has made the current context.
 
     Args:
-        strategy: Whose replica it is.
-        replica_id_in_sync_group: Its number among the replicas of all synchronous workers.
+        strategy: Strategy whose replica it is.
+        replica_id_in_sync_group: Number of the replica among those of all synchronous workers.
         merge: Carries out ``merge_call`` with the other replicas of this worker; None: there are
             none.
-        local_id: Its number on this worker.
+        local_id: Number of the replica on this worker.
     """
 
     def __init__(

@@ -14,7 +14,9 @@ _Made = dict[tuple[str, str], weakref.ref[Any]]
 
 
 class Creations:
-    """What the last step of each function made, by name and line. Used by one thread at a time."""
+    """The variables that the last step of each function made, by name and line. Used by one thread
+    at a time.
+    """
 
     def __init__(self) -> None:
         self._made: dict[object, _Made] = {}  # only of functions whose last step made something
@@ -22,7 +24,7 @@ class Creations:
         self._function: object = None
 
     def begin(self, code: object) -> None:
-        """A step begins, of the function with this code, or of an object that is called."""
+        """Begin a step of the function with this code, or of an object that is called."""
         self._function = code if isinstance(code, CodeType) else type(code)
         self._before = self._made.pop(self._function, {}) if self._made else {}
 
@@ -42,5 +44,5 @@ class Creations:
             )
 
     def note(self, name: str, where: str, variable: Any) -> None:
-        """This step made a variable."""
+        """Note that this step made a variable."""
         self._made.setdefault(self._function, {})[name, where] = weakref.ref(variable)

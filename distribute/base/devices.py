@@ -59,20 +59,22 @@ def set_logical_gpu_devices(count: int | None) -> None:
 
 
 def logical_cpu_devices() -> list[str]:
-    """Names of the CPU devices."""
+    """List the names of the CPU devices."""
     with _lock:
         return [f"/device:CPU:{i}" for i in range(_logical[CPU])]
 
 
 def logical_gpu_devices() -> list[str]:
-    """Names of the GPU devices; none without a GPU that CuPy can use."""
+    """List the names of the GPU devices; none without a GPU that CuPy can use."""
     gpus = count_gpus()
     with _lock:
         return [f"/device:GPU:{i}" for i in range(gpus and (_logical[GPU] or gpus))]
 
 
 def list_logical_devices(device_type: str | None = None) -> list[str]:
-    """Names of the devices of this process: all, or those of one type (``"CPU"``, ``"GPU"``)."""
+    """List the names of this process's devices: all, or those of one type (``"CPU"``,
+    ``"GPU"``).
+    """
     kinds = {"CPU": logical_cpu_devices, "GPU": logical_gpu_devices}
     return [
         device
@@ -83,12 +85,12 @@ def list_logical_devices(device_type: str | None = None) -> list[str]:
 
 
 def compute_devices() -> list[str]:
-    """Where replicas run: every GPU, or the CPU devices if there is none."""
+    """List the devices where replicas run: every GPU, or the CPU devices if there is none."""
     return logical_gpu_devices() or logical_cpu_devices()
 
 
 def canonical(name: str) -> str:
-    """A device's name in full, out of any form TensorFlow takes.
+    """Write a device's name in full, out of any form TensorFlow takes.
 
     ``GPU:0``, ``/cpu:0``, ``/job:worker/task:1/device:GPU:1``.
 
@@ -113,17 +115,17 @@ def _canonical(name: str) -> str | None:
 
 
 def task_name(job: str, index: int) -> str:
-    """A task, as it stands in front of a device: ``/job:worker/replica:0/task:1``."""
+    """Name a task as it stands in front of a device: ``/job:worker/replica:0/task:1``."""
     return f"/job:{job}/replica:0/task:{index}"
 
 
 def in_task(task: str, device: str) -> str:
-    """A device with its task: ``/job:localhost/replica:0/task:0/device:CPU:0``."""
+    """Name a device with its task: ``/job:localhost/replica:0/task:0/device:CPU:0``."""
     return f"{task}{device}"
 
 
 def check_exists(name: str) -> str:
-    """The canonical name of a device this process has.
+    """Check that this process has a device, and return its canonical name.
 
     Raises:
         ValueError: It has not; says which there are.
@@ -138,17 +140,17 @@ def check_exists(name: str) -> str:
 
 
 def is_gpu(device: str) -> bool:
-    """Whether a canonical name is a GPU's."""
+    """Return whether a canonical name is a GPU's."""
     return f":{GPU}:" in device
 
 
 def physical_gpu(device: str) -> int:
-    """CUDA's number of a logical GPU device."""
+    """Find CUDA's number of a logical GPU device."""
     return int(device.rpartition(":")[2]) % max(1, count_gpus())
 
 
 def place(value: Any, device: str) -> Any:
-    """A value as an array in a device's memory; the value itself if it is there already."""
+    """Put a value as an array into a device's memory; the value itself if it is there already."""
     if not is_gpu(device):
         return to_host(value)
     array = as_array(value)
@@ -161,7 +163,7 @@ def place(value: Any, device: str) -> Any:
 
 
 def device_of(array: Any) -> str:
-    """Where an array is."""
+    """Name the device that an array is on."""
     return f"/device:GPU:{array.device.id}" if is_on_gpu(array) else HOST
 
 
@@ -204,5 +206,5 @@ class on_device:  # noqa: N801 - used as a function, as `tf.device`
 
 
 def current_device() -> str:
-    """The device this thread works for."""
+    """Return the device this thread works for."""
     return _of_thread.device or HOST

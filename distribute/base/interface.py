@@ -1,4 +1,4 @@
-"""What the rooms below ``strategies`` know of a strategy.
+"""The strategy, as the rooms below ``strategies`` know it.
 
 Contexts, variables, input and optimizers are used by strategies and ask them back: who the other
 replicas are, and to reduce something over them. These protocols are all they ask, so that imports
@@ -19,17 +19,17 @@ class ExtendedInterface(Protocol):
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """One per replica of this worker, as this process names them."""
+        """Devices of this worker's replicas, one each, as this process names them."""
 
     creations: Creations
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """The same, with the task."""
+        """Devices of this worker's replicas, with the task."""
 
     @property
     def task_name(self) -> str:
-        """This task, as it stands in front of a device."""
+        """Name of this task, as it stands in front of a device."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -44,10 +44,10 @@ class ExtendedInterface(Protocol):
         """Number of this worker."""
 
     def any_worker(self, mine: bool) -> bool:
-        """Whether ``mine`` is true on any synchronous worker."""
+        """Return whether ``mine`` is true on any synchronous worker."""
 
     def note_write(self) -> None:
-        """A variable that the replicas share is being changed."""
+        """Note that a variable that the replicas share is being changed."""
 
     def create_variable(self, spec: Any) -> Any:
         """Make the variable that a ``VariableSpec`` asks for."""
@@ -70,7 +70,7 @@ class ExtendedInterface(Protocol):
         """Concatenate a nested value over the replicas, on every replica."""
 
     def of_first_replica(self, value: Any) -> Any:
-        """What the first replica of all has."""
+        """Return the value of the first replica of all."""
 
 
 class StrategyInterface(Protocol):

@@ -1,4 +1,4 @@
-"""What a step of one worker does to a moving average that all workers share.
+"""The change that a step of one worker makes to a moving average that all workers share.
 
 A layer that keeps an average of its batches (batch norm) makes ``after = (1 - decay) * before +
 decay * x`` of its copy, where ``x`` is of the batch. Steps of other workers have changed the shared
@@ -24,9 +24,9 @@ class MovedAverage(NamedTuple):
     """An average before and after a step.
 
     Attributes:
-        before: As this worker had it; array of any shape, on the host. Where it is ``after``, too,
-            the layer has not computed.
-        after: As its step left it, of the same shape and dtype.
+        before: Average as this worker had it; array of any shape, on the host. Where it is
+            ``after``, too, the layer has not computed.
+        after: Average as its step left it, of the same shape and dtype.
         decay: The weight of the step's own batches in ``after``, in [0, 1]; of a counter 0.
     """
 
@@ -35,12 +35,14 @@ class MovedAverage(NamedTuple):
     decay: float
 
     def added(self) -> Array:
-        """What is added to ``(1 - decay)`` of the shared value; of the same shape and dtype."""
+        """Compute what is added to ``(1 - decay)`` of the shared value; of the same shape and
+        dtype.
+        """
         kept = self.before if not self.decay else (1 - self.decay) * self.before
         return np.asarray(self.after - kept)
 
     def on(self, shared: Array) -> Array:
-        """What the shared value is after the step; one that has not computed leaves it as it is."""
+        """Compute the shared value after the step; one that has not computed leaves it as it is."""
         if np.array_equal(self.before, self.after):
             return shared
         kept = shared if not self.decay else (1 - self.decay) * shared

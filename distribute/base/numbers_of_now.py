@@ -10,11 +10,11 @@ class CountNow(int):
     """A count as of now, with ``numpy`` and ``read_value``."""
 
     def numpy(self) -> Any:
-        """The number, as int64."""
+        """Read the number, as int64."""
         return np.int64(self)
 
     def read_value(self) -> Self:
-        """The number."""
+        """Return the number."""
         return self
 
     value = read_value
@@ -27,7 +27,7 @@ class RateNow(float):
 
     @classmethod
     def of(cls, rate: float, assign: Callable[[Any], None]) -> Self:
-        """A rate.
+        """Make a rate.
 
         Args:
             rate: The number.
@@ -42,11 +42,11 @@ class RateNow(float):
         self._assign(rate)
 
     def numpy(self) -> Any:
-        """The number, as float64."""
+        """Read the number, as float64."""
         return np.float64(self)
 
     def read_value(self) -> Self:
-        """The number."""
+        """Return the number."""
         return self
 
     value = read_value

@@ -1,4 +1,4 @@
-"""How values of several replicas become one."""
+"""Reductions by which values of several replicas become one."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -20,7 +20,7 @@ class ReduceOp(Enum):
 
     @staticmethod
     def of(value: "ReduceOp | str") -> "ReduceOp":
-        """The op a name stands for, in any case.
+        """Find the op that a name stands for, in any case.
 
         Raises:
             ValueError: It stands for none.
@@ -34,7 +34,7 @@ class ReduceOp(Enum):
 
     @staticmethod
     def required(value: Any) -> "ReduceOp":
-        """An op, where its name will not do.
+        """Check that it is an op, where its name will not do.
 
         Raises:
             ValueError: It is none.
@@ -45,7 +45,7 @@ class ReduceOp(Enum):
 
     @staticmethod
     def from_variable_aggregation(aggregation: "VariableAggregation") -> "ReduceOp":
-        """The reduction an aggregation asks for.
+        """Find the reduction that an aggregation asks for.
 
         Raises:
             ValueError: It asks for none.
@@ -77,13 +77,13 @@ class VariableAggregation(Enum):
 
 
 def combine(op: ReduceOp, values: Sequence[Any], *, count: int | None = None) -> Any:
-    """Element-wise over replicas.
+    """Combine values of replicas element-wise.
 
     Args:
         op: SUM or MEAN. MEAN of integers is a float, see :func:`mean_dtype`.
-        values: One per replica: arrays of one shape on one device, or all IndexedSlices (then
-            concatenated).
-        count: What MEAN divides by; None: as many as there are values.
+        values: Values of the replicas, one each: arrays of one shape on one device, or all
+            IndexedSlices (then concatenated).
+        count: Divisor of MEAN; None: the number of values.
 
     Raises:
         ValueError: Shapes differ, rows and whole arrays are mixed, or a SUM is of booleans or text.
@@ -122,14 +122,16 @@ _INSTEAD = "convert it to the numbers that are meant, as with `.astype(np.int32)
 
 
 def _no_number(arrays: Sequence[Any]) -> str | None:
-    """The dtype of the first array that cannot be added up: NumPy would take an addition of
+    """Find the dtype of the first array that cannot be added up: NumPy would take an addition of
     booleans for "or", and join text.
     """
     return next((array.dtype.name for array in arrays if array.dtype.kind not in "iufcV"), None)
 
 
 def widened(array: Any) -> Any:
-    """Where a mean is summed: small integers would wrap, booleans saturate, halves overflow."""
+    """Widen an array to the dtype in which a mean is summed: small integers would wrap, booleans
+    saturate, halves overflow.
+    """
     with beside(array):
         if not _has_fractions(array.dtype):
             return array.astype(np.float64)
@@ -141,8 +143,8 @@ def _has_fractions(dtype: DType) -> bool:
 
 
 def mean_dtype(dtype: DType) -> DType:
-    """The dtype of a mean: float32 of integers of at most 16 bits and float64 of longer ones, as
-    in TensorFlow; float64 of booleans, which TensorFlow refuses. Others keep their own.
+    """Choose the dtype of a mean: float32 of integers of at most 16 bits and float64 of longer
+    ones, as in TensorFlow; float64 of booleans, which TensorFlow refuses. Others keep their own.
     """
     if _has_fractions(dtype):
         return dtype
@@ -150,7 +152,7 @@ def mean_dtype(dtype: DType) -> DType:
 
 
 def divided(total: Any, count: int, dtype: DType) -> Any:
-    """The mean that a sum of values of ``dtype`` makes; see :func:`mean_dtype`."""
+    """Compute the mean that a sum of values of ``dtype`` makes; see :func:`mean_dtype`."""
     given = as_array(total)
     with beside(given):
         mean = given / given.dtype.type(count) if is_float(given.dtype) else given / count
@@ -172,10 +174,11 @@ def _combine_slices(
 def axis_sums(
     values: Sequence[Any], axis: int | tuple[int, ...], *, wide: bool
 ) -> tuple[list[Any], int]:
-    """Each replica's sum over an axis, and how many elements went into one sum, over all of them.
+    """Sum each replica's value over an axis; returns also the number of elements in one sum, over
+    all of them.
 
     Args:
-        values: One per replica.
+        values: Values of the replicas, one each.
         axis: Over which.
         wide: Sum where a mean is computed: integers as float64, halves as float32.
 
@@ -202,7 +205,7 @@ def axis_sums(
 
 
 def reduce_axis(op: ReduceOp, values: Sequence[Any], axis: int | tuple[int, ...]) -> Any:
-    """Over an axis of every replica's value, then over replicas.
+    """Reduce over an axis of every replica's value, then over replicas.
 
     MEAN divides the total sum by the total count, so uneven batches weigh by their size; an empty
     replica counts for nothing. MEAN of integers is a float, see :func:`mean_dtype`.
@@ -218,7 +221,7 @@ def reduce_axis(op: ReduceOp, values: Sequence[Any], axis: int | tuple[int, ...]
 
 
 def concatenate(values: Sequence[Any], axis: int) -> Any:
-    """Replicas' values put together along an axis.
+    """Put the replicas' values together along an axis.
 
     Raises:
         ValueError: A scalar, an axis past the rank, or shapes that differ elsewhere.
@@ -233,7 +236,7 @@ def concatenate(values: Sequence[Any], axis: int) -> Any:
 
 
 def axis_number(axis: Any) -> int:
-    """An axis as an integer.
+    """Check that an axis is an integer.
 
     Raises:
         TypeError: It is a float.
@@ -262,7 +265,7 @@ def check_gatherable(arrays: Sequence[Any], axis: int) -> None:
 
 
 def clip_norm(gradient: Any, limit: float) -> Any:
-    """A gradient, scaled to a norm of at most ``limit``."""
+    """Scale a gradient to a norm of at most ``limit``."""
     if is_on_gpu(gradient):
         return _clipped_on_gpu(gradient, limit)
     scale = clip_scale([gradient], limit)
@@ -274,7 +277,7 @@ def clip_norm(gradient: Any, limit: float) -> Any:
 
 
 def _clipped_on_gpu(gradient: Any, limit: float) -> Any:
-    """As :func:`clip_norm`. The host does not wait for it."""
+    """Scale a gradient on a GPU as :func:`clip_norm` does. The host does not wait for it."""
     xp = namespace_of(gradient)
     with beside(gradient):
         norm = xp.sqrt(_square_sum(gradient))
@@ -283,7 +286,7 @@ def _clipped_on_gpu(gradient: Any, limit: float) -> Any:
 
 
 def clip_scale(gradients: Sequence[Any], limit: float) -> float:
-    """What scales all gradients of a step to a joint norm of at most ``limit``.
+    """Compute what scales all gradients of a step to a joint norm of at most ``limit``.
 
     Waits once for each GPU that has some of them.
     """

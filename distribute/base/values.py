@@ -12,14 +12,16 @@ from .contexts import get_replica_context
 
 
 class DistributedValues:
-    """One value per local replica. As ``tf.distribute.DistributedValues``."""
+    """Values of the local replicas, one each, as ``tf.distribute.DistributedValues``. As
+    ``tf.distribute.DistributedValues``.
+    """
 
     def __init__(self, values: Iterable[Any]) -> None:
         self._values = tuple(values)
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """One per local replica, in order."""
+        """Values of the local replicas, one each, in order."""
         return self._values
 
     def __repr__(self) -> str:
@@ -58,11 +60,11 @@ def _as_host_array(value: Any, *args: Any, **kwargs: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueContext:
-    """What ``experimental_distribute_values_from_function`` tells about a replica.
+    """The replica for which ``experimental_distribute_values_from_function`` asks a value.
 
     Attributes:
-        replica_id_in_sync_group: Its number among those in sync.
-        num_replicas_in_sync: How many there are.
+        replica_id_in_sync_group: Number of the replica among those in sync.
+        num_replicas_in_sync: Number of replicas in sync.
     """
 
     replica_id_in_sync_group: int = 0
@@ -81,18 +83,20 @@ def map_structure(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of a nested structure, in order."""
+    """List the leaves of a nested structure, in order."""
     return optree.tree_leaves(tree, none_is_leaf=True)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The leaves of a nested structure, and what builds the structure out of others."""
+    """List the leaves of a nested structure; returns also what builds the structure out of
+    others.
+    """
     found, spec = optree.tree_flatten(tree, none_is_leaf=True)
     return found, partial(optree.tree_unflatten, spec)  # which can be pickled
 
 
 def up_to(tree: Any, other: Any) -> list[Any]:
-    """What ``other`` has in the places of the leaves of ``tree``, in their order.
+    """List what ``other`` has in the places of the leaves of ``tree``, in their order.
 
     Raises:
         ValueError: Its structure is another one before it comes to these places.
@@ -102,17 +106,17 @@ def up_to(tree: Any, other: Any) -> list[Any]:
 
 
 def is_variable(leaf: Any) -> bool:
-    """Whether it is a variable, distributed or not; variables are never unwrapped."""
+    """Return whether a leaf is a variable, distributed or not; variables are never unwrapped."""
     return hasattr(leaf, "read_value")
 
 
 def select_replica(replica: int, tree: Any, replicas: int | None = None) -> Any:
-    """One replica's part of nested arguments; what is not distributed goes to every replica.
+    """Take one replica's part of nested arguments; what is not distributed goes to every replica.
 
     Args:
-        replica: Which one.
+        replica: Number of the replica.
         tree: The arguments.
-        replicas: How many there are; None: not checked.
+        replicas: Number of replicas; None: not checked.
 
     Raises:
         ValueError: A value has parts for another number of replicas: some would be left out.
@@ -134,25 +138,25 @@ def select_replica(replica: int, tree: Any, replicas: int | None = None) -> Any:
 
 
 def select_component(number: int, tree: Any) -> Any:
-    """One device's part of nested arguments of ``update``: of variables, too."""
+    """Take one device's part of nested arguments of ``update``: of variables, too."""
     return map_structure(
         lambda leaf: leaf.values[number] if isinstance(leaf, DistributedValues) else leaf, tree
     )
 
 
 def on_every_replica(value: Any, replicas: int) -> DistributedValues:
-    """A value that may be distributed as one that is: what is not, every replica has."""
+    """Distribute a value that may be distributed already: what is not, every replica has."""
     return value if isinstance(value, DistributedValues) else PerReplica([value] * replicas)
 
 
 def regroup(results: list[Any], *, mirrored: bool = False, always_wrap: bool = False) -> Any:
-    """One structure out of one per replica, leaf by leaf.
+    """Group structures of replicas to one, leaf by leaf.
 
     A leaf that is the very same object everywhere stays as it is, and components of one variable
     become the variable; others become PerReplica. One replica's result is returned as it is.
 
     Args:
-        results: One per replica.
+        results: Results of the replicas, one each.
         mirrored: The leaves are the same everywhere: Mirrored instead of PerReplica.
         always_wrap: Distribute also what is one object, or of one replica.
 
@@ -174,13 +178,15 @@ def regroup(results: list[Any], *, mirrored: bool = False, always_wrap: bool = F
 
 
 def container_of(component: Any) -> Any:
-    """The distributed variable a component belongs to; None if it is no component."""
+    """Find the distributed variable a component belongs to; None if it is no component."""
     owner = getattr(component, "container", None)
     return owner if owner is not None and is_variable(owner) else None
 
 
 def local_results(value: Any, replicas: int) -> tuple[Any, ...]:
-    """One structure per local replica; a value that is not distributed is the only result."""
+    """Split a value into structures of the local replicas; one that is not distributed is the only
+    result.
+    """
     if isinstance(value, DistributedValues):
         return value.values
     parts = leaves(value)

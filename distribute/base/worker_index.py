@@ -1,4 +1,4 @@
-"""Which worker of a coordinator runs the calling closure."""
+"""Index of the worker of a coordinator that runs the calling closure."""
 
 from contextvars import ContextVar
 
@@ -6,7 +6,7 @@ current_worker: ContextVar[int | None] = ContextVar("ropewalk_worker", default=N
 
 
 def experimental_get_current_worker_index() -> int:
-    """The index of the worker that runs this closure or dataset function.
+    """Return the index of the worker that runs this closure or dataset function.
 
     As ``tf.distribute.coordinator.experimental_get_current_worker_index``.
 

@@ -35,8 +35,8 @@ class ClosureRunner:
 
     Args:
         worker: The worker's index.
-        runtime: Its connection to its cluster.
-        strategy: What closures get as the strategy; None: one is made when it is asked for.
+        runtime: Connection of the worker to its cluster.
+        strategy: Strategy that closures get; None: one is made when it is asked for.
         may_end_process: A closure that does not end in time takes this process with it.
     """
 
@@ -61,7 +61,7 @@ class ClosureRunner:
         self._states: dict[int, Sequence[memoryview]] = {}  # of optimizers, to be read
 
     def forget(self) -> None:
-        """The coordinator begins anew, and tells everything again."""
+        """Forget everything: the coordinator begins anew, and tells it again."""
         self._pickles.clear()
         self._functions.clear()
         self._states.clear()
@@ -190,7 +190,7 @@ def _not_at_all(run: ClosureRun) -> AbstractContextManager[None]:  # noqa: ARG00
 
 
 class _WorkerPlace:
-    """What names in pickles stand for on this worker. See
+    """The objects of this worker that names in pickles stand for. See
     :class:`~ropewalk.distribute.coordinator.shipping.WorkerObjects`.
     """
 

@@ -21,7 +21,7 @@ _making = threading.Lock()
 
 
 class ClusterCoordinator(Shown):
-    """As ``tf.distribute.coordinator.ClusterCoordinator``.
+    """A coordinator like ``tf.distribute.coordinator.ClusterCoordinator``.
 
     Runs in the chief's program. Workers are started without a program (``ropewalk worker``); a
     function that is scheduled runs on any of them, one at a time on each. There is one coordinator
@@ -42,8 +42,8 @@ class ClusterCoordinator(Shown):
 
     Args:
         strategy: Keeps the variables.
-        deadline_s: How long a closure may run, where ``schedule`` does not say; None: as long as it
-            takes. Unit: seconds.
+        deadline_s: Longest time that a closure may run, where ``schedule`` does not say; None: as
+            long as it takes. Unit: seconds.
         redispatch_after_s: A closure that takes longer is run by a second worker as well, if one
             has nothing to do; its updates are applied once, and the first answer counts. None: it
             is not. Unit: seconds.
@@ -66,7 +66,7 @@ class ClusterCoordinator(Shown):
         deadline_s: float | None = None,
         redispatch_after_s: float | None = None,
     ) -> "ClusterCoordinator":
-        """The coordinator of a strategy."""
+        """Find or make the coordinator of a strategy."""
         if not isinstance(strategy, ParameterServerStrategy):
             raise ValueError(
                 "only ParameterServerStrategy has a coordinator, and this is a "
@@ -117,7 +117,7 @@ class ClusterCoordinator(Shown):
 
     @property
     def strategy(self) -> ParameterServerStrategy:
-        """As given."""
+        """Strategy of the coordinator."""
         return self._strategy
 
     def schedule(
@@ -132,10 +132,10 @@ class ClusterCoordinator(Shown):
 
         Args:
             fn: Called on a worker. It may use the strategy, its variables and optimizers.
-            args: Its arguments; a per-worker value becomes the worker's own.
-            kwargs: Its keyword arguments.
-            deadline_s: How long it may run on a worker; None: as the coordinator says. One that
-                runs for longer fails with a DeadlineExceededError, and its worker's process is
+            args: Arguments of the function; a per-worker value becomes the worker's own.
+            kwargs: Keyword arguments of the function.
+            deadline_s: Longest time that it may run on a worker; None: as the coordinator says. One
+                that runs for longer fails with a DeadlineExceededError, and its worker's process is
                 replaced. Unit: seconds.
 
         Raises:
@@ -160,7 +160,7 @@ class ClusterCoordinator(Shown):
         self._dispatcher.join()
 
     def done(self) -> bool:
-        """Whether every scheduled closure has been run.
+        """Return whether every scheduled closure has been run.
 
         Raises:
             Exception: What a closure raised first; closures that had not begun are cancelled.
@@ -168,11 +168,11 @@ class ClusterCoordinator(Shown):
         return self._dispatcher.done()
 
     def fetch(self, val: Any) -> Any:
-        """A nested structure with its remote values waited for and fetched."""
+        """Fetch the remote values of a nested structure, and wait for them."""
         return fetch(val)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """A dataset on every worker.
+        """Create a dataset on every worker.
 
         Args:
             dataset_fn: Called on each worker, and again when one comes back; or a dataset, of which
@@ -199,7 +199,7 @@ class ClusterCoordinator(Shown):
         return self._dispatcher.told.add_dataset(DatasetFunction(dataset_fn))
 
     def create_per_worker_values(self, value_fn: Callable[[], Any]) -> PerWorkerValue:
-        """A value of every worker.
+        """Create a value of every worker.
 
         Args:
             value_fn: Makes it; called on each worker, and again when one comes back.
@@ -217,7 +217,7 @@ class ClusterCoordinator(Shown):
 
 
 def _positive(name: str, given_s: float | None) -> float:
-    """A number of seconds; infinite if None was given."""
+    """Check a number of seconds; infinite if None was given."""
     if given_s is None:
         return math.inf
     if not given_s > 0:

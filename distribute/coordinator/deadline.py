@@ -15,7 +15,7 @@ def ends_process_after(deadline_s: float, may_end_process: bool) -> Iterator[Non
     The watch is a thread that needs no lock of Python's: it ends a loop in C as well.
 
     Args:
-        deadline_s: As given with the closure; 0: none. Unit: seconds.
+        deadline_s: Deadline that came with the closure; 0: none. Unit: seconds.
         may_end_process: False: nothing is done.
     """
     if not deadline_s or not may_end_process:

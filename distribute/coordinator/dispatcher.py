@@ -55,7 +55,7 @@ class _OpenClosure:
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """Something to be sent without the lock; to worker's connection with this number."""
+    """A message to be sent without the lock, to the worker's connection with this number."""
 
     link: WorkerLink
     connection: int
@@ -72,7 +72,7 @@ class Dispatcher:
 
     Attributes:
         told: Functions and resources.
-        is_closed: It has left the workers.
+        is_closed: Whether it has left the workers.
 
     Raises:
         ConfigurationError: The cluster has no worker.
@@ -172,7 +172,7 @@ class Dispatcher:
             return self._queue.is_idle
 
     def replicas(self) -> int:
-        """Devices of each worker; waits for the first worker.
+        """Count the devices of each worker; waits for the first worker.
 
         Raises:
             ConfigurationError: The workers do not have the same number.
@@ -245,7 +245,7 @@ class Dispatcher:
             self._carry_out(todo)
 
     def _failed(self, error: BaseException) -> None:
-        """Deadlines are no longer checked: threads that wait get the reason."""
+        """Give the reason to threads that wait: deadlines are no longer checked."""
         why = RopewalkError(f"{self._who.task}: no deadline counts any more: {said_of(error)}")
         with self._changed:
             self._failures = dict.fromkeys(self._links, why)
@@ -318,7 +318,7 @@ class Dispatcher:
     # -- decisions ---------------------------------------------------------------------------
 
     def _settle(self, number: int, value: Any, error: Exception | None) -> None:
-        """A closure is over; the caller holds the lock."""
+        """Settle a closure that is over; the caller holds the lock."""
         closure = self._closures.pop(number, None)
         if closure is None:  # its waiters were told that nothing is decided any more
             return
@@ -378,7 +378,9 @@ class Dispatcher:
                 each.link.drop()
 
     def _frames(self, number: int, closure: _OpenClosure, run: ClosureRun) -> MakeFrames:
-        """What a worker has to be sent for a closure, beside what it knows already."""
+        """Make the frames that a worker has to be sent for a closure, beside what it knows
+        already.
+        """
 
         def make(known: Knowledge) -> Sequence[Frame]:
             # Also if it is over by now: the worker's answer makes room there.

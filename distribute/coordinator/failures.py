@@ -12,7 +12,7 @@ _MAX_CHARACTERS = 64 * 1024
 
 
 def describe(error: BaseException) -> session_pb2.ClosureFailure:
-    """An exception as a message, with the closure's part of the traceback."""
+    """Describe an exception as a message, with the closure's part of the traceback."""
     if isinstance(error, StopIteration):
         # TensorFlow's name for it; a StopIteration would end the coordinator's own loops.
         error = OutOfRangeError(
@@ -31,14 +31,14 @@ def describe(error: BaseException) -> session_pb2.ClosureFailure:
 
 
 def rebuild(failure: session_pb2.ClosureFailure, worker: str) -> Exception:
-    """The exception to raise where the closure was scheduled.
+    """Rebuild the exception to raise where the closure was scheduled.
 
     An exception of Python or of Ropewalk has its own class, any other is a ClosureError. The
     worker's traceback is a note on it. Both have nothing that a terminal would obey.
 
     Args:
-        failure: As :func:`describe` made it.
-        worker: Who ran the closure.
+        failure: Message that :func:`describe` made.
+        worker: Worker that ran the closure.
     """
     message, trace = terminal_text(failure.message), terminal_text(failure.traceback.rstrip())
     error: Exception | None = None

@@ -14,7 +14,7 @@ class PerWorkerValue:
     """A value of every worker, which a function makes there.
 
     Args:
-        resource: Its number.
+        resource: Number of the resource.
     """
 
     def __init__(self, resource: int) -> None:
@@ -55,7 +55,7 @@ class PerWorkerDataset(PerWorkerValue):
     """A dataset of every worker.
 
     Args:
-        resource: Its number.
+        resource: Number of the resource.
         make: Makes the dataset of a worker.
         make_iterator: Makes an iterator of it on every worker.
     """
@@ -81,7 +81,7 @@ class PerWorkerDataset(PerWorkerValue):
         return made.element_spec if hasattr(made, "element_spec") else as_dataset(made).element_spec
 
     def __iter__(self) -> PerWorkerIterator:
-        """An iterator that begins on every worker at the start of its own dataset."""
+        """Make an iterator that begins on every worker at the start of its own dataset."""
         return self._make_iterator(self)
 
 
@@ -89,14 +89,14 @@ class DatasetFunction:
     """Makes the dataset of a worker; called there.
 
     Args:
-        source: What the program gave: a function without arguments, or the dataset itself.
+        source: Source that the program gave: a function without arguments, or the dataset itself.
     """
 
     def __init__(self, source: Any) -> None:
         self._source = source
 
     def __call__(self) -> Any:
-        """The dataset.
+        """Make the dataset.
 
         Raises:
             ValueError: The function creates a variable.

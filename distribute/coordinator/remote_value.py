@@ -1,4 +1,4 @@
-"""What a scheduled closure will return."""
+"""The value that a scheduled closure will return."""
 
 import threading
 from enum import StrEnum
@@ -11,7 +11,7 @@ from ..base.values import map_structure
 
 
 class RemoteValueStatus(StrEnum):
-    """How far a closure is."""
+    """The progress of a closure."""
 
     NOT_READY = "not ready"
     READY = "ready"
@@ -39,14 +39,14 @@ class RemoteValue(Shown):
 
     @property
     def status(self) -> RemoteValueStatus:
-        """How far it is. A closure that failed or was cancelled is aborted."""
+        """Progress of the closure. A closure that failed or was cancelled is aborted."""
         return self._status
 
     def fetch(self, timeout_s: float | None = None) -> Any:
         """Wait for the result; arrays are NumPy's.
 
         Args:
-            timeout_s: How long at most; None: as long as it takes. Unit: seconds.
+            timeout_s: Longest time to wait; None: as long as it takes. Unit: seconds.
 
         Raises:
             TimeoutError: It did not come in time.
@@ -60,7 +60,7 @@ class RemoteValue(Shown):
         return self._value
 
     def get(self) -> Any:
-        """The same as :meth:`fetch`: values of closures live on the host."""
+        """Wait for the result, as :meth:`fetch`: values of closures live on the host."""
         return self.fetch()
 
     def __reduce__(self) -> Any:
@@ -71,23 +71,23 @@ class RemoteValue(Shown):
     # -- for the coordinator -----------------------------------------------------------------
 
     def settle(self, value: Any) -> None:
-        """The closure returned this."""
+        """Set what the closure returned."""
         self._value, self._status = map_structure(_number, value), RemoteValueStatus.READY
         self._settled.set()
 
     def abort(self, error: Exception) -> None:
-        """It raised this, or will not run."""
+        """Set the error that the closure raised, or why it will not run."""
         self._error, self._status = error, RemoteValueStatus.ABORTED
         self._settled.set()
 
 
 def _number(leaf: Any) -> Any:
-    """An array without axes as the number of NumPy's that TensorFlow's ``fetch`` gives."""
+    """Convert an array without axes to the number of NumPy's that TensorFlow's ``fetch`` gives."""
     return leaf[()] if isinstance(leaf, np.ndarray) and leaf.ndim == 0 else leaf
 
 
 def fetch(value: Any) -> Any:
-    """A nested structure with its remote values fetched; the other leaves as they are."""
+    """Fetch the remote values of a nested structure; the other leaves stay as they are."""
     return map_structure(
         lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, value
     )

@@ -1,4 +1,5 @@
-"""What workers are told once and then know by a number: functions, resources, optimizers' states.
+"""Things that workers are told once and then know by a number: functions, resources, optimizers'
+states.
 
 A function is kept as long as the program keeps it and some closure of it waits; then workers are
 told to forget it as well. Those that the program never lets go are bounded: the one scheduled least
@@ -40,7 +41,7 @@ class _Function:
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """Something that every worker makes for itself: by a function, or as an iterator."""
+    """A thing that every worker makes for itself: by a function, or as an iterator."""
 
     function: int = 0
     iterates: int = 0
@@ -91,7 +92,7 @@ class SentOnce:
     # -- functions ---------------------------------------------------------------------------
 
     def use(self, fn: Callable[..., Any]) -> int:
-        """The number of a function, which is kept until :meth:`release`.
+        """Find the number of a function, which is kept until :meth:`release`.
 
         Raises:
             ValueError: It holds what belongs to the coordinator alone.
@@ -118,7 +119,7 @@ class SentOnce:
             return number
 
     def release(self, number: int) -> None:
-        """A function is no longer needed by its user."""
+        """Release a function that is no longer needed by its user."""
         with self._lock:
             function = self._functions[number]
             function.users -= 1
@@ -164,11 +165,11 @@ class SentOnce:
     # -- resources ---------------------------------------------------------------------------
 
     def add_value(self, make: Callable[[], Any]) -> PerWorkerValue:
-        """A value that every worker makes with a function."""
+        """Add a value that every worker makes with a function."""
         return self._keep(PerWorkerValue(self._add(_Resource(function=self.use(make)))))
 
     def add_dataset(self, make: Callable[[], Any]) -> PerWorkerDataset:
-        """A dataset that every worker makes with a function."""
+        """Add a dataset that every worker makes with a function."""
         number = self._add(_Resource(function=self.use(make)))
         return self._keep(PerWorkerDataset(number, make, self._add_iterator))
 
@@ -191,7 +192,9 @@ class SentOnce:
     # -- optimizers --------------------------------------------------------------------------
 
     def states(self, function: int, arguments: Pickled | None) -> tuple[OptimizerState, ...]:
-        """The states of the optimizers in a function and its arguments, as far as they changed."""
+        """Collect the states of the optimizers in a function and its arguments, as far as they
+        changed.
+        """
         with self._lock:
             optimizers = dict(self._functions[function].pickled.optimizers)
         if arguments is not None:
@@ -216,10 +219,10 @@ class SentOnce:
     def frames(
         self, known: Knowledge, function: int, states: Iterable[OptimizerState]
     ) -> list[Frame]:
-        """Frames that a worker needs before a closure, beyond those that it has already.
+        """Make the frames that a worker needs before a closure, beyond those that it has already.
 
         Args:
-            known: What the worker has already; updated in place.
+            known: Things that the worker has already; updated in place.
             function: Number of the closure's function.
             states: States of the closure's optimizers.
         """

@@ -42,11 +42,11 @@ _count_optimizers = itertools.count(1)
 
 
 class Pickled:
-    """Something pickled.
+    """A function or arguments, pickled.
 
     Attributes:
         parts: The pickle, then the arrays in it.
-        optimizers: Those in it, by their number.
+        optimizers: Optimizers in it, by their number.
         held: Per-worker values in it: workers keep them as long as it may be sent.
     """
 
@@ -62,7 +62,7 @@ class Pickled:
 
     @property
     def num_bytes(self) -> int:
-        """Of all parts."""
+        """Bytes of all parts."""
         return sum(part.nbytes for part in self.parts)
 
 
@@ -118,7 +118,7 @@ def pickle_for_workers(item: Any, strategy: ParameterServerStrategy) -> Pickled:
 
     Args:
         item: A function, or arguments.
-        strategy: Its variables and optimizers are named and not sent.
+        strategy: Strategy whose variables and optimizers are named and not sent.
 
     Raises:
         ValueError: It holds what belongs to the coordinator alone.
@@ -138,29 +138,29 @@ def pickle_for_workers(item: Any, strategy: ParameterServerStrategy) -> Pickled:
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """What a worker needs to make an optimizer like this one."""
+    """Collect what a worker needs to make an optimizer like this one."""
     own = optimizer.__dict__
     return {name: own[name] for name in ("rule", "current", "_changes", "_rate")}
 
 
 class WorkerObjects(Protocol):
-    """What a worker has under the names that pickles give."""
+    """The objects of a worker under the names that pickles give."""
 
     @property
     def strategy(self) -> ParameterServerStrategy:
         """The worker's."""
 
     def variable(self, name: str, spec: Any, *, sharded: bool) -> PsVariable:
-        """The worker's view of a variable."""
+        """Find the worker's view of a variable."""
 
     def table(self, definition: VariableDefinition) -> PsTable:
-        """The worker's view of a growing table."""
+        """Find the worker's view of a growing table."""
 
     def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:
-        """The worker's optimizer for one of the coordinator."""
+        """Find the worker's optimizer for one of the coordinator."""
 
     def resource(self, number: int) -> Any:
-        """What the worker has under this number; raises what making it raised."""
+        """Find the worker's resource of this number; raises what making it raised."""
 
 
 class _Receiver(pickle.Unpickler):
@@ -187,13 +187,13 @@ class _Receiver(pickle.Unpickler):
 
 
 def unpickle(parts: Sequence[memoryview], objects: WorkerObjects) -> Any:
-    """What was pickled, with what it names as the worker has it."""
+    """Rebuild what was pickled, with what it names as the worker has it."""
     return _Receiver(parts, objects).load()
 
 
 @contextmanager
 def _by_value() -> Iterator[None]:
-    """While something is pickled, the program's own modules go with it."""
+    """Pickle the program's own modules with everything inside this context."""
     own = _own_modules(len(sys.modules))
     for module in own:
         cloudpickle.register_pickle_by_value(module)
@@ -206,12 +206,12 @@ def _by_value() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _own_modules(count: int) -> list[ModuleType]:  # noqa: ARG001 - another one: look again
-    """The program's own modules among the ``count`` that are loaded."""
+    """List the program's own modules among the ``count`` that are loaded."""
     return [module for module in list(sys.modules.values()) if _is_own(module)]
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Whether a module is the program's, and neither installed nor Python's."""
+    """Return whether a module is the program's, and neither installed nor Python's."""
     path, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
     if not path or name.partition(".")[0] in ("ropewalk", "__main__", "__mp_main__"):
         return False

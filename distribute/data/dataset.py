@@ -49,7 +49,7 @@ class ArraySpec:
 
 
 class Dataset(StreamMethods, Shown):
-    """Something that gives elements, from the beginning each time it is iterated over.
+    """A dataset gives elements, from the beginning each time it is iterated over.
 
     As ``tf.data.Dataset``: every method returns another dataset, elements are nested tuples, dicts
     and lists of arrays, and functions get the parts of a tuple as arguments. Nothing is traced:
@@ -61,7 +61,7 @@ class Dataset(StreamMethods, Shown):
     Args:
         node: Where the elements come from.
         passes: Counts the passes over it and what it is derived from.
-        policy: How strategies divide it between workers.
+        policy: Policy by which strategies divide it between workers.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Dataset(StreamMethods, Shown):
         return True  # also one whose length is 0, or not known
 
     def __len__(self) -> int:
-        """How many elements there are.
+        """Count the elements.
 
         Raises:
             TypeError: It is infinite, or not known.
@@ -108,7 +108,8 @@ class Dataset(StreamMethods, Shown):
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64) -> "Dataset":
-        """Numbers: ``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``.
+        """Make a dataset of numbers: ``range(stop)``, ``range(start, stop)`` or ``range(start,
+        stop, step)``.
 
         Raises:
             ValueError: There are no numbers, or more than three; or the step is 0.
@@ -119,7 +120,7 @@ class Dataset(StreamMethods, Shown):
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> "Dataset":
-        """The slices of arrays along their first axis.
+        """Make a dataset of the slices of arrays along their first axis.
 
         Args:
             tensors: Nested tuples and dicts of arrays, or of lists that make arrays.
@@ -131,7 +132,7 @@ class Dataset(StreamMethods, Shown):
 
     @staticmethod
     def from_tensors(tensors: Any) -> "Dataset":
-        """One element: nested tuples and dicts of arrays."""
+        """Make a dataset of one element: nested tuples and dicts of arrays."""
         arrays = _tensors(tensors)
         return Dataset(IterableSource(partial(_alone, arrays), 1, varies=False))
 
@@ -143,14 +144,14 @@ class Dataset(StreamMethods, Shown):
         args: tuple[Any, ...] | None = None,
         output_signature: Any = None,
     ) -> "Dataset":
-        """What a function returns or yields.
+        """Make a dataset of what a function returns or yields.
 
         Args:
             generator: Called for each pass.
             output_types: A dtype per leaf, to which elements are converted; TensorFlow's older form
                 of ``output_signature``.
             output_shapes: A shape per leaf, with ``output_types``; None: any.
-            args: Its arguments.
+            args: Arguments of the function.
             output_signature: ArraySpec per leaf, to whose dtypes elements are converted, and whose
                 shapes they must have; None: as they come.
 
@@ -173,7 +174,7 @@ class Dataset(StreamMethods, Shown):
 
     @staticmethod
     def zip(*args: Any, datasets: Any = None) -> "Dataset":
-        """Elements side by side: of datasets, or of nested tuples and dicts of datasets.
+        """Put elements side by side: of datasets, or of nested tuples and dicts of datasets.
 
         Raises:
             TypeError: Something else than datasets is in it, or nothing.
@@ -193,7 +194,7 @@ class Dataset(StreamMethods, Shown):
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> "Dataset":
-        """The elements in random order: each is drawn from the next ``buffer_size`` of them.
+        """Shuffle the elements: each is drawn from the next ``buffer_size`` of them.
 
         Args:
             buffer_size: Elements that wait to be drawn; as many as there are, for an order that is
@@ -210,19 +211,19 @@ class Dataset(StreamMethods, Shown):
         return self._then(Shuffled(self.node, buffer_size, seed or 0, anew=anew))
 
     def repeat(self, count: int | None = None) -> "Dataset":
-        """Again from the beginning when it ends: ``count`` times in all; None or -1: for ever."""
+        """Repeat the elements: ``count`` times in all; None or -1: for ever."""
         return self._then(Repeated(self.node, count))
 
     def take(self, count: int) -> "Dataset":
-        """The first ``count`` elements; -1: all."""
+        """Take the first ``count`` elements; -1: all."""
         return self._then(Taken(self.node, count))
 
     def skip(self, count: int) -> "Dataset":
-        """All but the first ``count`` elements; -1: none."""
+        """Skip the first ``count`` elements; -1: all."""
         return self._then(Skipped(self.node, count))
 
     def shard(self, num_shards: int, index: int) -> "Dataset":
-        """Every ``num_shards``-th element, from number ``index`` on.
+        """Take every ``num_shards``-th element, from number ``index`` on.
 
         What is shuffled before has the same order on every worker, so shards have nothing in
         common.
@@ -233,11 +234,11 @@ class Dataset(StreamMethods, Shown):
         return self._then(Sharded(self.node, num_shards, index))
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
-        """The elements of which ``predicate`` is true."""
+        """Keep the elements of which ``predicate`` is true."""
         return self._then(Filtered(self.node, predicate))
 
     def concatenate(self, dataset: "Dataset") -> "Dataset":
-        """The elements of this one, then those of ``dataset``."""
+        """Append the elements of ``dataset``."""
         return self._then(Concatenated(self.node, dataset.node))
 
     # -- other elements ----------------------------------------------------------------------
@@ -248,7 +249,7 @@ class Dataset(StreamMethods, Shown):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> "Dataset":
-        """``map_func`` of every element, in order; the parts of a tuple are its arguments.
+        """Call ``map_func`` with every element, in order; the parts of a tuple are its arguments.
 
         Args:
             map_func: Called when an element is asked for.
@@ -266,13 +267,13 @@ class Dataset(StreamMethods, Shown):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> "Dataset":
-        """Elements stacked to batches along a new first axis.
+        """Stack elements to batches along a new first axis.
 
         Args:
             batch_size: Elements per batch.
             drop_remainder: Leave out a last batch that is not full.
-            num_parallel_calls: As in :meth:`map`.
-            deterministic: As in :meth:`map`.
+            num_parallel_calls: Number of calls at a time, as in :meth:`map`.
+            deterministic: Whether elements keep their order, as in :meth:`map`.
 
         Raises:
             ValueError: ``batch_size`` < 1.
@@ -281,15 +282,15 @@ class Dataset(StreamMethods, Shown):
         return self._then(Batched(self.node, batch_size, drop_remainder=drop_remainder))
 
     def unbatch(self) -> "Dataset":
-        """The examples of batches."""
+        """Split batches into examples."""
         return self._then(Unbatched(self.node))
 
     def enumerate(self, start: int = 0) -> "Dataset":
-        """``(number, element)``, counted from ``start``."""
+        """Give each element its number: ``(number, element)``, counted from ``start``."""
         return self._then(Enumerated(self.node, start))
 
     def apply(self, transformation_func: Callable[["Dataset"], "Dataset"]) -> "Dataset":
-        """``transformation_func(self)``.
+        """Apply a function to the dataset: ``transformation_func(self)``.
 
         Raises:
             TypeError: That is no dataset.
@@ -319,7 +320,8 @@ class Dataset(StreamMethods, Shown):
         """Prepare elements ahead, in a thread. A strategy does so in any case.
 
         Args:
-            buffer_size: How many wait at most; 0: none, without a thread; AUTOTUNE: one.
+            buffer_size: Number of elements that wait at most; 0: none, without a thread; AUTOTUNE:
+                one.
 
         Raises:
             ValueError: ``buffer_size`` < -1.
@@ -330,13 +332,13 @@ class Dataset(StreamMethods, Shown):
         return self._then(Prefetched(self.node, depth)) if depth else self
 
     def options(self) -> Options:
-        """Its options, as :meth:`with_options` takes them."""
+        """Return the options, as :meth:`with_options` takes them."""
         options = Options()
         options.experimental_distribute.auto_shard_policy = self._policy
         return options
 
     def with_options(self, options: Options) -> "Dataset":
-        """The same dataset with options; AUTO leaves the policy that it has, as in TensorFlow.
+        """Set options; AUTO leaves the policy that the dataset has, as in TensorFlow.
 
         Raises:
             TypeError: They are no :class:`Options`.
@@ -371,11 +373,11 @@ class Dataset(StreamMethods, Shown):
         return ArraySpec((*first, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
-        """Its elements as NumPy arrays and scalars."""
+        """Iterate over the elements as NumPy arrays and scalars."""
         return (map_structure(lambda leaf: as_array(leaf)[()], element) for element in self)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """``state = reduce_func(state, element)`` over all elements; the last state."""
+        """Compute ``state = reduce_func(state, element)`` over all elements; the last state."""
         state = initial_state
         for element in self:
             state = reduce_func(state, element)
@@ -383,7 +385,7 @@ class Dataset(StreamMethods, Shown):
 
 
 def _tensors(tree: Any) -> Any:
-    """Nested tuples and dicts of arrays; a list becomes one."""
+    """Convert to nested tuples and dicts of arrays; a list becomes one."""
     return optree.tree_map(_tensor, tree, is_leaf=lambda node: isinstance(node, list))
 
 
@@ -395,12 +397,12 @@ def _tensor(leaf: Any) -> Any:
 
 
 def _alone(arrays: Any) -> list[Any]:
-    """The one element of a dataset, in memory of its own."""
+    """Copy the only element of a dataset into memory of its own."""
     return [copied(arrays)]
 
 
 def _converted(types: Any, shapes: Any, *parts: Any) -> Any:
-    """The element whose parts became arguments, as nested dtypes and shapes say."""
+    """Convert the element whose parts became arguments, as nested dtypes and shapes say."""
     element = parts[0] if len(parts) == 1 else parts
     dtypes, rebuild = flatten(types)
     items = up_to(types, element)

@@ -23,11 +23,13 @@ Move = Callable[[int, Any], Any]
 
 
 class InputReplicas(Protocol):
-    """Who takes part in one input: what this room asks of ``StrategyExtended``; see there."""
+    """The replicas that take part in one input: what this room asks of ``StrategyExtended``; see
+    there.
+    """
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """One per replica of this worker."""
+        """Devices of this worker's replicas, one each."""
 
     @property
     def batch_devices(self) -> tuple[str, ...]:
@@ -43,25 +45,29 @@ class InputReplicas(Protocol):
 
     @property
     def input_pipeline_id(self) -> int:
-        """This worker's number among them."""
+        """Number of this worker's pipeline among all."""
 
     @property
     def default_shard_policy(self) -> AutoShardPolicy:
-        """How input is divided between workers if its dataset does not say."""
+        """Policy by which input is divided between workers if its dataset does not say."""
 
     @property
     def shuffles_input(self) -> bool:
         """Whether input comes in the orders that its dataset draws; else as it is stored."""
 
     def any_worker(self, mine: bool) -> bool:
-        """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
+        """Return whether ``mine`` is true on any synchronous worker; every one of them must call
+        this.
+        """
 
     def require_scope(self, method: str) -> None:
         """Refuse a call in the scope of another strategy."""
 
 
 def to_devices(extended: InputReplicas, options: InputOptions) -> Move:
-    """What takes a batch to its replica: CuPy arrays on a GPU, unless that is not wanted."""
+    """Make the function that takes a batch to its replica: CuPy arrays on a GPU, unless that is not
+    wanted.
+    """
     devices = extended.batch_devices
     if not options.experimental_fetch_to_device or not any(map(is_gpu, devices)):
         return lambda _, batch: batch
@@ -72,12 +78,12 @@ def to_devices(extended: InputReplicas, options: InputOptions) -> Move:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """This worker's part of a dataset.
+    """The part of a dataset that this worker gets.
 
     Attributes:
         open: Opens the pipeline.
-        datasets: What it is made of: one, or one per replica.
-        options: How far it is prepared ahead.
+        datasets: Datasets that it is made of: one, or one per replica.
+        options: Options: how far it is prepared ahead.
     """
 
     open: Opener
@@ -86,16 +92,18 @@ class Input:
 
     @property
     def infinite(self) -> bool:
-        """It never ends."""
+        """Whether it never ends."""
         return all(dataset.node.infinite for dataset in self.datasets)
 
     @property
     def once(self) -> bool:
-        """It cannot be opened a second time."""
+        """Whether it cannot be opened a second time."""
         return any(dataset.node.once for dataset in self.datasets)
 
     def spec(self, replicas: int) -> Any:
-        """ArraySpec per leaf of one replica's batch; PerReplica with several replicas."""
+        """Describe one replica's batch by an ArraySpec per leaf; PerReplica with several
+        replicas.
+        """
         spec = self.datasets[0].element_spec
         if replicas == 1:
             return spec
@@ -138,7 +146,7 @@ class DistributedDataset(Shown):
 
     @property
     def cardinality(self) -> int:
-        """How many batches the dataset has of which this worker's steps are made.
+        """Number of batches of the dataset of which this worker's steps are made.
 
         ``INFINITE_CARDINALITY`` or ``UNKNOWN_CARDINALITY`` where there is no such number.
         """
@@ -148,7 +156,7 @@ class DistributedDataset(Shown):
         return DistributedIterator(self._extended, self._source)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """``state = reduce_func(state, element)`` over all elements; the last state."""
+        """Compute ``state = reduce_func(state, element)`` over all elements; the last state."""
         state = initial_state
         for element in self:
             state = reduce_func(state, element)
@@ -156,7 +164,7 @@ class DistributedDataset(Shown):
 
 
 def own_batches(dataset: DistributedDataset) -> "DistributedIterator":
-    """A pass over this worker's part, which ends where it ends.
+    """Begin a pass over this worker's part, which ends where it ends.
 
     For a framework that goes through its input in a thread of its own, where a call of all workers
     would come out of turn.
@@ -193,7 +201,7 @@ class DistributedIterator(Shown):
 
     @property
     def element_spec(self) -> Any:
-        """As the dataset's."""
+        """Spec of an element, as the dataset's."""
         return self._source.spec(len(self._extended.replica_devices))
 
     def __iter__(self) -> "DistributedIterator":
@@ -208,7 +216,7 @@ class DistributedIterator(Shown):
         return step.get_value()
 
     def get_next(self) -> Any:
-        """The next element.
+        """Take the next element.
 
         Raises:
             StopIteration: After the last (TensorFlow: OutOfRangeError).
@@ -217,7 +225,7 @@ class DistributedIterator(Shown):
         return next(self)
 
     def get_next_as_optional(self) -> Optional:
-        """The next element, or an Optional without a value after the last.
+        """Take the next element, or an Optional without a value after the last.
 
         Synchronous workers end together: one that runs out first goes on with empty batches.
 
@@ -268,7 +276,7 @@ class DistributedIterator(Shown):
         return batches
 
     def _empty(self) -> Any:
-        """A batch without examples, for a replica that gets none."""
+        """Make a batch without examples, for a replica that gets none."""
         if self._template is None:
             # It never had any, or was resumed after the last one.
             self._template = self._source.datasets[0].node.example()
@@ -280,7 +288,9 @@ class DistributedIterator(Shown):
         return empty_like(self._template)
 
     def state_dict(self) -> dict[str, int]:
-        """Where it is, in which order: of use to an iterator of the same dataset and strategy."""
+        """Return the position and the order: of use to an iterator of the same dataset and
+        strategy.
+        """
         return {"steps": self._taken, "pass": self._pass}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -21,7 +21,7 @@ def from_arrays(
     epochs: int | None = 1,
     drop_remainder: bool = False,
 ) -> Dataset:
-    """A dataset of batches of arrays that fit in memory, shuffled as Keras' ``fit`` does.
+    """Make a dataset of batches of arrays that fit in memory, shuffled as Keras' ``fit`` does.
 
     ``Dataset.from_tensor_slices(arrays).batch(batch_size)`` is the same in order, as is this with
     ``shuffle=False``: what is evaluated, or put beside its labels, needs that.
@@ -33,7 +33,7 @@ def from_arrays(
             workers share the batches of one order; each worker of a parameter-server job has its
             own; an evaluator reads in order.
         seed: Seed of the random orders: runs with the same seed draw the same orders.
-        epochs: How often the data is gone through; None: for ever.
+        epochs: Number of times that the data is gone through; None: for ever.
         drop_remainder: Leave out a last batch that is not full.
 
     Raises:
@@ -43,7 +43,7 @@ def from_arrays(
 
 
 def from_files(files: Sequence[str], read: Callable[[str], Iterable[Any]]) -> Dataset:
-    """A dataset of what files hold; synchronous workers divide the files.
+    """Make a dataset of what files hold; synchronous workers divide the files.
 
     Args:
         files: Paths, in the same order on every worker.
@@ -53,7 +53,7 @@ def from_files(files: Sequence[str], read: Callable[[str], Iterable[Any]]) -> Da
 
 
 def as_dataset(source: Any) -> Dataset:
-    """A dataset out of what programs have.
+    """Make a dataset out of what programs have.
 
     Elements are as the source gives them: tensors of a DataLoader stay tensors, whatever the
     strategy, and are cut as tensors.

@@ -15,11 +15,11 @@ class Optional:
     _there: bool = False
 
     def has_value(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is a value."""
         return self._there
 
     def get_value(self) -> Any:
-        """The value.
+        """Return the value.
 
         Raises:
             ValueError: There is none.
@@ -30,10 +30,10 @@ class Optional:
 
 
 class DatasetIterator(Iterator[Any]):
-    """What ``iter(dataset)`` returns, with the methods of TensorFlow's.
+    """An iterator of ``iter(dataset)``, with the methods of TensorFlow's.
 
     Args:
-        elements: What it gives.
+        elements: Elements that it gives.
     """
 
     __slots__ = ("_elements",)
@@ -48,7 +48,7 @@ class DatasetIterator(Iterator[Any]):
         return next(self._elements)
 
     def get_next(self) -> Any:
-        """The next element.
+        """Take the next element.
 
         Raises:
             OutOfRangeError: After the last.
@@ -58,7 +58,7 @@ class DatasetIterator(Iterator[Any]):
         raise OutOfRangeError("the dataset is at its end")
 
     def get_next_as_optional(self) -> Optional:
-        """The next element, or an Optional without a value after the last."""
+        """Take the next element, or an Optional without a value after the last."""
         for element in self._elements:
             return Optional(element, True)
         return Optional()

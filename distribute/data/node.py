@@ -21,7 +21,7 @@ class DatasetNode(ABC):
 
     Attributes:
         files: Paths it reads, if it can be divided by files.
-        once: It can be gone through once: looking at an element consumes it.
+        once: Whether it can be gone through once only: looking at an element consumes it.
         fresh: Each element has memory of its own, which is not used for another one.
         varies: The first axis of its leaves may differ between elements.
         table: Arrays whose rows are its elements, see :meth:`positions`; None: there are none.
@@ -35,37 +35,38 @@ class DatasetNode(ABC):
 
     @abstractmethod
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Elements from number ``start`` on."""
+        """Iterate over elements from number ``start`` on."""
 
     def positions(self, start: int, this: Pass) -> Iterator[int]:
-        """As :meth:`iterate`, the rows of ``table`` that are its elements."""
+        """Iterate over the rows of ``table`` that are its elements, as :meth:`iterate`."""
         del start, this
         raise TypeError(f"the elements of {type(self).__name__} are no rows of arrays")
 
     def cardinality(self) -> int:
-        """How many elements there are, or that it is infinite or not known."""
+        """Count the elements, or say that they are infinite or not known."""
         return UNKNOWN_CARDINALITY
 
     @property
     def infinite(self) -> bool:
-        """It never ends."""
+        """Whether it never ends."""
         return self.cardinality() == INFINITE_CARDINALITY
 
     def example(self) -> Any:
-        """Something like its elements, also where it has none itself: of a part, one of the whole.
+        """Return something like its elements, also where it has none itself: of a part, one of the
+        whole. None: nothing is known of them.
 
         None: nothing is known of them.
         """
         return None if self.once else next(self.iterate(0, Pass()), None)
 
     def of_files(self, files: Sequence[str]) -> "DatasetNode":
-        """The same, of these files alone."""
+        """Copy the node for these files alone."""
         raise ValueError(
             f"{type(self).__name__} does not read files that could be divided: {files}"
         )
 
     def resolve_hint(self, workers: int, worker: int) -> "DatasetNode":
-        """The same, sharded where ``shard(SHARD_HINT, SHARD_HINT)`` stands, if it does."""
+        """Shard the node where ``shard(SHARD_HINT, SHARD_HINT)`` stands, if it does."""
         del workers, worker
         return self
 
@@ -86,19 +87,19 @@ class Derived(DatasetNode):
         return self.sources[0]
 
     def example(self) -> Any:
-        """As the source's."""
+        """Return the source's example."""
         return self.source.example()
 
     def of_files(self, files: Sequence[str]) -> DatasetNode:
-        """The same, of these files alone."""
+        """Copy the node for these files alone."""
         return self.on(*(source.of_files(files) for source in self.sources))
 
     def resolve_hint(self, workers: int, worker: int) -> DatasetNode:
-        """The same, sharded where the hint stands."""
+        """Shard the node where the hint stands."""
         return self.on(*(source.resolve_hint(workers, worker) for source in self.sources))
 
     def on(self, *sources: DatasetNode) -> Self:
-        """The same, made of others."""
+        """Copy the node, made of other sources."""
         other = copy(self)
         other.sources = sources
         other.files = sources[0].files if len(sources) == 1 else None
@@ -106,7 +107,9 @@ class Derived(DatasetNode):
 
 
 def steps_of(node: DatasetNode) -> list[str]:
-    """What a node is made by, the source first, e.g. ``["range", "batched", "mapped"]``."""
+    """List the steps by which a node is made, the source first, e.g. ``["range", "batched",
+    "mapped"]``.
+    """
     own = type(node).__name__.removesuffix("Source").lower()
     if not isinstance(node, Derived):
         return [own]

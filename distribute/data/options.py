@@ -10,17 +10,18 @@ SHARD_HINT = -1
 """``dataset.shard(SHARD_HINT, SHARD_HINT)``: shard here, under the policy HINT."""
 
 INFINITE_CARDINALITY = -1
-"""Of a dataset that never ends."""
+"""Cardinality of a dataset that never ends."""
 
 UNKNOWN_CARDINALITY = -2
-"""Of a dataset of which it is not known how many elements it has."""
+"""Cardinality of a dataset of unknown length."""
 
 AUTOTUNE = -1
 """TensorFlow's: choose a size or a degree of parallelism."""
 
 
 class AutoShardPolicy(IntEnum):
-    """How input is divided between workers. As ``tf.data.experimental.AutoShardPolicy``.
+    """The policy by which input is divided between workers, as
+    ``tf.data.experimental.AutoShardPolicy``. As ``tf.data.experimental.AutoShardPolicy``.
 
     AUTO: FILE if the dataset reads files, else DATA. FILE: file k goes to worker ``k % n``. DATA:
     every global batch is cut, each worker takes its part. HINT: at ``shard(SHARD_HINT,
@@ -35,7 +36,9 @@ class AutoShardPolicy(IntEnum):
 
 
 class InputReplicationMode(Enum):
-    """How many input pipelines a worker has. As ``tf.distribute.InputReplicationMode``."""
+    """The number of input pipelines of a worker, as ``tf.distribute.InputReplicationMode``. As
+    ``tf.distribute.InputReplicationMode``.
+    """
 
     PER_WORKER = "PER_WORKER"
     PER_REPLICA = "PER_REPLICA"
@@ -65,9 +68,9 @@ class DistributeOptions(_Checked):
     """``tf.data.experimental.DistributeOptions``.
 
     Attributes:
-        auto_shard_policy: How input is divided; AUTO leaves it to the strategy: synchronous workers
-            divide it; workers of a parameter-server job each go through all of it, in an order of
-            their own.
+        auto_shard_policy: Policy by which input is divided; AUTO leaves it to the strategy:
+            synchronous workers divide it; workers of a parameter-server job each go through all of
+            it, in an order of their own.
     """
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
@@ -78,10 +81,10 @@ class Options(_Checked):
     """``tf.data.Options``: what ``dataset.with_options`` takes.
 
     Attributes:
-        experimental_distribute: How input is divided between workers.
+        experimental_distribute: Options of how input is divided between workers.
         autotune: TensorFlow's, of no effect, as everything below: its attributes may be set.
         deterministic: Elements come in order in any case.
-        experimental_deterministic: As TensorFlow 2.4 spelled it.
+        experimental_deterministic: Spelling of TensorFlow 2.4.
         experimental_optimization: There is no graph to optimize.
         experimental_slack: TensorFlow's.
         experimental_symbolic_checkpoint: Iterators keep their place by themselves.
@@ -108,13 +111,14 @@ class _InputFields(NamedTuple):
 
 
 class InputOptions(_InputFields):
-    """As ``tf.distribute.InputOptions``, a named tuple. None stands for the default of an option.
+    """Options of input, as ``tf.distribute.InputOptions``, a named tuple. None stands for the
+    default of an option.
 
     Args:
         experimental_fetch_to_device: Copy batches to the replicas' devices ahead of use; by default
             True.
-        experimental_replication_mode: One pipeline per worker (the default), or per replica
-            (``distribute_datasets_from_function`` alone).
+        experimental_replication_mode: Number of pipelines: one per worker (the default), or per
+            replica (``distribute_datasets_from_function`` alone).
         experimental_place_dataset_on_device: TensorFlow's, of no effect.
             ``distribute_datasets_from_function`` wants PER_REPLICA with it, and no fetching.
         experimental_per_replica_buffer_size: Steps prepared ahead, in a thread, by default 1; 0:
@@ -160,7 +164,7 @@ class InputOptions(_InputFields):
         return self.experimental_fetch_to_device
 
     def check_placement(self) -> None:
-        """Whether ``distribute_datasets_from_function`` takes them, as TensorFlow's does.
+        """Check that ``distribute_datasets_from_function`` takes them, as TensorFlow's does.
 
         Raises:
             ValueError: A dataset is placed on devices per worker, or fetched there as well.
@@ -181,11 +185,12 @@ class InputOptions(_InputFields):
 
 @dataclass(frozen=True, eq=False)
 class InputContext:
-    """What an input function is told. As ``tf.distribute.InputContext``, equal to itself alone.
+    """The context of an input function, as ``tf.distribute.InputContext``, equal to itself alone.
+    As ``tf.distribute.InputContext``, equal to itself alone.
 
     Attributes:
-        num_input_pipelines: How many pipelines there are.
-        input_pipeline_id: Which of them this is.
+        num_input_pipelines: Number of pipelines.
+        input_pipeline_id: Number of this pipeline among them.
         num_replicas_in_sync: Replicas that share a global batch.
     """
 
@@ -194,7 +199,7 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """The batch size of one replica.
+        """Compute the batch size of one replica.
 
         Raises:
             ValueError: The global batch does not divide evenly.

@@ -20,7 +20,7 @@ def padded(
     this: Pass,
     elements: Iterator[Any],
 ) -> Iterator[Any]:
-    """Batches of ``batch_size`` elements, each leaf padded at its ends.
+    """Make batches of ``batch_size`` elements, each leaf padded at its ends.
 
     Args:
         batch_size: Elements of a batch.
@@ -48,7 +48,7 @@ def padded(
 
 
 def _per_leaf(element: Any, given: Any) -> list[Any]:
-    """What is given for each leaf of an element, in the order of :func:`flatten`."""
+    """List what is given for each leaf of an element, in the order of :func:`flatten`."""
     if isinstance(element, Mapping):
         named = given if isinstance(given, Mapping) else dict.fromkeys(element, given)
         return [each for key in sorted(element) for each in _per_leaf(element[key], named[key])]
@@ -60,7 +60,7 @@ def _per_leaf(element: Any, given: Any) -> list[Any]:
 
 
 def _stacked(column: list[Any], wanted: Any, fill: Any) -> Any:
-    """Arrays of one leaf, padded to one shape and stacked."""
+    """Pad arrays of one leaf to one shape and stack them."""
     arrays = [np.asarray(item) for item in column]
     extents = _extents(arrays, wanted)
     if fill is None:
@@ -74,7 +74,7 @@ def _stacked(column: list[Any], wanted: Any, fill: Any) -> Any:
 
 
 def _extents(arrays: list[Any], wanted: Any) -> tuple[int, ...]:
-    """The shape that arrays are padded to."""
+    """Compute the shape that arrays are padded to."""
     rank = arrays[0].ndim
     asked: Extents = (
         [None] * rank if wanted is None else [wanted] if np.ndim(wanted) == 0 else wanted

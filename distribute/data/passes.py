@@ -1,4 +1,4 @@
-"""Which pass over a dataset this is: what a shuffled order is drawn from, beside its seed.
+"""The pass over a dataset: a shuffled order is drawn from it, beside its seed.
 
 An order depends on the seed, the pass and the worker, and on nothing else. So each worker and each
 epoch has an order of its own, one seed gives all of them again, and an iterator that is resumed
@@ -16,12 +16,13 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass over a dataset.
+    """A pass over a dataset.
 
     Attributes:
-        worker: Whose orders; 0: those of the first worker, which all have in common.
-        numbers: Which pass it is, and within it which repetition; from the outermost on.
-        in_order: Nothing is shuffled.
+        worker: Worker whose orders are drawn; 0: those of the first worker, which all have in
+            common.
+        numbers: Number of the pass, and within it of the repetition; from the outermost on.
+        in_order: Whether nothing is shuffled.
     """
 
     worker: int = 0
@@ -29,19 +30,19 @@ class Pass:
     in_order: bool = False
 
     def repetition(self, number: int) -> "Pass":
-        """One of several passes over a part, inside this one."""
+        """Begin one of several passes over a part, inside this one."""
         return replace(self, numbers=(*self.numbers, number))
 
     def in_common(self) -> "Pass":
-        """The same pass, with the orders that all workers have in common."""
+        """Take the orders of this pass that all workers have in common."""
         return replace(self, worker=0)
 
     def pinned(self) -> "Pass":
-        """The same orders in every pass."""
+        """Take orders that are equal in every pass."""
         return replace(self, numbers=())
 
     def generator(self, seed: int) -> np.random.Generator:
-        """Draws the order of this pass."""
+        """Make the generator that draws the order of this pass."""
         return np.random.default_rng([seed % 2**64, self.worker, *self.numbers])
 
 
@@ -56,7 +57,7 @@ class PassCounter:
         self._counts: WeakKeyDictionary[Any, Iterator[int]] = WeakKeyDictionary()
 
     def next(self, strategy: object | None = None) -> int:
-        """The number of the next pass; None: by the program itself."""
+        """Count the next pass, and return its number; None: by the program itself."""
         return next(self._counts.setdefault(self if strategy is None else strategy, count()))
 
     def __reduce__(self) -> tuple[type["PassCounter"], tuple[()]]:

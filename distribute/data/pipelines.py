@@ -1,4 +1,4 @@
-"""How a program's dataset becomes the batches of this worker's replicas."""
+"""Pipelines by which a program's dataset becomes the batches of this worker's replicas."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -22,7 +22,7 @@ _DEFAULT = InputOptions()
 def distribute_dataset(
     extended: InputReplicas, source: Any, options: InputOptions | None
 ) -> DistributedDataset:
-    """What ``experimental_distribute_dataset`` returns."""
+    """Make what ``experimental_distribute_dataset`` returns."""
     options = options or _DEFAULT
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise NotImplementedError(
@@ -64,7 +64,7 @@ def distribute_from_function(
     dataset_fn: Callable[[InputContext], Any],
     options: InputOptions | None,
 ) -> DistributedDataset:
-    """What ``distribute_datasets_from_function`` returns."""
+    """Make what ``distribute_datasets_from_function`` returns."""
     options = options or _DEFAULT
     options.check_placement()
     replicas = len(extended.replica_devices)
@@ -88,7 +88,8 @@ def distribute_from_function(
     varies = any(dataset.node.varies for dataset in datasets)
 
     def ends(batch: Any) -> bool:
-        """Whether a step without a batch for each replica is none, where batches are like this.
+        """Return whether a step without a batch for each replica is none, where batches are like
+        this.
 
         As in TensorFlow: programs that drop the remainder get no empty batch either.
         """
@@ -111,7 +112,7 @@ def distribute_from_function(
 def _steps_of(
     elements: Iterator[Any], replicas: int, move: Move, ends: Callable[[Any], bool]
 ) -> Iterator[list[Any]]:
-    """Consecutive elements to consecutive replicas."""
+    """Give consecutive elements to consecutive replicas."""
     step: list[Any] = []
     for element in elements:
         step.append(move(len(step), element))
@@ -125,7 +126,7 @@ def _steps_of(
 def _side_by_side(
     iterators: list[Iterator[Any]], move: Move, ends: Callable[[Any], bool]
 ) -> Iterator[list[Any]]:
-    """One pipeline per replica; who has run out gets empty batches while others have data."""
+    """Run one pipeline per replica; who has run out gets empty batches while others have data."""
     last: list[Any] = [None] * len(iterators)
     while True:
         step = [next(iterator, None) for iterator in iterators]
@@ -153,7 +154,7 @@ def _resolve(dataset: Dataset, otherwise: AutoShardPolicy) -> AutoShardPolicy:
 def _divide(
     dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int, *, in_step: bool
 ) -> Dataset:
-    """A worker's part of a dataset, where that consists of whole elements."""
+    """Divide a dataset, and return a worker's part, where that consists of whole elements."""
     node = dataset.node
     if policy is AutoShardPolicy.HINT:
         node = node.resolve_hint(workers, worker)

@@ -95,7 +95,7 @@ class Prefetcher:
 
 
 def copied(element: Any) -> Any:
-    """An element whose arrays have memory of their own."""
+    """Copy an element into memory of its own."""
     return map_structure(
         lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, element
     )

@@ -30,14 +30,14 @@ class Selection(Derived):
 
     @abstractmethod
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """From number ``start`` on, out of what ``open_source`` gives."""
+        """Select elements from number ``start`` on, out of what ``open_source`` gives."""
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Elements from number ``start`` on."""
+        """Iterate over elements from number ``start`` on."""
         return self.select(self.source.iterate, start, this)
 
     def positions(self, start: int, this: Pass) -> Iterator[int]:
-        """Their rows."""
+        """Iterate over the elements' rows."""
         return self.select(self.source.positions, start, this)
 
 
@@ -53,7 +53,7 @@ class Sharded(Selection):
         self._num_shards, self._index = num_shards, index
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """Of the elements before the first one of the shard none is computed."""
+        """Select the elements of the shard; none of those before its first one is computed."""
         if self._num_shards == SHARD_HINT:
             raise ValueError(
                 "shard(SHARD_HINT, SHARD_HINT) is filled in by a strategy whose policy is "
@@ -63,12 +63,12 @@ class Sharded(Selection):
         return islice(open_source(first, this.in_common()), 0, None, self._num_shards)
 
     def cardinality(self) -> int:
-        """How many there are of the others."""
+        """Count the elements of the shard."""
         size = self.source.cardinality()
         return size if size < 0 else max(0, ceil((size - self._index) / self._num_shards))
 
     def resolve_hint(self, workers: int, worker: int) -> DatasetNode:
-        """Sharded here, if this is the hint."""
+        """Shard here, if this is the hint."""
         source = self.source.resolve_hint(workers, worker)
         if self._num_shards != SHARD_HINT:
             return self.on(source)
@@ -83,12 +83,12 @@ class Taken(Selection):
         self._count = whole_number(count, "count")
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """The first ones."""
+        """Select the first elements."""
         found = open_source(start, this)
         return found if self._count < 0 else islice(found, max(0, self._count - start))
 
     def cardinality(self) -> int:
-        """At most the count."""
+        """Count the elements: at most the count."""
         size = self.source.cardinality()
         if self._count < 0 or size == UNKNOWN_CARDINALITY:
             return size if self._count else 0
@@ -103,11 +103,11 @@ class Skipped(Selection):
         self._count = whole_number(count, "count")
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """Those after the first ones."""
+        """Select the elements after the first ones."""
         return iter(()) if self._count < 0 else open_source(start + self._count, this)
 
     def cardinality(self) -> int:
-        """What is left."""
+        """Count what is left."""
         size = self.source.cardinality()
         return 0 if self._count < 0 else size if size < 0 else max(0, size - self._count)
 
@@ -121,7 +121,7 @@ class Repeated(Selection):
         self._count = None if times < 0 else times
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """Of known length, repetitions before ``start`` are not gone through."""
+        """Select repetitions; of known length, those before ``start`` are not gone through."""
         size = self.source.cardinality()
         if size < 0:
             return islice(self._all(open_source, 0, 0, this), start, None)
@@ -139,7 +139,7 @@ class Repeated(Selection):
             start = 0
 
     def cardinality(self) -> int:
-        """The count times as many."""
+        """Count the source's elements, times the number of repetitions."""
         size = self.source.cardinality()
         if self._count is not None:
             return size * self._count if size > 0 else size if self._count else 0
@@ -158,14 +158,16 @@ class Shuffled(Selection):
         self.fresh = True
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """What waits in the buffer must not be overwritten meanwhile."""
+        """Iterate over copies where it is needed: what waits in the buffer must not be overwritten
+        meanwhile.
+        """
         source = self.source
         if source.fresh:
             return self.select(source.iterate, start, this)
         return self.select(lambda at, of: map(copied, source.iterate(at, of)), start, this)
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """Out of the buffer, from the order's element ``start`` on."""
+        """Select out of the buffer, from the order's element ``start`` on."""
         if not self._anew:
             this = this.in_common().pinned()
         if this.in_order:
@@ -174,14 +176,16 @@ class Shuffled(Selection):
         return islice(drawn, start, None)
 
     def cardinality(self) -> int:
-        """As many."""
+        """Count as many elements as the source has."""
         return self.source.cardinality()
 
 
 def _through_buffer(
     elements: Iterator[Any], size: int, generator: np.random.Generator
 ) -> Iterator[Any]:
-    """One of the buffer for each that comes; at the end what is in it, in a random order."""
+    """Yield an element of the buffer for each that comes; at the end what is in it, in a random
+    order.
+    """
     buffer = list(islice(elements, size))
     drawn = chain.from_iterable(
         generator.integers(size, size=_DRAWN_AT_ONCE).tolist() for _ in count()
@@ -193,7 +197,7 @@ def _through_buffer(
 
 
 class Cached(Selection):
-    """What the first whole pass gave, kept in memory for all others."""
+    """The elements of the first whole pass, kept in memory for all others."""
 
     def __init__(self, source: DatasetNode) -> None:
         super().__init__(source)
@@ -201,7 +205,7 @@ class Cached(Selection):
         self._kept: dict[Pass, list[Any]] = {}
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """From memory if a pass was complete; else through the source, which is kept."""
+        """Iterate over memory if a pass was complete; else through the source, which is kept."""
         return islice(self._through_memory(this.pinned()), start, None)
 
     def _through_memory(self, this: Pass) -> Iterator[Any]:
@@ -215,15 +219,15 @@ class Cached(Selection):
         self._kept[this] = found
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """Rows are in memory already: only their order is kept."""
+        """Select rows, which are in memory already: only their order is kept."""
         return open_source(start, this.pinned())
 
     def cardinality(self) -> int:
-        """As many."""
+        """Count as many elements as the source has."""
         return self.source.cardinality()
 
     def on(self, *sources: DatasetNode) -> "Cached":
-        """The same, with a memory of its own."""
+        """Copy the node, with a memory of its own."""
         return Cached(*sources)
 
     def __reduce__(self) -> tuple[type["Cached"], tuple[DatasetNode]]:
@@ -239,13 +243,13 @@ class Prefetched(Selection):
         self.fresh = True
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """In the thread."""
+        """Iterate in the thread."""
         return Prefetcher(self.source.iterate(start, this), self._depth, fresh=self.source.fresh)
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
-        """Of rows there is nothing to prepare."""
+        """Select rows, of which there is nothing to prepare."""
         return open_source(start, this)
 
     def cardinality(self) -> int:
-        """As many."""
+        """Count as many elements as the source has."""
         return self.source.cardinality()

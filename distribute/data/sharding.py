@@ -1,4 +1,4 @@
-"""How global batches become batches of replicas. Pure: structures of arrays in and out."""
+"""Division of global batches into batches of replicas. Pure: structures of arrays in and out."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ def cut(batch: Batch, parts: int, wanted: slice = slice(None)) -> list[Batch]:
     Args:
         batch: Nested arrays or tensors with one first axis. Parts are views of them.
         parts: Replicas that share it.
-        wanted: Which of the parts to return.
+        wanted: Range of the parts to return.
     """
     batch = as_sliceable(batch)
     length = common_length(batch)
@@ -31,12 +31,12 @@ def cut(batch: Batch, parts: int, wanted: slice = slice(None)) -> list[Batch]:
 
 
 def take(arrays: Batch, start: int, stop: int) -> Batch:
-    """Examples ``[start, stop)`` of a batch."""
+    """Take examples ``[start, stop)`` of a batch."""
     return map_structure(lambda array: array[start:stop], arrays)
 
 
 def empty_like(batch: Batch) -> Batch:
-    """A batch of the same kind without examples. A number beside arrays is 0 in it.
+    """Make a batch of the same kind without examples. A number beside arrays is 0 in it.
 
     Raises:
         ValueError: All leaves are scalars.
@@ -48,12 +48,12 @@ def empty_like(batch: Batch) -> Batch:
 
 
 def as_arrays(batch: Batch) -> Batch:
-    """A batch with arrays as leaves."""
+    """Convert the leaves of a batch to arrays."""
     return map_structure(as_array, batch)
 
 
 def as_sliceable(batch: Batch) -> Batch:
-    """A batch with leaves that can be sliced: tensors stay tensors, the rest become arrays."""
+    """Make the leaves of a batch sliceable: tensors stay tensors, the rest become arrays."""
     return map_structure(lambda leaf: leaf if _is_sliceable(leaf) else as_array(leaf), batch)
 
 
@@ -62,7 +62,7 @@ def _is_sliceable(leaf: Any) -> bool:
 
 
 def common_length(tree: Batch) -> int:
-    """Examples of a batch.
+    """Count the examples of a batch.
 
     Raises:
         ValueError: A leaf is a scalar, or first axes differ.

@@ -21,8 +21,8 @@ class IterableSource(DatasetNode):
 
     Args:
         open_source: Called for each pass.
-        size: How many elements it gives.
-        once: It can be opened once.
+        size: Number of elements that it gives.
+        once: Whether it can be opened once only.
         varies: See :class:`DatasetNode`.
     """
 
@@ -40,12 +40,12 @@ class IterableSource(DatasetNode):
         self.varies = varies
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """It has one order."""
+        """Iterate in the only order there is."""
         del this
         return islice(self._open(), start, None) if start else iter(self._open())
 
     def cardinality(self) -> int:
-        """As told."""
+        """Return the number of elements that it was told."""
         return self._size
 
 
@@ -59,16 +59,16 @@ class RangeSource(DatasetNode):
         self._numbers, self._kind = numbers, kind
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """From one on."""
+        """Iterate over the numbers from one on."""
         del this
         return map(self._kind, self._numbers[start:])
 
     def example(self) -> Any:
-        """A number, also of an empty range."""
+        """Return a number, also of an empty range."""
         return self._kind(0)
 
     def cardinality(self) -> int:
-        """How many numbers."""
+        """Count the numbers."""
         return len(self._numbers)
 
 
@@ -83,17 +83,17 @@ class SliceSource(DatasetNode):
         self._size = common_length(self.table)
 
     def positions(self, start: int, this: Pass) -> Iterator[int]:
-        """All rows in order."""
+        """Iterate over all rows in order."""
         del this
         return iter(range(start, self._size))
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Copies: a step that wrote to a view would change the program's data."""
+        """Iterate over copies: a step that wrote to a view would change the program's data."""
         leaves, rebuild = flatten(self.table)
         return (rebuild([a[i].copy() for a in leaves]) for i in self.positions(start, this))
 
     def cardinality(self) -> int:
-        """How many rows."""
+        """Count the rows."""
         return self._size
 
 
@@ -126,12 +126,12 @@ class ArraySource(DatasetNode):
         self.varies = not drop_remainder
 
     def example(self) -> Any:
-        """A batch of one, or a full one if all are: no order has to be drawn for it."""
+        """Make a batch of one, or a full one if all are: no order has to be drawn for it."""
         size = 1 if self.varies else self._size
         return map_structure(lambda array: array[:size].copy(), self._arrays)
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Batches from number ``start`` on; those before are not gathered."""
+        """Iterate over batches from number ``start`` on; those before are not gathered."""
         if not self._per_epoch:
             return
         first, start = divmod(start, self._per_epoch)
@@ -145,12 +145,12 @@ class ArraySource(DatasetNode):
             start = 0
 
     def cardinality(self) -> int:
-        """Batches of all epochs."""
+        """Count the batches of all epochs."""
         return INFINITE_CARDINALITY if self._epochs is None else self._epochs * self._per_epoch
 
 
 class FileSource(DatasetNode):
-    """What files hold, one after another; see ``from_files``."""
+    """Contents of files, one after another; see ``from_files``."""
 
     def __init__(self, files: Sequence[str], read: Callable[[str], Iterable[Any]]) -> None:
         self.files: tuple[str, ...] = tuple(str(file) for file in files)
@@ -158,17 +158,17 @@ class FileSource(DatasetNode):
         self._read = read
 
     def of_files(self, files: Sequence[str]) -> DatasetNode:
-        """The same, of these files alone."""
+        """Copy the node for these files alone."""
         other = copy(self)
         other.files = tuple(files)
         return other
 
     def example(self) -> Any:
-        """From a file of its own, or of another worker's if these hold nothing."""
+        """Read an example from a file of its own, or of another worker's if these hold nothing."""
         files = dict.fromkeys([*self.files, *self._everyones])
         return next(chain.from_iterable(map(self._read, files)), None)
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """A file is opened when the one before has ended."""
+        """Iterate over the files; each is opened when the one before has ended."""
         del this
         return islice(chain.from_iterable(map(self._read, self.files)), start, None)

@@ -38,26 +38,26 @@ _CYCLE = 8  # datasets that `interleave` reads in turn where the program leaves 
 
 
 class StreamMethods:
-    """What a dataset has of these methods; it gives its node, and is made of one."""
+    """Methods of datasets by streams; the class gives its node, and is made of one."""
 
     node: DatasetNode
 
     @abstractmethod
     def __init__(self, node: DatasetNode) -> None:
-        """A dataset of a node."""
+        """Make a dataset of a node."""
 
     @abstractmethod
     def _then(self, node: DatasetNode) -> Self:
-        """A dataset derived from this one."""
+        """Derive a dataset from this one."""
 
     def cardinality(self) -> int:
-        """How many elements there are; INFINITE_CARDINALITY (-1), UNKNOWN_CARDINALITY (-2)."""
+        """Count the elements; INFINITE_CARDINALITY (-1), UNKNOWN_CARDINALITY (-2)."""
         return self.node.cardinality()
 
     # -- datasets of elements ------------------------------------------------------------------
 
     def flat_map(self, map_func: Callable[..., Self]) -> Self:
-        """The elements of the datasets that ``map_func`` makes of elements, one after another.
+        """Join the elements of the datasets that ``map_func`` makes of elements, one after another.
 
         Raises:
             TypeError: ``map_func`` returns something else than a dataset, when it is called.
@@ -73,14 +73,14 @@ class StreamMethods:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Self:
-        """The elements of several datasets at a time, in turn.
+        """Take the elements of several datasets at a time, in turn.
 
         Args:
             map_func: Makes a dataset of an element.
             cycle_length: Datasets that take turns. None or AUTOTUNE: 8.
             block_length: Consecutive elements of each; None: 1.
-            num_parallel_calls: As in :meth:`map`.
-            deterministic: As in :meth:`map`.
+            num_parallel_calls: Number of calls at a time, as in :meth:`map`.
+            deterministic: Whether elements keep their order, as in :meth:`map`.
 
         Raises:
             ValueError: ``cycle_length`` or ``block_length`` < 1.
@@ -95,7 +95,8 @@ class StreamMethods:
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
     ) -> Self:
-        """Datasets of ``size`` elements each; for elements of several parts, one for each part.
+        """Make datasets of ``size`` elements each; for elements of several parts, one for each
+        part.
 
         Args:
             size: Elements of a window.
@@ -124,7 +125,7 @@ class StreamMethods:
         window_size: int | None = None,
         window_size_func: Callable[[Any], int] | None = None,
     ) -> Self:
-        """Elements of one key together, as the dataset that ``reduce_func`` makes of them.
+        """Put elements of one key together, as the dataset that ``reduce_func`` makes of them.
 
         Args:
             key_func: Returns the key of an element, an integer.
@@ -154,14 +155,14 @@ class StreamMethods:
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> Self:
-        """Batches of elements of similar length, each padded to its longest.
+        """Make batches of elements of similar length, each padded to its longest.
 
         Args:
             element_length_func: Returns the length of an element.
             bucket_boundaries: Where one bucket ends and the next begins, ascending.
             bucket_batch_sizes: Batch size of each bucket: one more than there are boundaries.
-            padded_shapes: As in :meth:`padded_batch`.
-            padding_values: As in :meth:`padded_batch`.
+            padded_shapes: Shapes to pad to, as in :meth:`padded_batch`.
+            padding_values: Values to pad with, as in :meth:`padded_batch`.
             pad_to_bucket_boundary: Pad to the bucket's boundary less one; longer elements are an
                 error.
             no_padding: Elements of a bucket have one shape already.
@@ -203,7 +204,7 @@ class StreamMethods:
         padding_values: Any = None,
         drop_remainder: bool = False,
     ) -> Self:
-        """Batches of arrays that differ in shape, padded at their ends.
+        """Make batches of arrays that differ in shape, padded at their ends.
 
         Args:
             batch_size: Elements per batch.
@@ -223,7 +224,7 @@ class StreamMethods:
         return self._then(Streamed(make, self.node, size=number, keeps=True))
 
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Self:
-        """Batches of other sizes, of the same examples in the same order.
+        """Cut batches to other sizes, of the same examples in the same order.
 
         Args:
             batch_size: Examples per batch, or a sequence of sizes that are taken in turn.
@@ -240,20 +241,22 @@ class StreamMethods:
     # -- some of the elements, or what they add up to ---------------------------------------------
 
     def take_while(self, predicate: Callable[..., Any]) -> Self:
-        """The elements before the first of which ``predicate`` is false."""
+        """Take the elements before the first of which ``predicate`` is false."""
         return self._then(Streamed(partial(taken_while, predicate), self.node))
 
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], Any]) -> Self:
-        """Outputs of ``scan_func(state, element)``, which returns the next state and an output."""
+        """Yield outputs of ``scan_func(state, element)``, which returns the next state and an
+        output.
+        """
         run = partial(scanned, initial_state, scan_func)
         return self._then(Streamed(run, self.node, size=self.cardinality()))
 
     def unique(self) -> Self:
-        """Each element once; elements are arrays, numbers or texts."""
+        """Keep each element once; elements are arrays, numbers or texts."""
         return self._then(Streamed(distinct, self.node))
 
     def get_single_element(self) -> Any:
-        """The only element.
+        """Return the only element.
 
         Raises:
             ValueError: There is none, or more than one.
@@ -288,20 +291,22 @@ class StreamMethods:
 
     @classmethod
     def counter(cls, start: int = 0, step: int = 1, dtype: Any = np.int64) -> Self:
-        """``start``, ``start + step`` and so on, for ever."""
+        """Count ``start``, ``start + step`` and so on, for ever."""
         kind = np.dtype(dtype).type
         return cls(IterableSource(partial(_counted, start, step, kind), INFINITE_CARDINALITY))
 
     @classmethod
     def random(cls, seed: int | None = None) -> Self:
-        """Random integers between 0 and 2**32, for ever; those of ``seed`` (None: 0) each time."""
+        """Draw random integers between 0 and 2**32, for ever; those of ``seed`` (None: 0) each
+        time.
+        """
         return cls(IterableSource(partial(_drawn, seed or 0), INFINITE_CARDINALITY))
 
     @classmethod
     def list_files(
         cls, file_pattern: Any, shuffle: bool | None = None, seed: int | None = None
     ) -> Self:
-        """The paths that match glob patterns. Synchronous workers divide them, as files.
+        """List the paths that match glob patterns. Synchronous workers divide them, as files.
 
         Args:
             file_pattern: A pattern, or several.
@@ -323,10 +328,10 @@ class StreamMethods:
     def choose_from_datasets(
         cls, datasets: Sequence[Self], choice_dataset: Self, stop_on_empty_dataset: bool = True
     ) -> Self:
-        """Elements of the datasets that ``choice_dataset`` numbers.
+        """Take elements of the datasets that ``choice_dataset`` numbers.
 
         Args:
-            datasets: What is chosen from.
+            datasets: Datasets to choose from.
             choice_dataset: Numbers of datasets, from 0.
             stop_on_empty_dataset: End with the first dataset that has ended, instead of passing it
                 over.
@@ -344,10 +349,10 @@ class StreamMethods:
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
     ) -> Self:
-        """Elements of several datasets, drawn at random.
+        """Take elements of several datasets, drawn at random.
 
         Args:
-            datasets: What is drawn from.
+            datasets: Datasets to draw from.
             weights: Probability of each; None: equal ones.
             seed: Seed of the draws; None: 0.
             stop_on_empty_dataset: End with the first dataset that has ended, instead of drawing
@@ -375,7 +380,7 @@ def _positive(value: Any, name: str) -> int:
 
 
 def _node_of(function: Callable[..., Any], name: str, element: Any) -> DatasetNode:
-    """The node of the dataset that a program's function makes of an element."""
+    """Find the node of the dataset that a program's function makes of an element."""
     made = call(function, element)
     if not isinstance(made, StreamMethods):
         raise TypeError(f"`{name}` must return a Dataset, got {type(made).__name__}")
@@ -392,7 +397,7 @@ def _group_node(
 
 
 def _window(kind: type[StreamMethods], elements: list[Any]) -> Any:
-    """A dataset of elements, or of each of their parts."""
+    """Make a dataset of elements, or of each of their parts."""
     columns = zip(*(flatten(element)[0] for element in elements), strict=True)
     rebuild = flatten(elements[0])[1]
     return rebuild(

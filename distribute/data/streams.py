@@ -29,12 +29,12 @@ Stream = Callable[..., Iterator[Any]]
 
 
 class Streamed(Derived):
-    """What a function makes of the streams of other nodes.
+    """The stream that a function makes of the streams of other nodes.
 
     Args:
         stream: Called for each pass.
         sources: Nodes whose elements it gets; each is in a repetition of its own of the pass.
-        size: How many elements it gives.
+        size: Number of elements that it gives.
         keeps: The stream keeps elements while it asks for the next: they must not be overwritten.
     """
 
@@ -50,7 +50,7 @@ class Streamed(Derived):
         self.fresh, self.varies = False, True
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """From the beginning: what comes before ``start`` is made, and left out."""
+        """Iterate from the beginning: what comes before ``start`` is made, and left out."""
         one = len(self.sources) == 1
         passes = (this if one else this.repetition(number) for number in count())
         opened = [source.iterate(0, of) for source, of in zip(self.sources, passes, strict=False)]
@@ -59,16 +59,16 @@ class Streamed(Derived):
         return islice(self._stream(this, *opened), start, None)
 
     def example(self) -> Any:
-        """The first element."""
+        """Return the first element."""
         return DatasetNode.example(self)
 
     def cardinality(self) -> int:
-        """As it was given."""
+        """Return the number of elements that it was given."""
         return self._size
 
 
 def flattened(node_of: NodeOf, this: Pass, elements: Iterator[Any]) -> Iterator[Any]:
-    """The elements of one dataset after another."""
+    """Yield the elements of one dataset after another."""
     for number, element in enumerate(elements):
         yield from node_of(element).iterate(0, this.repetition(number))
 
@@ -76,14 +76,14 @@ def flattened(node_of: NodeOf, this: Pass, elements: Iterator[Any]) -> Iterator[
 def interleaved(
     node_of: NodeOf, cycle_length: int, block_length: int, this: Pass, elements: Iterator[Any]
 ) -> Iterator[Any]:
-    """Blocks of several datasets in turn; one that ends makes room for the next.
+    """Yield blocks of several datasets in turn; one that ends makes room for the next.
 
     Args:
         node_of: Makes the dataset of an element.
         cycle_length: Datasets that take turns.
         block_length: Elements of each turn.
         this: The pass.
-        elements: What datasets are made of.
+        elements: Elements of which datasets are made.
     """
     opened = (
         node_of(element).iterate(0, this.repetition(number))
@@ -103,7 +103,8 @@ def interleaved(
 def windows(
     size: int, shift: int, stride: int, drop_remainder: bool, this: Pass, elements: Iterator[Any]
 ) -> Iterator[list[Any]]:
-    """Lists of ``size`` elements, ``stride`` apart, each beginning ``shift`` after the one before.
+    """Yield lists of ``size`` elements, ``stride`` apart, each beginning ``shift`` after the one
+    before.
 
     The last ones are shorter, unless ``drop_remainder`` leaves them out.
     """
@@ -123,7 +124,7 @@ def windows(
 def taken_while(
     predicate: Callable[..., Any], this: Pass, elements: Iterator[Any]
 ) -> Iterator[Any]:
-    """The elements before the first of which ``predicate`` is false."""
+    """Yield the elements before the first of which ``predicate`` is false."""
     del this
     for element in elements:
         if not call(predicate, element):
@@ -134,7 +135,7 @@ def taken_while(
 def scanned(
     state: Any, function: Callable[[Any, Any], Any], this: Pass, elements: Iterator[Any]
 ) -> Iterator[Any]:
-    """Outputs of ``function(state, element)``, which returns the next state and an output."""
+    """Yield outputs of ``function(state, element)``, which returns the next state and an output."""
     del this
     for element in elements:
         state, output = function(state, element)
@@ -142,7 +143,7 @@ def scanned(
 
 
 def distinct(this: Pass, elements: Iterator[Any]) -> Iterator[Any]:
-    """Each element once, when it comes first."""
+    """Yield each element once, when it comes first."""
     del this
     seen: set[Any] = set()
     for element in elements:
@@ -156,7 +157,7 @@ def distinct(this: Pass, elements: Iterator[Any]) -> Iterator[Any]:
 def rebatched(
     sizes: Sequence[int], drop_remainder: bool, this: Pass, batches: Iterator[Any]
 ) -> Iterator[Any]:
-    """Batches cut anew, to ``sizes`` in turn.
+    """Yield batches cut anew, to ``sizes`` in turn.
 
     Leaves are joined along the first axis and cut again, in the order of examples.
     """
@@ -177,13 +178,13 @@ def rebatched(
 def chosen(
     stop_on_empty: bool, this: Pass, choices: Iterator[Any], *streams: Iterator[Any]
 ) -> Iterator[Any]:
-    """The next element of the stream that each of ``choices`` numbers.
+    """Yield the next element of the stream that each of ``choices`` numbers.
 
     Args:
         stop_on_empty: End with the first stream that has ended, instead of passing it over.
         this: The pass.
         choices: Numbers of streams.
-        streams: What is chosen from.
+        streams: Streams to choose from.
 
     Raises:
         ValueError: A choice is not the number of a stream.
@@ -202,7 +203,7 @@ def chosen(
 def sampled(
     weights: Sequence[float], seed: int, stop_on_empty: bool, this: Pass, *streams: Iterator[Any]
 ) -> Iterator[Any]:
-    """Elements of streams drawn with probabilities ``weights``, until all have ended.
+    """Yield elements of streams drawn with probabilities ``weights``, until all have ended.
 
     A stream that has ended is not drawn from any more, unless ``stop_on_empty`` ends all with it.
     """
@@ -225,14 +226,14 @@ def grouped(
     this: Pass,
     elements: Iterator[Any],
 ) -> Iterator[Any]:
-    """Elements of one key together: of the dataset made of ``size_of(key)`` of them.
+    """Yield elements of one key together: of the dataset made of ``size_of(key)`` of them.
 
     Args:
         key_of: The group of an element.
-        size_of: How many elements of a group are reduced together.
+        size_of: Number of elements of a group that are reduced together.
         node_of: Makes a dataset of a key and its elements.
         this: The pass.
-        elements: What is grouped.
+        elements: Elements to group.
     """
     groups: dict[Any, list[Any]] = {}
     for element in elements:

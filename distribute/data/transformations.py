@@ -37,7 +37,7 @@ class Batched(Derived):
         self.varies = not drop_remainder
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Batches from number ``start`` on; rows of arrays are gathered at once."""
+        """Iterate over batches from number ``start`` on; rows of arrays are gathered at once."""
         table, size = self.source.table, self._size
         least = size if self._drop_remainder else 1
         if table is not None:
@@ -50,12 +50,12 @@ class Batched(Derived):
             yield _stacked(examples)
 
     def example(self) -> Any:
-        """A batch of one, if all are not of one size."""
+        """Make a batch of one, if all are not of one size."""
         one = self.source.example()
         return None if one is None else _stacked([one] * (1 if self.varies else self._size))
 
     def cardinality(self) -> int:
-        """Full batches, and a last one that is not, unless it is dropped."""
+        """Count full batches, and a last one that is not, unless it is dropped."""
         size = self.source.cardinality()
         if size < 0:
             return size
@@ -72,15 +72,15 @@ class Unbatched(Derived):
     """The examples of batches."""
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Examples from number ``start`` on."""
+        """Iterate over examples from number ``start`` on."""
         return islice(chain.from_iterable(map(_rows, self.source.iterate(0, this))), start, None)
 
     def example(self) -> Any:
-        """The first of a batch."""
+        """Return the first example of a batch."""
         return next(_rows(super().example()), None)
 
     def cardinality(self) -> int:
-        """Batches may differ in size."""
+        """Say that the number is not known: batches may differ in size."""
         size = self.source.cardinality()
         return size if size in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
 
@@ -101,16 +101,18 @@ class Mapped(Derived):
         self.fresh = False
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """It is not called for elements before ``start``."""
+        """Iterate over results from ``start`` on; the function is not called for elements
+        before.
+        """
         return (call(self._function, element) for element in self.source.iterate(start, this))
 
     def example(self) -> Any:
-        """Of the source's."""
+        """Call the function with the source's example."""
         one = self.source.example()
         return None if one is None else call(self._function, one)
 
     def cardinality(self) -> int:
-        """As many."""
+        """Count as many elements as the source has."""
         return self.source.cardinality()
 
 
@@ -123,7 +125,7 @@ class Filtered(Derived):
         self._predicate = predicate
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """From number ``start`` on of those it is true of."""
+        """Iterate from number ``start`` on of those it is true of."""
         elements = self.source.iterate(0, this)
         return islice((e for e in elements if call(self._predicate, e)), start, None)
 
@@ -136,39 +138,41 @@ class Enumerated(Derived):
         self._first = whole_number(first, "start")
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Numbers are counted from the beginning."""
+        """Iterate over numbered elements; numbers are counted from the beginning."""
         numbered = enumerate(self.source.iterate(start, this), self._first + start)
         return ((np.int64(number), element) for number, element in numbered)
 
     def example(self) -> Any:
-        """With the first number."""
+        """Return the source's example with the first number."""
         one = self.source.example()
         return None if one is None else (np.int64(self._first), one)
 
     def cardinality(self) -> int:
-        """As many."""
+        """Count as many elements as the source has."""
         return self.source.cardinality()
 
 
 class Zipped(Derived):
-    """One element of each of several, in their structure; ends with the first that ends."""
+    """Elements of several datasets side by side, in their structure; ends with the first that
+    ends.
+    """
 
     def __init__(self, structure: Any) -> None:
         nodes, self._rebuild = flatten(structure)
         super().__init__(*nodes)
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """All are in the same pass: what is shuffled with one seed stays side by side."""
+        """Iterate over all in the same pass: what is shuffled with one seed stays side by side."""
         columns = [source.iterate(start, this) for source in self.sources]
         return (self._rebuild(list(elements)) for elements in zip(*columns, strict=False))
 
     def example(self) -> Any:
-        """One of each."""
+        """Join an example of each."""
         examples = [source.example() for source in self.sources]
         return None if any(one is None for one in examples) else self._rebuild(examples)
 
     def cardinality(self) -> int:
-        """That of the shortest."""
+        """Count the elements of the shortest."""
         sizes = [source.cardinality() for source in self.sources]
         if UNKNOWN_CARDINALITY in sizes:
             return UNKNOWN_CARDINALITY
@@ -179,17 +183,17 @@ class Concatenated(Derived):
     """The elements of one, then those of another."""
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """From number ``start`` of all on."""
+        """Iterate over all from number ``start`` on."""
         parts = (s.iterate(0, this.repetition(i)) for i, s in enumerate(self.sources))
         return islice(chain.from_iterable(parts), start, None)
 
     def example(self) -> Any:
-        """Of the first that has one."""
+        """Return an example of the first that has one."""
         examples = (source.example() for source in self.sources)
         return next((one for one in examples if one is not None), None)
 
     def cardinality(self) -> int:
-        """Those of both."""
+        """Count the elements of both."""
         sizes = [source.cardinality() for source in self.sources]
         if INFINITE_CARDINALITY in sizes:
             return INFINITE_CARDINALITY

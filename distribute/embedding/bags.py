@@ -27,7 +27,7 @@ class Bag:
     scale: Array | None
 
     def combine(self, rows: Array, inverse: Array | None) -> Array:
-        """The combined rows of each example; zeros for one without ids.
+        """Combine the rows of each example; zeros for one without ids.
 
         Args:
             rows: Distinct rows, shape ``(count, width)``.
@@ -46,7 +46,7 @@ class Bag:
         return sum_duplicates(each, self.example, out)
 
     def spread(self, gradient: Array) -> Array:
-        """The gradient of each id's row, out of that of the combined rows.
+        """Spread the gradient of the combined rows to each id's row.
 
         Args:
             gradient: Shape ``(examples, *row)``.
@@ -64,7 +64,7 @@ class Bag:
 def make_bag(
     ids: Array, example: Array | None, examples: int, weights: Array | None, combiner: str
 ) -> Bag:
-    """A bag with the scale that a combiner gives each id.
+    """Make a bag with the scale that a combiner gives each id.
 
     Args:
         ids: Shape ``(n,)``.

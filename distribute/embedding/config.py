@@ -1,4 +1,6 @@
-"""What tables and features are: names as in ``tf.tpu.experimental.embedding`` and keras-rs."""
+"""Configuration of tables and features: names as in ``tf.tpu.experimental.embedding`` and
+keras-rs.
+"""
 
 import math
 from dataclasses import dataclass
@@ -42,19 +44,19 @@ class TableConfig:
         dtype: float32 or float64; with a vocabulary_size any dtype of floating-point numbers.
         max_rows: Maximal number of rows of a growing table, over all ps; None: as ``max_bytes``
             says, or 1,048,576. Each ps has an equal part of them.
-        max_bytes: The same as bytes of rows, slots and index over all ps, and of what admission
-            remembers on one. Unit: bytes.
+        max_bytes: Limit of a growing table in bytes of rows, slots and index over all ps, and of
+            what admission remembers on one. Unit: bytes.
         memory_bytes: Memory of a growing table over all ps, with slots and index: the rows beyond
             it that were not used for longest are on the disks of the ps, which need a
             ``table_folder``. None: all rows are in memory. Unit: bytes.
-        admission: Which keys of a growing table get a row: :class:`Sightings`,
-            :class:`SketchedSightings` or :class:`Chance`; None: all.
-        evicts: Which rows make room when a growing table is full: ``"least_recent"``,
+        admission: Condition on which a key of a growing table gets a row: :class:`Sightings`,
+            :class:`SketchedSightings` or :class:`Chance`; None: all get one.
+        evicts: Order in which rows make room when a growing table is full: ``"least_recent"``,
             ``"least_frequent"``; None: none, and new keys get no row.
         max_unseen_steps: A row of a growing table goes so many steps after its last push; None:
             it stays. Unit: steps.
-        unknown: What a key without a row reads as: ``"initial"``, the value its row would begin
-            with, or ``"zeros"``.
+        unknown: Value that is read for a key without a row: ``"initial"``, the value its row would
+            begin with, or ``"zeros"``.
         row_norm: Largest norm of a row's gradient, of a growing table; None: any.
         table_norm: Largest norm of a push's gradient, of a growing table; None: any.
         staleness_reads: A row may be read from this worker's memory by so many lookups after the
@@ -150,7 +152,7 @@ class TableConfig:
         return Initializer("truncated_normal", stddev=self.dim**-0.5)
 
     def definition(self, optimizer: Optimizer | None) -> VariableDefinition:
-        """Definition of a growing table.
+        """Define a growing table.
 
         Args:
             optimizer: The one to take if the table has none.
@@ -177,7 +179,7 @@ class TableConfig:
         return VariableDefinition(self.name, shape, dtype, self.first_values, table=options)
 
     def own_optimizer(self, optimizer: Optimizer | None) -> Optimizer:
-        """The table's optimizer, or the one that all tables have.
+        """Choose the table's optimizer, or the one that all tables have.
 
         Raises:
             ConfigurationError: There is none, or this table cannot have it.

@@ -1,4 +1,4 @@
-"""What a lookup of features asks of each table, and how rows become what it returns.
+"""Requests of a lookup of features to each table, and how rows become what it returns.
 
 Training and serving look rows up in the same way, and get them from different places: this is what
 they share.
@@ -38,11 +38,11 @@ class FeatureBags:
     Args:
         features: All features there are, by name.
         ids: By name of the feature; see :func:`~ropewalk.distribute.embedding.inputs.bag_of`.
-        weights: The same; None: 1.
+        weights: Weights by name of the feature, as ``ids``; None: 1.
 
     Attributes:
         bags: By name of the feature.
-        uses: What is asked of each table.
+        uses: Request to each table.
 
     Raises:
         KeyError: There is no such feature, or one has weights alone.
@@ -74,7 +74,7 @@ class FeatureBags:
         ]
 
     def combined(self, pulled: Sequence[tuple[Array, Array | None]]) -> dict[str, Array]:
-        """The combined rows by name of the feature, in the order in which they were asked for.
+        """Combine the rows by name of the feature, in the order in which they were asked for.
 
         Args:
             pulled: For each of ``uses``: the distinct rows, and which of them belongs to each id;
@@ -104,12 +104,12 @@ class FeatureBags:
 
 
 def joined(parts: Sequence[Array]) -> Array:
-    """Arrays, one after the other."""
+    """Join arrays, one after the other."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def by_name(features: Sequence[FeatureConfig]) -> dict[str, FeatureConfig]:
-    """Features by name, checked.
+    """Index features by name, checked.
 
     Raises:
         ConfigurationError: One is no feature; or two features, or two tables, have the same name.

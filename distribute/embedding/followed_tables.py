@@ -41,15 +41,15 @@ class RowSource(Protocol):
     """Where rows come from: a :class:`~ropewalk.client.ps.reader_session.ReaderSession`."""
 
     def shards(self, name: str) -> list[tuple[int, ShardDefinition]]:
-        """(index of the ps, shard) of a table, in order."""
+        """List the shards of a table, in order, as (index of the ps, shard)."""
         ...
 
     def changed(self, ps: int, request: FollowRequest) -> tuple[FollowAnswer, Array]:
-        """Some rows of a shard that changed, and their keys."""
+        """Fetch some rows of a shard that changed, and their keys."""
         ...
 
     def lookup_rows(self, wanted: dict[str, Array]) -> dict[str, tuple[Array, Array | None]]:
-        """Rows as they are now."""
+        """Look up rows as they are now."""
         ...
 
 
@@ -59,7 +59,7 @@ class KeptTableRows(RowCache):
     Args:
         name: The table's, for messages.
         dim: Elements of a row.
-        dtype: Of the rows.
+        dtype: Dtype of the rows.
         max_bytes: Most memory of rows and all that is kept beside them.
         chosen: Says which of some keys may be kept.
     """
@@ -77,27 +77,29 @@ class KeptTableRows(RowCache):
         self._in_round, self._ended_at = False, 0
 
     def keys(self) -> Array:
-        """All keys whose rows are kept, int64."""
+        """List all keys whose rows are kept, int64."""
         with self._lock:
             return self._keys[: self._used].copy()
 
     @property
     def room(self) -> int:
-        """How many more rows can be kept before others have to go."""
+        """Number of further rows that can be kept before others have to go."""
         return self._keys.size - self._used
 
     def begin_round(self) -> None:
-        """A lookup that is under way from now on may have rows of before a change."""
+        """Begin a round: a lookup that is under way from now on may have rows of before a
+        change.
+        """
         with self._lock:
             self._in_round = True
 
     def end_round(self) -> None:
-        """What later lookups pull is as new as what is kept."""
+        """End a round: what later lookups pull is as new as what is kept."""
         with self._lock:
             self._in_round, self._ended_at = False, self._lookups
 
     def holds(self, keys: Array) -> Array:
-        """Which of these keys have their rows here, bool."""
+        """Find the keys that have their rows here, bool."""
         with self._lock:
             return np.asarray(self._index.find(keys) >= 0)
 
@@ -131,16 +133,16 @@ class FollowedTable:
 
     Args:
         definition: The table, or variable.
-        keys: Which rows: ranges of keys, ``last`` included; an array of keys; None: those that
-            lookups bring, by how often they do.
+        keys: Keys whose rows are kept: ranges of keys, ``last`` included; an array of keys; None:
+            those that lookups bring, by how often they do.
         max_bytes: Most memory. Unit: bytes.
         source: Where rows come from.
 
     Attributes:
-        rows: What is kept.
+        rows: Rows that are kept.
         as_of: On the clock of ``time.monotonic``: all changes until then are in it.
-        changes: How many rows the ps named: as changed, or as there when following began.
-        renewed: How many of them were pulled.
+        changes: Number of rows that the ps named: as changed, or as there when following began.
+        renewed: Number of those that were pulled.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class FollowedTable:
         return within(keys, self._ranges)
 
     def follow(self) -> None:
-        """One round: have every change that the ps have made until now.
+        """Go one round: have every change that the ps have made until now.
 
         Raises:
             PeerLostError: A ps does not answer. What was heard so far is kept.
@@ -199,7 +201,7 @@ class FollowedTable:
     def _changed(
         self, ps: int, shard: ShardDefinition, since: Position
     ) -> tuple[Position, list[Array], bool]:
-        """What changed: (where to go on, keys, whether all may have changed)."""
+        """Ask for changes; returns (where to go on, keys, whether all may have changed)."""
         parts, cursor, position = list[Array](), 0, Position()
         while True:
             request = FollowRequest(self._name, shard.part, since, cursor, self._ranges)
@@ -215,7 +217,7 @@ class FollowedTable:
                 return position, parts, False
 
     def _own_keys(self, shard: ShardDefinition) -> Array:
-        """Keys of a shard that are kept, or are to be."""
+        """List the keys of a shard that are kept, or are to be."""
         keys = self.rows.keys()
         if self._list is not None:
             keys = np.union1d(keys, self._list)
@@ -241,7 +243,7 @@ class FollowedTable:
 
 
 def followed_samples(tables: Mapping[str, FollowedTable]) -> Iterator[Sample]:
-    """What a reader keeps of each table, for Prometheus."""
+    """Yield what a reader keeps of each table, for Prometheus."""
     now = time.monotonic()
     for name, table in tables.items():
         for metric, value in (
@@ -262,7 +264,7 @@ def _pieces(keys: Array) -> Iterator[Array]:
 
 
 def ranges_of(table: str, keys: Sequence[tuple[int, int]]) -> Ranges:
-    """Ranges of keys, checked.
+    """Check ranges of keys.
 
     Raises:
         ValueError: One is empty or no range of int64, or there are too many.

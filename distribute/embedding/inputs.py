@@ -16,8 +16,8 @@ class Ragged:
     """Ids, or weights, of examples that have different numbers of them.
 
     Args:
-        values: Those of all examples, one after another; shape ``(n,)``.
-        row_lengths: How many each example has, as in ``tf.RaggedTensor`` and the lengths of
+        values: Values of all examples, one after another; shape ``(n,)``.
+        row_lengths: Number of values of each example, as in ``tf.RaggedTensor`` and the lengths of
             TorchRec's ``KeyedJaggedTensor``; integers, shape ``(examples,)``.
         offsets: Instead of them where each example begins, and ``n``: as TorchRec's offsets, and
             PyTorch's with ``include_last_offset``; integers, shape ``(examples + 1,)``.
@@ -64,15 +64,15 @@ class _Flat:
 
 
 def bag_of(feature: FeatureConfig, ids: Any, weights: Any) -> Bag:
-    """The bag of a feature's ids; ids of weight 0 are left out.
+    """Make the bag of a feature's ids; ids of weight 0 are left out.
 
     Args:
         feature: The feature.
         ids: integers: an array of shape ``(examples,)`` or ``(examples, n)``, :class:`Ragged`, a
             list of lists or arrays, or what has ``indices``, ``values`` and ``dense_shape``, as a
             ``tf.SparseTensor``. Unsigned 64-bit ids count by their bits.
-        weights: The same with floats, of the same shape; beside :class:`Ragged` ids also a flat
-            array with a weight for each; None: 1.
+        weights: Weights in the form of ``ids``, floats of the same shape; beside :class:`Ragged`
+            ids also a flat array with a weight for each; None: 1.
 
     Raises:
         TypeError: Ids are no integers.
@@ -96,7 +96,7 @@ def bag_of(feature: FeatureConfig, ids: Any, weights: Any) -> Bag:
 
 
 def _in_sequence(example: Array, length: int) -> tuple[Array, Array]:
-    """Places of ids in sequences of ``length``, and which ids have one."""
+    """Find the places of ids in sequences of ``length``, and which ids have one."""
     starts = np.searchsorted(example, example)  # they ascend
     position = np.arange(example.size) - starts
     return example * length + position, np.flatnonzero(position < length)

@@ -19,7 +19,7 @@ Found = list[tuple[Array, Array | None]]
 
 
 class _Wanted(Protocol):
-    """One table of a lookup."""
+    """A table of a lookup."""
 
     @property
     def ids(self) -> Array:
@@ -65,7 +65,7 @@ class LookAhead(Iterator[Batch]):
         batches: The batches.
         uses_of: The tables of a batch, with ids.
         look_up: Looks up a batch; called in another thread, for one batch after the other.
-        count: How many batches are read and looked up ahead.
+        count: Number of batches that are read and looked up ahead.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LookAhead(Iterator[Batch]):
         return _Entry(batch, ahead=_Ahead(wanted, self._pool.submit(self._look_up, wanted)))
 
     def take(self, uses: Sequence[_Wanted]) -> Found | None:
-        """The rows of the batch that came last, if these are its ids; once.
+        """Take the rows of the batch that came last, if these are its ids; once.
 
         Raises:
             Exception: What the batch's lookup, or the function that tells its ids, has raised.

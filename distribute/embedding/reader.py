@@ -77,14 +77,14 @@ class Reader:
     Args:
         chief: Address of the job's chief (of worker 0 in a cluster without one), host:port. None:
             it is that of the cluster in TF_CONFIG.
-        features: As in the training program. Of a table its name, ``dim``, ``dtype``,
+        features: Features as in the training program. Of a table its name, ``dim``, ``dtype``,
             ``vocabulary_size`` and combiner count; what a key without a row reads as, the job says.
         keys: By name of the table: which rows to keep. Ranges ``[(first, last), …]`` of keys, both
             included; an array of keys; or ``"looked_up"``: those that lookups ask for, by how often
             they do. Tables that are not there keep none.
         max_bytes: Most memory of the rows that are kept of one table. What does not fit is looked
             up. Unit: bytes.
-        max_lag_s: How old rows that are kept may be, at most a day. Unit: seconds.
+        max_lag_s: Largest age of rows that are kept, at most a day. Unit: seconds.
         on_lag: ``"error"``, or ``"warn"``: older rows are served all the same.
         token: File with this reader's token, of the role reader.
         ca: File with the CA of the job's certificates.
@@ -164,14 +164,15 @@ class Reader:
     def lookup(
         self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None
     ) -> dict[str, Array]:
-        """The rows of some features, combined for each example; see :meth:`Embeddings.lookup`.
+        """Look up the rows of some features, combined for each example; see
+        :meth:`Embeddings.lookup`.
 
         A key that has no row reads as its row would begin, or as zeros (``unknown``). Nothing is
         made, admitted or counted.
 
         Args:
             ids: By name of the feature; as :meth:`Embeddings.lookup` takes them.
-            weights: The same.
+            weights: Weights by name of the feature.
 
         Returns:
             Arrays by name of the feature, as :meth:`Embeddings.lookup` returns them.
@@ -215,16 +216,16 @@ class Reader:
         *,
         timeout_s: float = _CUT_S,
     ) -> RowsAtOneMoment:
-        """As :meth:`lookup`, with all rows of one moment of all servers.
+        """Look up rows as :meth:`lookup` does, all of one moment of all servers.
 
         Every worker's pushes up to one number are in the rows, and none beyond: a consistent cut,
         which the chief takes for this call. Rows that are kept here are not used. It takes about as
         long as two heartbeats, and pushes wait for a moment; one is taken at a time.
 
         Args:
-            ids: As for :meth:`lookup`.
-            weights: The same.
-            timeout_s: How long a cut that came to nothing is tried again. Unit: seconds.
+            ids: Ids by name of the feature, as for :meth:`lookup`.
+            weights: Weights by name of the feature.
+            timeout_s: Time to try again after a cut that came to nothing. Unit: seconds.
 
         Raises:
             CutVoidError: None could be taken in time.
@@ -240,7 +241,7 @@ class Reader:
 
     @property
     def lag_s(self) -> float:
-        """How old the oldest rows that are kept may be; 0 if none are kept. Unit: seconds."""
+        """Largest age of the rows that are kept; 0 if none are kept. Unit: seconds."""
         now = time.monotonic()
         return max((now - table.as_of for table in self._kept.values()), default=0.0)
 
@@ -275,7 +276,7 @@ class Reader:
     # -- following -----------------------------------------------------------------------------
 
     def _usable(self) -> Mapping[str, FollowedTable]:
-        """The tables whose kept rows may be read now."""
+        """Find the tables whose kept rows may be read now."""
         if not self._kept or (lag_s := self.lag_s) <= self._max_lag_s:
             return self._kept
         if self._on_lag == "error":

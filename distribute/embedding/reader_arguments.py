@@ -1,4 +1,4 @@
-"""What a reader is told: its chief, its tables, and which rows it keeps; checked."""
+"""Arguments of a reader: its chief, its tables, and which rows it keeps; checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -15,11 +15,13 @@ from .followed_tables import ranges_of
 
 LookedUp = Literal["looked_up"]
 Keys = LookedUp | Sequence[tuple[int, int]] | Array
-"""Which rows of a table are kept: those that lookups bring, ranges of keys, or an array of keys."""
+"""Choice of rows of a table that are kept: those that lookups bring, ranges of keys, or an array of
+keys.
+"""
 
 
 def chief_of_cluster() -> str:
-    """Address of the chief in the cluster of TF_CONFIG.
+    """Find the address of the chief in the cluster of TF_CONFIG.
 
     Raises:
         ConfigurationError: There is none.
@@ -37,7 +39,7 @@ def chief_of_cluster() -> str:
 def checked_keys(
     keys: Mapping[str, Keys], tables: Mapping[str, TableConfig]
 ) -> dict[str, tuple[tuple[int, int], ...] | Array | None]:
-    """Which rows are kept, by name of the table; None: those that lookups bring.
+    """Check the choice of rows that are kept, by name of the table; None: those that lookups bring.
 
     Raises:
         ConfigurationError: There is no such table, or that is no choice of keys.

@@ -35,7 +35,7 @@ _REVIEWED = 8  # this part of all rows
 
 @dataclass(frozen=True, slots=True)
 class CachedLookup:
-    """What of a lookup is there, and what has to be pulled.
+    """The part of a lookup that is there, and what has to be pulled.
 
     Attributes:
         number: Number of the lookup, from 1.
@@ -58,15 +58,15 @@ class CachedLookup:
 
 
 class RowCache:
-    """Some rows of one table. Thread-safe.
+    """A cache of rows of one table. Thread-safe.
 
     Args:
         name: The table's, for messages.
         dim: Elements of a row.
-        dtype: Of the rows.
+        dtype: Dtype of the rows.
         staleness: A row is read by at most so many lookups after the one that has pulled it.
         max_bytes: Most memory of rows and all that is kept beside them.
-        beside_bytes: Of that, what is kept beside the elements of a row. Unit: bytes.
+        beside_bytes: Part of that which is kept beside the elements of a row. Unit: bytes.
 
     Attributes:
         hits: Distinct rows of lookups that were read here.
@@ -126,7 +126,9 @@ class RowCache:
             return self._begun(keys, inverse, rows, missing, places)
 
     def _are_usable(self, places: Array) -> Array:
-        """Whether the rows at these places may be read by the lookup under way; -1: any answer."""
+        """Return whether the rows at these places may be read by the lookup under way; -1: any
+        answer.
+        """
         usable: Array = self._pulled_at[places] >= self._lookups - self._staleness
         return usable
 
@@ -141,7 +143,7 @@ class RowCache:
         return CachedLookup(self._lookups, keys, inverse, rows, missing)
 
     def finish(self, lookup: CachedLookup, pulled: Array) -> Array:
-        """All rows of a lookup, with those that were pulled; some of them are kept.
+        """Complete the rows of a lookup with those that were pulled; some of them are kept.
 
         Args:
             lookup: From :meth:`begin`. Its rows are filled in.
@@ -165,7 +167,7 @@ class RowCache:
         self._write(places, pulled[new], number)
 
     def _may_keep(self, lookup: CachedLookup) -> bool:  # noqa: ARG002 - for subclasses
-        """Whether rows that a lookup has pulled may be read again."""
+        """Return whether rows that a lookup has pulled may be read again."""
         return True
 
     def _write(self, places: Array, rows: Array, number: int) -> None:
@@ -173,7 +175,7 @@ class RowCache:
         self._pulled_at[places] = number
 
     def _choose(self, keys: Array, new: Array) -> tuple[Array, Array]:
-        """Which of the new keys get a place, and which one; others lose theirs."""
+        """Choose which of the new keys get a place, and which one; others lose theirs."""
         chosen, victims = self._compare(keys, new)
         fresh = np.arange(self._used, self._used + chosen.size - victims.size)
         self._used += fresh.size
@@ -182,7 +184,9 @@ class RowCache:
         return chosen, np.concatenate([fresh, victims])
 
     def _compare(self, keys: Array, new: Array) -> tuple[Array, Array]:
-        """Which of the new keys are to get a place, and the places of rows that go for them."""
+        """Compare the new keys with the rows here: which get a place, and the places of rows that
+        go for them.
+        """
         uses = self._uses.of(keys[new])
         new = new[np.argsort(-uses, kind="stable")]
         victims = self._review()
@@ -195,7 +199,7 @@ class RowCache:
         return new[: room + count], victims[:count]
 
     def _review(self) -> Array:
-        """Places of rows that are looked up least often, the least first."""
+        """Find the places of rows that are looked up least often, the least first."""
         if self._used < self._keys.size:
             return self._keys[:0]
         if not self._reviewed_at or self._lookups >= self._reviewed_at + _REVIEWED_EVERY:
@@ -233,7 +237,7 @@ class _Uses:
             self._counted //= 2
 
     def of(self, keys: Array) -> Array:
-        """The counts of keys, int64."""
+        """Return the counts of keys, int64."""
         first, second = (self._counts[at] for at in self._places(keys))
         return np.minimum(first, second).astype(np.int64)
 
@@ -243,12 +247,12 @@ class _Uses:
 
 
 def rows_of(rows: Array, inverse: Array | None) -> Array:
-    """Rows in the order in which they were asked for, from the distinct ones."""
+    """Put the distinct rows into the order in which they were asked for."""
     return rows if inverse is None else gather_rows(rows, inverse)
 
 
 def cache_samples(caches: Mapping[str, RowCache]) -> Iterator[Sample]:
-    """How many rows of lookups came from caches, by table, for Prometheus."""
+    """Yield how many rows of lookups came from caches, by table, for Prometheus."""
     for table, cache in caches.items():
         yield Sample(CACHED_ROWS, cache.hits, (table,))
         yield Sample(UNCACHED_ROWS, cache.misses, (table,))

@@ -9,14 +9,15 @@ from ...core.arrays.dtypes import Array
 
 
 def hash_strings(strings: Any, seed: int = 0) -> Array:
-    """A key for each string: XXH64 of its bytes, as a signed number.
+    """Hash each string to a key: XXH64 of its bytes, as a signed number.
 
     Text is hashed as UTF-8. Two strings have the same key by chance: among 10 million of them with
     a probability of three in a million.
 
     Args:
         strings: ``str`` or ``bytes``: an array or nested lists of any shape.
-        seed: Another one gives other keys, say for two features of one table; in [0, 2**64).
+        seed: Seed of the hash; another one gives other keys, say for two features of one table; in
+            [0, 2**64).
 
     Returns:
         int64, of the same shape.

@@ -52,7 +52,7 @@ class Embeddings:
     in the push of the step. Made in a strategy's scope, by all tasks alike.
 
     Args:
-        features: Their names are unique.
+        features: Features with unique names.
         optimizer: Optimizer of tables that have none.
 
     Raises:
@@ -71,7 +71,7 @@ class Embeddings:
         self._show_caches()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For closures: what this task keeps, and looks up ahead, stays with it."""
+        """Leave out, for closures, what this task keeps, and looks up ahead."""
         tables = {config: replace(table, cache=None) for config, table in self._tables.items()}
         return self.__dict__ | {"_ahead": None, "_tables": tables}
 
@@ -136,7 +136,7 @@ class Embeddings:
         self._strategy.extended.tables.push_delayed()
 
     def lookup(self, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> "Lookup":
-        """The rows of some features, combined for each example.
+        """Look up the rows of some features, combined for each example.
 
         A key that has no row reads as its row would begin (or as zeros: ``unknown``), and makes
         none. Rows are as they are now; of a table with ``staleness_reads`` they may lack what other
@@ -173,7 +173,7 @@ class Embeddings:
         *,
         count: int = 1,
     ) -> LookAhead[Batch]:
-        """The batches, each of which has its rows looked up while steps before it compute.
+        """Give the batches, each of which has its rows looked up while steps before it compute.
 
         ::
 
@@ -189,7 +189,7 @@ class Embeddings:
                 are until the batch is given.
             ids: Tells what a batch's step looks up: the argument ``ids`` of :meth:`lookup`, or a
                 pair with ``weights``.
-            count: How many batches are read and looked up ahead, at most 64. Their rows take
+            count: Number of batches that are read and looked up ahead, at most 64. Their rows take
                 memory.
 
         Returns:
@@ -230,11 +230,11 @@ class Embeddings:
         return ahead
 
     def _uses(self, bags: FeatureBags) -> "list[_Use]":
-        """The tables in which the ids of some features are."""
+        """Find the tables in which the ids of some features are."""
         return [_Use(self._tables[use.table], use.features, use.ids) for use in bags.uses]
 
     def _pull(self, wanted: Sequence[tuple[_Table, Array]]) -> list[tuple[Array, Array | None]]:
-        """The distinct rows of each table, and which of them belongs to each id."""
+        """Pull the distinct rows of each table; returns also which of them belongs to each id."""
         if not wanted:
             return []
         begun = [None if table.cache is None else table.cache.begin(i) for table, i in wanted]
@@ -314,10 +314,10 @@ class Lookup(Mapping[str, Array]):
         apply_rows(self._strategy, self.row_gradients(gradients))
 
     def row_gradients(self, gradients: Mapping[str, Any]) -> list[tuple[_Table, IndexedSlices]]:
-        """The gradient of the rows of each table that has one.
+        """Compute the gradient of the rows of each table that has one.
 
         Args:
-            gradients: As :meth:`apply_gradients` takes them.
+            gradients: Gradients by name of the feature, as :meth:`apply_gradients` takes them.
 
         Raises:
             KeyError: A feature was not looked up.
@@ -338,7 +338,7 @@ class Lookup(Mapping[str, Array]):
         return found
 
     def _gradient(self, feature: str, combined: Any) -> Array:
-        """The gradient of each id's row."""
+        """Compute the gradient of each id's row."""
         gradient, shape = to_host(combined), self._values[feature].shape
         if gradient.shape != shape:
             raise ShapeMismatchError(
@@ -367,7 +367,7 @@ def apply_rows(strategy: Strategy, gradients: Iterable[tuple[_Table, IndexedSlic
 
 
 def sum_rows(parts: Sequence[IndexedSlices]) -> IndexedSlices:
-    """Gradients of one table's rows as one."""
+    """Sum gradients of one table's rows to one."""
     values, indices = [part.values for part in parts], [part.indices for part in parts]
     return IndexedSlices(joined(values), joined(indices))
 
@@ -386,7 +386,7 @@ def _push(strategy: Strategy, growing: list[tuple[PsTable, IndexedSlices]]) -> N
 
 @dataclass(frozen=True, slots=True)
 class _ReplicaGradients:
-    """One replica's gradients, wrapped so that they are not taken apart as a structure."""
+    """The gradients of one replica, wrapped so that they are not taken apart as a structure."""
 
     growing: list[tuple[PsTable, IndexedSlices]]
 

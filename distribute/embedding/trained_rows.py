@@ -36,12 +36,12 @@ COUNT_BYTES = 20  # per row: pushes, the last of them, and those since the row w
 
 @dataclass(frozen=True, slots=True)
 class TrainedLookup(CachedLookup):
-    """What of a lookup is there, and what has to be pulled.
+    """The part of a lookup that is there, and what has to be pulled.
 
     Attributes:
         whole: int64: positions of the distinct keys whose rows have to be pulled with their slots
             and counts, to be kept; they are not among ``missing``.
-        pushes: How many gradients this worker had pushed when the lookup began.
+        pushes: Number of gradients that this worker had pushed when the lookup began.
     """
 
     whole: Array
@@ -54,7 +54,7 @@ class TrainedLookup(CachedLookup):
 
 
 class TrainedRows(RowCache):
-    """Some rows of one growing table. Thread-safe.
+    """A cache of rows of one growing table, which trains them. Thread-safe.
 
     A key without a row is not kept: whether it gets one, the ps decides.
 
@@ -98,12 +98,12 @@ class TrainedRows(RowCache):
         return TrainedLookup(self._lookups, keys, inverse, rows, rest, whole, self._pushes)
 
     def finish_states(self, lookup: TrainedLookup, pulled: Array, states: Array) -> Array:
-        """All rows of a lookup; those that were pulled with their slots may be kept.
+        """Complete the rows of a lookup; those that were pulled with their slots may be kept.
 
         Args:
             lookup: From :meth:`begin`. Its rows are filled in.
             pulled: The rows of ``lookup.wanted``, in order.
-            states: Those of ``lookup.wanted_states``, in order, with slots and counts.
+            states: States of ``lookup.wanted_states``, in order, with slots and counts.
         """
         lookup.rows[lookup.missing] = pulled
         lookup.rows[lookup.whole] = states[:, : lookup.rows.shape[1]]
@@ -171,11 +171,11 @@ def _parts(rows: DistinctRows) -> list[tuple[int, int]]:
 
 
 def cache_of(config: TableConfig, definition: VariableDefinition | None) -> RowCache | None:
-    """The cache of a table; None if all of its lookups read rows as they are.
+    """Make the cache of a table; None if all of its lookups read rows as they are.
 
     Args:
         config: The table.
-        definition: The same of a table that grows; None: it has a vocabulary_size.
+        definition: Definition of the table if it grows; None: it has a vocabulary_size.
     """
     if not config.staleness_reads:
         return None

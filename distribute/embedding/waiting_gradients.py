@@ -18,7 +18,7 @@ class WaitingGradients:
     Several backward passes of one step add up, as those of a framework's parameters do.
 
     Args:
-        advice: What a program has to call so that they are applied; part of an error.
+        advice: Call that a program has to make so that they are applied; part of an error.
     """
 
     def __init__(self, advice: str) -> None:

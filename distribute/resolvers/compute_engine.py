@@ -18,7 +18,8 @@ _MOST_PAGES = 100
 
 
 class GCEClusterResolver(ClusterResolver):
-    """As ``tf.distribute.cluster_resolver.GCEClusterResolver``: running instances of a group.
+    """A resolver like ``tf.distribute.cluster_resolver.GCEClusterResolver``: running instances of a
+    group.
 
     Instances are ordered by their names, numbers in them as numbers; TensorFlow orders addresses as
     strings. Without ``task_id`` it is the index of the instance that has this host's name.
@@ -71,7 +72,7 @@ class GCEClusterResolver(ClusterResolver):
         self._fixed: dict[str, str] | None = None  # of a snapshot
 
     def cluster_spec(self) -> ClusterSpec:
-        """The instances that run now.
+        """List the instances that run now.
 
         Raises:
             ConfigurationError: There are none, or they may not be listed.
@@ -80,7 +81,7 @@ class GCEClusterResolver(ClusterResolver):
         return ClusterSpec({self._task_type or "": addresses})
 
     def snapshot(self) -> "GCEClusterResolver":
-        """A resolver of the instances that run now."""
+        """Make a resolver of the instances that run now."""
         fixed = copy(self)
         fixed._fixed = self._instances()
         return fixed
@@ -127,7 +128,7 @@ class GCEClusterResolver(ClusterResolver):
         return f"instance group {self._group!r} (project {self._project!r}, zone {self._zone!r})"
 
     def _explained(self, error: Exception) -> Exception:
-        """The client's error as ours; one that is no answer of the API stays as it is."""
+        """Convert the client's error to ours; one that is no answer of the API stays as it is."""
         status = getattr(getattr(error, "resp", None), "status", None)
         if status is None:
             return error
@@ -149,7 +150,7 @@ class GCEClusterResolver(ClusterResolver):
 
     @property
     def task_type(self) -> str | None:
-        """As given to the constructor."""
+        """Task type that the constructor was given."""
         return self._task_type
 
     @task_type.setter
@@ -174,7 +175,7 @@ class GCEClusterResolver(ClusterResolver):
 
 
 def make_service(credentials: Any) -> Any:
-    """A client of the Compute Engine API.
+    """Make a client of the Compute Engine API.
 
     Args:
         credentials: ``"default"``: those of the machine or of ``gcloud``.

@@ -31,7 +31,7 @@ class KubernetesExecutableLocation(enum.Enum):
 
 
 def make_client(location: KubernetesExecutableLocation) -> tuple[Any, str]:
-    """(a ``CoreV1Api``, the namespace of its configuration).
+    """Make a client; returns (a ``CoreV1Api``, the namespace of its configuration).
 
     Raises:
         ImportError: The package is not installed; says how.
@@ -66,7 +66,7 @@ def make_client(location: KubernetesExecutableLocation) -> tuple[Any, str]:
 
 
 def own_namespace() -> str:
-    """The namespace of this pod's service account; ``default`` where there is none."""
+    """Read the namespace of this pod's service account; ``default`` where there is none."""
     try:
         return (_ACCOUNT / "namespace").read_text().strip() or "default"
     except OSError:
@@ -88,7 +88,7 @@ class PodLister:
         self._timeout_s = timeout_s
 
     def list(self, selector: str) -> list[Pod]:
-        """The pods that a label selector selects.
+        """List the pods that a label selector selects.
 
         Raises:
             ConfigurationError: It may not, or the selector is malformed or selects too many.
@@ -124,8 +124,8 @@ class PodLister:
             raise self._explained(error, selector) from error
 
     def _explained(self, error: Exception, selector: str) -> Exception:
-        """The client's error as ours; one that is no answer of the API and no lost connection
-        stays as it is.
+        """Convert the client's error to ours; one that is no answer of the API and no lost
+        connection stays as it is.
         """
         status, where = getattr(error, "status", None), f"namespace {self._namespace!r}"
         if isinstance(status, int):

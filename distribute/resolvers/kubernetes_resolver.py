@@ -25,7 +25,8 @@ _SHOWN = 8  # pods in an error
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """As ``tf.distribute.cluster_resolver.KubernetesClusterResolver``, for pods of one namespace.
+    """A resolver like ``tf.distribute.cluster_resolver.KubernetesClusterResolver``, for pods of one
+    namespace.
 
     ::
 
@@ -50,10 +51,10 @@ class KubernetesClusterResolver(ClusterResolver):
         selector: Instead of the mapping: one selector for all pods of the job, whose labels say
             their types.
         replicas: Tasks of each job that must run; None: those that are there, without a gap.
-        namespace: None: this pod's, or that of the kubeconfig's context.
+        namespace: Namespace of the pods; None: this pod's, or that of the kubeconfig's context.
         addresses: ``"ip"``, ``"name"`` (in DNS), or ``"auto"``: the name of pods that have one.
-        pod_name: This pod's name; None: ``POD_NAME``, or ``HOSTNAME``.
-        timeout_s: How long :meth:`cluster_spec` waits for pods. Unit: seconds.
+        pod_name: Name of this pod; None: ``POD_NAME``, or ``HOSTNAME``.
+        timeout_s: Longest time that :meth:`cluster_spec` waits for pods. Unit: seconds.
         clock: For tests.
 
     Raises:
@@ -114,7 +115,7 @@ class KubernetesClusterResolver(ClusterResolver):
         return read_environment("POD_NAME") or read_environment("HOSTNAME")
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster, once all of its pods run.
+        """Return the cluster, once all of its pods run.
 
         Raises:
             JoinTimeoutError: Some do not in time; it says which and why.
@@ -123,14 +124,14 @@ class KubernetesClusterResolver(ClusterResolver):
         return self._settled().spec
 
     def snapshot(self) -> "KubernetesClusterResolver":
-        """A resolver of the pods that run now; waits for them."""
+        """Make a resolver of the pods that run now; waits for them."""
         fixed = copy(self)
         fixed._fixed = self._settled()
         fixed._own, fixed._asked = self._own, True
         return fixed
 
     def _settled(self) -> PodCluster:
-        """What is listed once every task has a pod that runs."""
+        """Wait until every task has a pod that runs, and return the listing."""
         if self._fixed is not None:
             return self._fixed
         ends, never = self._clock.now() + self._timeout_s, threading.Event()
@@ -150,7 +151,7 @@ class KubernetesClusterResolver(ClusterResolver):
             self._clock.wait(never, _LOOK_S)
 
     def _look(self) -> tuple[str, str, PodCluster | None]:
-        """(tasks to wait for, why, the cluster if there are none)."""
+        """List the pods; returns (tasks to wait for, why, the cluster if there are none)."""
         try:
             found = assemble(
                 self._listed(),

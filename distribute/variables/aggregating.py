@@ -27,7 +27,7 @@ _SCATTERS = {kind: f"scatter_{kind}" for kind in Scatter}
 
 
 class AggregatedVariable(Variable):
-    """What writes of several replicas become one write of.
+    """A variable that combines the writes of all replicas.
 
     Without an ``aggregation`` several replicas may not write it: copies, or whose write comes last,
     would go their own ways (TensorFlow before 2.4 refused it, too).
@@ -127,10 +127,11 @@ class AggregatedVariable(Variable):
 
 
 class AggregatingVariable(AggregatedVariable):
-    """One variable in this process that several replicas use. As TensorFlow's class of this name.
+    """A variable of this process that several replicas use, as TensorFlow's class of this name. As
+    TensorFlow's class of this name.
 
     Args:
-        spec: What was asked for.
+        spec: Spec that was asked for.
         variable: Holds the value.
     """
 
@@ -145,15 +146,15 @@ class AggregatingVariable(AggregatedVariable):
         return self._variable.device
 
     def read_value(self) -> Any:
-        """The value, as it is now."""
+        """Read the value, as it is now."""
         return _here(self._variable.read_value())
 
     def sparse_read(self, indices: Any) -> Any:
-        """Rows by number."""
+        """Read rows by number."""
         return _here(self._variable.sparse_read(indices))
 
     def component(self) -> LocalVariable:
-        """What holds the value."""
+        """Return the variable that holds the value."""
         return self._variable
 
     def _shown_value(self) -> str:
@@ -166,6 +167,6 @@ class AggregatingVariable(AggregatedVariable):
 
 
 def _here(value: Any) -> Any:
-    """A value for the replica that reads it: on its GPU, if it has one."""
+    """Put a value where the replica is that reads it: on its GPU, if it has one."""
     device = current_device()
     return place(value, device) if is_gpu(device) else value

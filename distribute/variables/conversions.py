@@ -10,7 +10,7 @@ from ...core.errors import ShapeMismatchError
 
 
 def in_dtype(given: Any, dtype: DType, name: str) -> Any:
-    """What is written to a variable, in its dtype.
+    """Convert what is written to a variable to its dtype.
 
     Raises:
         ShapeMismatchError: Floats for an integer variable, or integers its dtype does not hold.
@@ -45,7 +45,7 @@ def in_dtype(given: Any, dtype: DType, name: str) -> Any:
 
 
 def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:
-    """Row numbers as integers; an empty list is no rows.
+    """Convert row numbers to integers; an empty list is no rows.
 
     Raises:
         TypeError: They are no integers.

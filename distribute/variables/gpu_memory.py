@@ -17,10 +17,10 @@ from .spec import VariableSpec
 
 
 class GpuMemory:
-    """One variable on one GPU.
+    """A variable on one GPU.
 
     Args:
-        spec: Its shape and dtype.
+        spec: Shape and dtype of the variable.
         device: The GPU.
     """
 
@@ -39,7 +39,7 @@ class GpuMemory:
             self._slots = start_slots(load_cupy(), rule, self.value)
 
     def slots(self) -> dict[str, Any]:
-        """Slot arrays by name."""
+        """Return the slot arrays by name."""
         return self._slots
 
     def apply(
@@ -57,6 +57,6 @@ class GpuMemory:
 
 
 def start_slots(xp: ModuleType, rule: UpdateRule, value: Any) -> dict[str, Any]:
-    """Slot arrays of a value, initialised; half-precision values have float32 slots."""
+    """Make the slot arrays of a value, initialised; half-precision values have float32 slots."""
     kind = np.float32 if is_float(value.dtype) and value.dtype.itemsize < 4 else value.dtype
     return {slot: xp.full(value.shape, start, kind) for slot, start in rule.slot_start().items()}

@@ -1,4 +1,4 @@
-"""Which variables of this process's memory hold a variable's value and slots."""
+"""Holders of a variable's value and slots in this process's memory."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,9 @@ from .variable import Variable
 
 
 def holders_of(variable: Variable) -> Sequence[LocalVariable]:
-    """One per copy, in device order; none if the value is not in this process's memory."""
+    """List the holders, one per copy, in device order; none if the value is not in this process's
+    memory.
+    """
     if isinstance(variable, LocalVariable):
         return (variable,)
     if isinstance(variable, AggregatingVariable):

@@ -42,7 +42,7 @@ class LocalVariable(Variable):
     """See :class:`~ropewalk.distribute.variables.variable.Variable`. Thread-safe.
 
     Args:
-        spec: What was asked for; its value, if it has one, is copied.
+        spec: Spec that was asked for; its value, if it has one, is copied.
         strategy: Under which it was made.
         device: Where it is.
         name: Under which it is known; None: the one asked for.
@@ -86,7 +86,7 @@ class LocalVariable(Variable):
         return in_task(self._strategy.extended.task_name, self._device)
 
     def read_value(self) -> Any:
-        """The value, as it is now; later changes do not show in it. Read-only on the host."""
+        """Read the value, as it is now; later changes do not show in it. Read-only on the host."""
         with self._lock, beside(self._memory.value):
             if self._copy is not None:
                 return self._copy
@@ -102,7 +102,7 @@ class LocalVariable(Variable):
             return one_line(str(self._memory.value))
 
     def sparse_read(self, indices: Any) -> Any:
-        """Rows by number."""
+        """Read rows by number."""
         numbers = row_numbers(indices, self.shape, self.name)
         with self._lock, beside(self._memory.value):
             # Picking by an array copies; by one without axes it would be a view.
@@ -154,7 +154,7 @@ class LocalVariable(Variable):
             self._strategy.extended.note_write()
 
     def slots(self) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
-        """Host copies of the slot variables, the number of updates, and the rule."""
+        """Copy the slot variables to the host; returns also the number of updates, and the rule."""
         with self._lock:
             memory, restored = self._memory, self._restored
             if restored is not None:
@@ -221,7 +221,7 @@ class LocalVariable(Variable):
 
     @property
     def updates(self) -> int:
-        """How often its update rule was applied."""
+        """Number of times that its update rule was applied."""
         return self._memory.updates
 
     def apply(
@@ -237,7 +237,7 @@ class LocalVariable(Variable):
 
         Args:
             gradient: Array of the variable's shape, or IndexedSlices.
-            rule: What the variable is bound to.
+            rule: Rule that the variable is bound to.
             gradient_scale: Multiplies the gradient.
             changed: The rule with other hyperparameters, for this update; None: as bound.
             step: Updates of the optimizer before this one; None: those of the variable.
@@ -272,7 +272,9 @@ class LocalVariable(Variable):
 
 
 def _own_part(value: Any) -> Any:
-    """A distributed value, written to a component directly: the current replica's part."""
+    """Take the current replica's part of a distributed value that is written to a component
+    directly.
+    """
     if not isinstance(value, DistributedValues) or isinstance(value, Variable):
         return value
     context = get_replica_context()

@@ -43,14 +43,14 @@ class VariableMemory(Protocol):
         """Take a rule, with fresh slots."""
 
     def slots(self) -> dict[str, Any]:
-        """Slot arrays by name."""
+        """Return the slot arrays by name."""
 
 
 class HostMemory:
     """A block of one variable, as on a ps.
 
     Args:
-        spec: Its shape and dtype.
+        spec: Shape and dtype of the variable.
     """
 
     def __init__(self, spec: VariableSpec) -> None:
@@ -62,7 +62,7 @@ class HostMemory:
 
     @property
     def updates(self) -> int:
-        """How often its rule was applied."""
+        """Number of times that its rule was applied."""
         return int(self._block.updates[0])
 
     @updates.setter
@@ -79,7 +79,7 @@ class HostMemory:
         self._block.bind(0, rule)
 
     def slots(self) -> dict[str, Any]:
-        """Slot arrays by name."""
+        """Return the slot arrays by name."""
         return {name: self._block.view(0, name) for name in self._block.slots}
 
     def apply(

@@ -49,11 +49,11 @@ class DistributedVariable(Variable, DistributedValues):
 
     @property
     def device(self) -> str:
-        """Of the first component."""
+        """Device of the first component."""
         return self.values[0].device
 
     def _here(self) -> LocalVariable:
-        """The component of this replica or update; outside of both, the first one."""
+        """Find the component of this replica or update; outside of both, the first one."""
         component = update_component()
         if component is not None:
             return self.values[component]
@@ -72,11 +72,11 @@ class MirroredVariable(AggregatedVariable, DistributedVariable):
     """Equal copies: every write goes to all of them."""
 
     def read_value(self) -> Any:
-        """This replica's copy; in cross-replica context the first one."""
+        """Read this replica's copy; in cross-replica context the first one."""
         return self._here().read_value()
 
     def sparse_read(self, indices: Any) -> Any:
-        """Rows of this replica's copy."""
+        """Read rows of this replica's copy."""
         return self._here().sparse_read(indices)
 
     def _write_all(self, method: str, value: Any) -> None:
@@ -97,11 +97,11 @@ class SyncOnReadVariable(DistributedVariable):
     """Copies of their own, made one value when they are read in cross-replica context."""
 
     def _is_one_copy(self) -> bool:
-        """Whether this thread works on one copy: in a replica, or in an update."""
+        """Return whether this thread works on one copy: in a replica, or in an update."""
         return update_component() is not None or self._own_replica() is not None
 
     def read_value(self) -> Any:
-        """This replica's copy; in cross-replica context the aggregate of all.
+        """Read this replica's copy; in cross-replica context the aggregate of all.
 
         Raises:
             ValueError: In cross-replica context, without an aggregation.
@@ -116,13 +116,13 @@ class SyncOnReadVariable(DistributedVariable):
         return extended.reduce_to(ReduceOp[self.aggregation.name], parts, self.values[0])
 
     def sparse_read(self, indices: Any) -> Any:
-        """Rows of :meth:`read_value`."""
+        """Read rows of :meth:`read_value`."""
         if self._is_one_copy():
             return self._here().sparse_read(indices)
         return self[row_numbers(indices, self.shape, self.name)]
 
     def assign(self, value: Any) -> "SyncOnReadVariable":
-        """This replica's copy in replica context; otherwise all, so that reading gives
+        """Assign this replica's copy in replica context; otherwise all, so that reading gives
         ``value``.
         """
         require_own(self._strategy, repr(self.name))
@@ -144,7 +144,7 @@ class SyncOnReadVariable(DistributedVariable):
         return self
 
     def shares(self, value: Any) -> list[Any]:
-        """What each copy gets of a sum; the first replicas get the remainder of integers."""
+        """Divide a sum among the copies; the first replicas get the remainder of integers."""
         count = self._strategy.extended.num_replicas_in_sync
         if self.dtype.kind not in "iu":
             return [as_array(value / count).astype(self.dtype)] * len(self.values)
@@ -156,7 +156,7 @@ class SyncOnReadVariable(DistributedVariable):
         ]
 
     def assign_add(self, delta: Any) -> "SyncOnReadVariable":
-        """In replica context to this replica's copy; otherwise to the value read.
+        """Add to this replica's copy in replica context; otherwise to the value read.
 
         Raises:
             ValueError: In cross-replica context, of a variable that is summed: each replica would
@@ -165,7 +165,7 @@ class SyncOnReadVariable(DistributedVariable):
         return self._assign_changed(delta, 1)
 
     def assign_sub(self, delta: Any) -> "SyncOnReadVariable":
-        """As :meth:`assign_add`, subtracting."""
+        """Subtract as :meth:`assign_add` adds."""
         return self._assign_changed(delta, -1)
 
     def add_here(self, delta: Any) -> None:
@@ -192,7 +192,7 @@ class SyncOnReadVariable(DistributedVariable):
             return self.assign(value + change if sign > 0 else value - change)
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "SyncOnReadVariable":
-        """Not offered."""
+        """Refuse: scattering is not offered."""
         raise NotImplementedError(
             f"scatter_{kind} is not supported for ON_READ variables: {self.name!r}"
         )

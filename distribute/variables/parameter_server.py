@@ -34,12 +34,12 @@ _ROW_OPERATIONS: dict[str, tuple[Operation, np.ufunc]] = {
 
 
 def ps_device(ps: int) -> str:
-    """The device of a parameter server, as TensorFlow names it."""
+    """Name the device of a parameter server, as TensorFlow does."""
     return in_task(task_name(PS, ps), HOST)
 
 
 class ServerVariables(Protocol):
-    """What the variables of a strategy ask of its parameter servers.
+    """The parameter servers, as the variables of a strategy ask them.
 
     Attributes:
         assign_in_step: Assigns to the variable of a name a value of its shape and dtype, if this
@@ -49,13 +49,13 @@ class ServerVariables(Protocol):
     assign_in_step: Callable[[str, Array], bool]
 
     def shards_of(self, variable: "PsVariable") -> Sequence[tuple[int, ShardDefinition]]:
-        """(index of the ps, shard), in order."""
+        """List the shards in order, as (index of the ps, shard)."""
 
     def read(self, variable: "PsVariable") -> Array:
-        """The value: of the step's pull in ``run``, current outside."""
+        """Read the value: of the step's pull in ``run``, current outside."""
 
     def read_rows(self, variable: "PsVariable", indices: Array) -> Array:
-        """Rows by number, as they are now; shape ``(*indices.shape, *variable.shape[1:])``."""
+        """Read rows by number, as they are now; shape ``(*indices.shape, *variable.shape[1:])``."""
 
     def write(
         self, variable: "PsVariable", operation: Operation, value: Array | IndexedSlices
@@ -85,7 +85,7 @@ class PsVariable(AggregatedVariable):
 
     @property
     def definition(self) -> VariableDefinition:
-        """As the servers know it."""
+        """Definition of the variable on the servers."""
         return self._spec.definition(self._name)
 
     @property
@@ -94,11 +94,13 @@ class PsVariable(AggregatedVariable):
         return ps_device(self._servers.shards_of(self)[0][0])
 
     def read_value(self) -> Array:
-        """In ``run``: as of the step's pull. Outside: as it is now."""
+        """Read the value: in ``run`` as of the step's pull, outside as it is now. Outside: as it is
+        now.
+        """
         return self._servers.read(self)
 
     def sparse_read(self, indices: Any) -> Array:
-        """Rows by number, in order; only these travel, and only from the ps that hold them."""
+        """Read rows by number, in order; only these travel, and only from the ps that hold them."""
         return self._servers.read_rows(self, row_numbers(indices, self.shape, self.name))
 
     def assign(self, value: Any) -> "AggregatedVariable":
@@ -142,7 +144,7 @@ class PsVariable(AggregatedVariable):
         self._servers.write(self, OPERATIONS[method], given)
 
     def as_sent(self, method: str, value: Any) -> Any:
-        """A value that is assigned or added, on the host and in this variable's dtype.
+        """Convert a value that is assigned or added, to the host and to this variable's dtype.
 
         Args:
             method: Name of the method, for errors.
@@ -197,7 +199,7 @@ class PsVariable(AggregatedVariable):
 
 
 class PsShard(Variable):
-    """One shard of a variable on parameter servers, with the whole variable's rules."""
+    """A shard of a variable on parameter servers, with the whole variable's rules."""
 
     def __init__(self, whole: "PsShardedVariable", shard: ShardDefinition, ps: int) -> None:
         spec = whole._spec
@@ -220,11 +222,11 @@ class PsShard(Variable):
         return np.arange(self._start, self._start + self._rows)
 
     def read_value(self) -> Any:
-        """The shard, from its ps alone."""
+        """Read the shard, from its ps alone."""
         return self._whole.sparse_read(self._numbers())
 
     def sparse_read(self, indices: Any) -> Any:
-        """Rows of the shard."""
+        """Read rows of the shard."""
         return self._whole.sparse_read(row_numbers(indices, self.shape, self.name) + self._start)
 
     def assign(self, value: Any) -> "PsShard":

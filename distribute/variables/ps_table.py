@@ -12,7 +12,7 @@ class PsTable:
 
     Attributes:
         definition: Definition of the table, under the name that it has in the job.
-        first_value: None: rows begin with what their keys say.
+        first_value: First value of rows; None: rows begin with what their keys say.
     """
 
     definition: VariableDefinition

@@ -11,7 +11,9 @@ from ...core.process.accelerators import load_cupy
 
 
 class Scatter(StrEnum):
-    """What is done with rows of a variable; the names of TensorFlow's ``scatter_`` methods."""
+    """The kind of a change to rows of a variable; the names of TensorFlow's ``scatter_``
+    methods.
+    """
 
     ADD = "add"
     SUB = "sub"
@@ -36,7 +38,7 @@ def change_rows(kind: Scatter, table: Any, rows: Array, values: Array) -> None:
     """Change rows of an array in place; repeated ones count each, and of overwritten ones the last.
 
     Args:
-        kind: How.
+        kind: Kind of the change.
         table: array, shape ``(rows, *row)``. Modified.
         rows: integer array, shape ``(n,)``.
         values: array, shape ``(n, *row)``.

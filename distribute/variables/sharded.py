@@ -72,7 +72,7 @@ class ShardedVariable(Variable):
         return iter(self.variables)
 
     def read_value(self) -> Any:
-        """The shards put together."""
+        """Put the shards together."""
         return np.concatenate([to_host(shard.read_value()) for shard in self.variables])
 
     def assign(self, value: Any) -> Variable:
@@ -92,7 +92,7 @@ class ShardedVariable(Variable):
             getattr(shard, method)(given[start:stop])
 
     def _ranges(self) -> Iterator[tuple[Variable, int, int]]:
-        """Every shard, with the rows of the whole it holds."""
+        """Yield every shard, with the rows of the whole it holds."""
         start = 0
         for shard in self.variables:
             yield shard, start, start + shard.shape[0]
@@ -108,7 +108,7 @@ class ShardedVariable(Variable):
         return self
 
     def sparse_read(self, indices: Any) -> Any:
-        """Rows by number, in the order asked for; only their shards are read.
+        """Read rows by number, in the order asked for; only their shards are read.
 
         (TensorFlow gives them grouped by shard.)
         """
@@ -121,13 +121,11 @@ class ShardedVariable(Variable):
         return out
 
     def embedding_lookup(self, ids: Any) -> Any:
-        """Rows ``ids``, in their order and shape, as ``tf.nn.embedding_lookup``."""
+        """Read rows ``ids``, in their order and shape, as ``tf.nn.embedding_lookup``."""
         return self.sparse_read(ids)
 
     def gather_nd(self, indices: Any) -> Any:
-        """Elements or slices at ``indices``, shape ``(..., k)``; reads only the rows they
-        are in.
-        """
+        """Read elements or slices at ``indices``, shape ``(..., k)``; only the rows they are in."""
         where = to_host(indices)
         if where.shape[-1] == 0:
             raise ValueError("gather_nd needs at least one index per element")
@@ -146,7 +144,9 @@ class ShardedVariable(Variable):
         return picked[rest] if np.ndim(rows) == 0 else picked[(slice(None), *rest)]
 
     def _rows_of(self, first: Any) -> Array | None:
-        """The rows an index takes along axis 0; None: read the whole, it is needed or simpler."""
+        """Find the rows an index takes along axis 0; None: read the whole, it is needed or
+        simpler.
+        """
         count = self.shape[0]
         if isinstance(first, int | np.integer) and not isinstance(first, bool):
             if not -count <= first < count:

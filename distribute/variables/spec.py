@@ -17,7 +17,7 @@ from ..base.reductions import VariableAggregation, VariableSynchronization
 
 @dataclass(frozen=True, slots=True)
 class VariableSpec:
-    """What ``Variable(...)`` was asked for.
+    """The specification of a variable that ``Variable(...)`` was asked for.
 
     Attributes:
         initial: The value; None if ``initializer`` makes it where the variable lives, or
@@ -36,11 +36,13 @@ class VariableSpec:
     by_parts: Callable[..., Any] | None = None
 
     def definition(self, name: str) -> VariableDefinition:
-        """As the servers know it."""
+        """Define the variable for the servers."""
         return VariableDefinition(name, self.shape, self.dtype, self.initializer, self.trainable)
 
     def first_value(self) -> Any:
-        """The value, or what the initializer makes of it: an array of the whole shape."""
+        """Make the first value: the given one, or what the initializer makes, an array of the whole
+        shape.
+        """
         if self.by_parts is not None:
             return self.with_parts(1).initial
         if self.initial is not None or self.initializer is None:
@@ -50,7 +52,7 @@ class VariableSpec:
         return to_host(value).reshape(self.shape)
 
     def with_parts(self, parts: int) -> "VariableSpec":
-        """With the value that ``by_parts`` makes of so many parts along axis 0, if it is given.
+        """Take the value that ``by_parts`` makes of so many parts along axis 0, if it is given.
 
         Raises:
             ValueError: A part has neither its own shape nor the whole's.
@@ -76,7 +78,7 @@ class VariableSpec:
 
 
 def _takes_parts(function: Callable[..., Any]) -> bool:
-    """Whether it has the arguments of a part, be it among ``**kwargs``."""
+    """Return whether a function has the arguments of a part, be it among ``**kwargs``."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin
@@ -89,7 +91,7 @@ _Kind = TypeVar("_Kind", VariableAggregation, VariableSynchronization)
 
 
 def _member(kind: type[_Kind], given: Any, argument: str) -> _Kind:
-    """A member of an enumeration of ours; None stands for its first one, the default."""
+    """Find a member of an enumeration of ours; None stands for its first one, the default."""
     if given is None:
         return next(iter(kind))
     if not isinstance(given, kind):
@@ -101,7 +103,7 @@ def _member(kind: type[_Kind], given: Any, argument: str) -> _Kind:
 
 
 def _initial(given: Any, dtype: DType | None, name: str | None) -> Array:
-    """A copy of the first value.
+    """Copy the first value.
 
     Raises:
         ArgumentTypeError: ``dtype`` is one of integers, and would cut off the value's fractions.
@@ -127,7 +129,7 @@ def make_spec(
     *,
     initializer: Initializer | str | None = None,
 ) -> VariableSpec:
-    """The spec that the arguments of ``Variable(...)`` make; see there.
+    """Make the spec of the arguments of ``Variable(...)``; see there.
 
     Raises:
         ValueError: They contradict each other, or one is not supported.

@@ -62,7 +62,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         dtype: The value is converted to it.
         shape: Needed with ``initializer``.
         synchronization: See ``VariableSynchronization``.
-        aggregation: How replicas' writes become one; see ``VariableAggregation``.
+        aggregation: Aggregation by which replicas' writes become one; see ``VariableAggregation``.
         initializer: Makes the value on the servers, so that a large one never travels; or its
             name.
 
@@ -89,7 +89,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         raise TypeError(f"a strategy makes variables: {given}, {initializer}")
 
     def _set_up(self, spec: VariableSpec, name: str, strategy: StrategyInterface) -> None:
-        """What the constructors of the strategies' variables call."""
+        """Set up what all strategies' variables have; their constructors call this."""
         # Without the first value: it would stay in memory as long as the variable.
         self._spec = replace(spec, initial=None)
         self._name = name
@@ -102,12 +102,12 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole variable."""
+        """Shape of the whole variable."""
         return self._spec.shape
 
     @property
     def dtype(self) -> DType:
-        """Of the elements."""
+        """Dtype of the elements."""
         return self._spec.dtype
 
     @property
@@ -117,12 +117,12 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     @property
     def synchronization(self) -> VariableSynchronization:
-        """As given."""
+        """Synchronization that the constructor was given."""
         return self._spec.synchronization
 
     @property
     def aggregation(self) -> VariableAggregation:
-        """As given."""
+        """Aggregation that the constructor was given."""
         return self._spec.aggregation
 
     @property
@@ -136,13 +136,15 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return in_task(self._strategy.extended.task_name, HOST)
 
     def _own_replica(self) -> ReplicaContext | None:
-        """The context of the replica this thread runs for the variable's strategy, if it does."""
+        """Find the context of the replica this thread runs for the variable's strategy, if it
+        does.
+        """
         context = get_replica_context()
         return context if context is not None and context.strategy is self._strategy else None
 
     # Not abstract methods: to a type checker `Variable(...)` makes a Variable, and it could not.
     def read_value(self) -> Any:
-        """The value, read-only: a NumPy array on the host, a CuPy array on a GPU."""
+        """Read the value, read-only: a NumPy array on the host, a CuPy array on a GPU."""
         raise TypeError(f"{type(self).__name__} must define read_value")
 
     def assign(self, value: Any) -> "Variable":
@@ -154,7 +156,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         raise TypeError(f"{type(self).__name__} must define assign_add({delta!r})")
 
     def sparse_read(self, indices: Any) -> Any:
-        """Rows by number, in the order asked for; only these are read."""
+        """Read rows by number, in the order asked for; only these are read."""
         raise TypeError(f"{type(self).__name__} must define sparse_read({indices!r})")
 
     def assign_sub(self, delta: Any) -> "Variable":
@@ -186,11 +188,11 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return self.scatter(Scatter.DIV, sparse_delta)
 
     def scatter_min(self, sparse_delta: IndexedSlices) -> "Variable":
-        """The smaller of old and given elements, in rows."""
+        """Keep the smaller of old and given elements, in rows."""
         return self.scatter(Scatter.MIN, sparse_delta)
 
     def scatter_max(self, sparse_delta: IndexedSlices) -> "Variable":
-        """The larger of old and given elements, in rows."""
+        """Keep the larger of old and given elements, in rows."""
         return self.scatter(Scatter.MAX, sparse_delta)
 
     def scatter_update(self, sparse_delta: IndexedSlices) -> "Variable":
@@ -198,16 +200,18 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return self.scatter(Scatter.UPDATE, sparse_delta)
 
     def batch_scatter_update(self, sparse_delta: IndexedSlices) -> "Variable":
-        """As :meth:`scatter_update`; rows are of axis 0 alone."""
+        """Overwrite rows as :meth:`scatter_update` does; rows are of axis 0 alone."""
         return self.scatter(Scatter.UPDATE, sparse_delta)
 
     def gather_nd(self, indices: Any) -> Any:
-        """Elements or slices at ``indices`` of shape ``(..., k)``, along the first ``k`` axes."""
+        """Read elements or slices at ``indices`` of shape ``(..., k)``, along the first ``k``
+        axes.
+        """
         where = to_host(indices)
         return self[tuple(np.moveaxis(where, -1, 0))]
 
     def _not_rows(self, value: Any) -> Any:
-        """Not rows: those are for the ``scatter_`` methods."""
+        """Refuse rows: those are for the ``scatter_`` methods."""
         if isinstance(value, IndexedSlices):
             raise TypeError(
                 f"{self.name!r} is assigned as a whole, got IndexedSlices; use scatter_update, "
@@ -220,7 +224,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
             raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {value.shape}")
 
     def _given(self, value: Any) -> Any:
-        """A value to write; Python integers take an integer variable's dtype, arrays keep
+        """Convert a value to write; Python integers take an integer variable's dtype, arrays keep
         theirs.
         """
         given = as_array(value)
@@ -229,13 +233,13 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return given
 
     def numpy(self) -> Any:
-        """A copy of the value on the host that is the caller's own; a number of NumPy's if it has
-        no axes.
+        """Copy the value to the host, for the caller alone; a number of NumPy's if it has no
+        axes.
         """
         return np.array(to_host(self.read_value()))[()]
 
     def value(self) -> Any:
-        """The value, as :meth:`read_value`."""
+        """Read the value, as :meth:`read_value`."""
         return self.read_value()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -296,7 +300,9 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         )
 
     def _shown_value(self) -> str:
-        """The value for :meth:`__repr__`; empty where a server has it, which is not asked."""
+        """Format the value for :meth:`__repr__`; empty where a server has it, which is not
+        asked.
+        """
         return ""
 
     def __repr__(self) -> str:
@@ -308,7 +314,7 @@ _creators: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("creators", d
 
 
 def has_creators() -> bool:
-    """Whether a :func:`variable_creator_scope` is around the caller."""
+    """Return whether a :func:`variable_creator_scope` is around the caller."""
     return bool(_creators.get())
 
 
@@ -334,7 +340,9 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[Non
 
 
 def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``Variable(*args, **kwargs)`` is: of the creators in scope, or of the strategy."""
+    """Create what ``Variable(*args, **kwargs)`` is: of the creators in scope, or of the
+    strategy.
+    """
     kwargs = _offered(kwargs)
     creators = _creators.get()
     if not creators:
@@ -364,7 +372,7 @@ _OF_NO_EFFECT = {"experimental_enable_variable_lifting", "use_resource"}
 
 
 def _offered(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments without TensorFlow's others, where these change nothing.
+    """Drop TensorFlow's other arguments, where these change nothing.
 
     Raises:
         TypeError: One would change something; says what to write instead.
@@ -377,7 +385,7 @@ def _offered(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _create(**kwargs: Any) -> Variable:
-    """What the current strategy makes; in ``run`` the replicas get one variable together.
+    """Create the current strategy's variable; in ``run`` the replicas get one variable together.
 
     Raises:
         ValueError: A closure creates it, in a scope or not.
@@ -402,7 +410,7 @@ def _create(**kwargs: Any) -> Variable:
 
 
 def _line_of_program() -> str:
-    """File and line of the innermost call that is not our own."""
+    """Find file and line of the innermost call that is not our own."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith("ropewalk."):
         frame = frame.f_back
@@ -412,7 +420,7 @@ def _line_of_program() -> str:
 
 
 def _create_in_run(strategy: StrategyInterface, spec: VariableSpec, where: str) -> Variable:
-    """A variable of the first step, as of a layer that is built when it is called.
+    """Create a variable of the first step, as of a layer that is built when it is called.
 
     Raises:
         ValueError: The step before made one here, too, and no reference to it is left.

@@ -70,7 +70,7 @@ class RowPages:
         self._round = threading.Lock()
 
     def column(self, rows: int, width: int, dtype: DType) -> Array:
-        """Zeroed memory of the next column, shape ``(rows, width)``."""
+        """Take zeroed memory of the next column, shape ``(rows, width)``."""
         row_bytes = width * dtype.itemsize
         self._columns.append((self._taken, row_bytes))
         start = self._taken * self._size
@@ -174,7 +174,7 @@ class RowPages:
 
 
 def stretches(pages: Array) -> list[tuple[int, int]]:
-    """Ascending numbers as (first, how many follow one another)."""
+    """Group ascending numbers to (first, how many follow one another)."""
     if not pages.size:
         return []
     starts = np.flatnonzero(np.diff(pages, prepend=pages[0] - 2) != 1)

@@ -30,7 +30,7 @@ _LARGEST_BETA = 1 - math.log(1e6) / _MOST_CORRECTIONS
 
 
 def slots_of(table: str, rule: UpdateRule, width: int) -> dict[str, tuple[int, float]]:
-    """Slot name → (elements per row, the number they begin with).
+    """List slots by name: (elements per row, the number they begin with).
 
     Raises:
         ConfigurationError: The rule does not run on rows.
@@ -153,7 +153,9 @@ class RowUpdater:
         split(some_rows, rows.size, itemsize=row_bytes * (1 + len(slots)))
 
     def _table_of(self, rule: UpdateRule, most: int) -> Array:
-        """Adam's factor of the rate, and epsilon, for counts from 1 to ``most`` at least."""
+        """Tabulate Adam's factor of the rate, and epsilon, for counts from 1 to ``most`` at
+        least.
+        """
         if not isinstance(rule, CorrectedAdam):
             return self._corrections
         known = self._corrections.size // 2

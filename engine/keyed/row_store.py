@@ -63,7 +63,7 @@ class RowStore:
         self._num_free = 0
 
     def column(self, width: int, dtype: DType) -> Array:
-        """Zeroed memory of values or of a slot, shape ``(max_rows, width)``."""
+        """Allocate zeroed memory of values or of a slot, shape ``(max_rows, width)``."""
         return zeros(self.max_rows * width, dtype).reshape(self.max_rows, width)
 
     @property

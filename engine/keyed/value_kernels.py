@@ -231,9 +231,7 @@ def rowwise_adagrad(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[
 
 @FUNCTIONS.kernel(_rule_arguments)
 def group_ftrl(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """Accumulator s0, linear s1. h[3]: l1. h[4]: 2 * l2 + beta / lr. h[5]: group times root of
-    width.
-    """
+    """Update by group FTRL: accumulator s0, linear s1."""
     scale, limit, lr, l1, l2, group = h[0], h[1], h[2], h[3], h[4], h[5]
     zero = np.zeros(1, h.dtype)[0]  # as above
     for r in range(rows.size):

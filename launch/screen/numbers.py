@@ -15,7 +15,7 @@ _BETWEEN = " · "
 
 
 def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
-    """Step, steps/s, what the program reports, staleness: the most important first.
+    """List the most important numbers first: step, steps/s, what the program reports, staleness.
 
     Args:
         status: Status of the job.

@@ -27,7 +27,7 @@ class TerminalConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Everything that is printed, in pieces."""
+        """Render everything that is printed, in pieces."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

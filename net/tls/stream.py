@@ -172,7 +172,7 @@ class TlsStream:
         self._incoming.write(came)
 
     def _next_record(self, most_bytes: int) -> bytes | None:
-        """Decrypted bytes that have come; empty at the end of the stream, None: none yet."""
+        """Decrypt bytes that have come; empty at the end of the stream, None: none yet."""
         with self._lock:
             if self._ended:
                 return b""

@@ -38,7 +38,7 @@ class ReadableStore(Protocol):
     table: ShardTable
 
     def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
-        """Flat copies of rows, by range of the layout."""
+        """Copy rows, flat, by range of the layout."""
         ...
 
 

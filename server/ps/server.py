@@ -134,7 +134,9 @@ class PsServer(HostedServer):
         return self.shares.at(self.task.index).store
 
     def drain(self) -> None:
-        """SIGTERM: ask the chief to save and stop; leave after that, or after the leave grace."""
+        """Ask the chief to save and stop, on SIGTERM; leave after that, or after the leave
+        grace.
+        """
         if self.lease.draining:
             return
         first = (

@@ -50,7 +50,7 @@ class Answer(Protocol[_Part]):
         ...
 
     def room(self, num_bytes: int) -> Array | None:
-        """Memory for the values that :meth:`copy` gets next, so that it has nothing to copy.
+        """Lend memory for the values that :meth:`copy` gets next, so that it has nothing to copy.
 
         Returns:
             uint8, shape ``(num_bytes,)``; None: they are read into memory of the caller's.

@@ -277,7 +277,7 @@ class Store:
             return self._marks.last_push(who)
 
     def _make_rooms(self, with_slots: bool, until: float) -> Rooms:
-        """Memory for what pushes will change, made until this time."""
+        """Allocate memory for what pushes will change, until this time."""
         most, room = self._cut_bounds(with_slots)
         return make_rooms(self.table.blocks(), most, with_slots=with_slots, room=room, until=until)
 
@@ -376,7 +376,7 @@ class Store:
             yield taken
 
     def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
-        """Flat copies of the ranges of a pull."""
+        """Copy the ranges of a pull, flat."""
         self.count_pull(0)
         return list(self.visit(layout, rows, _copy))
 

@@ -201,15 +201,15 @@ class FaultPlan:
     faults: tuple[_Fault, ...] = ()
 
     def kill(self, role: str, index: int = 0, *, at_step: int = 0) -> "FaultPlan":
-        """SIGKILL: the task ends without cleaning up."""
+        """Send SIGKILL: the task ends without cleaning up."""
         return self._and(_Fault(TaskId(role, index), signal.SIGKILL, at_step))
 
     def terminate(self, role: str, index: int = 0, *, at_step: int = 0) -> "FaultPlan":
-        """SIGTERM: the task is asked to leave, as by Kubernetes."""
+        """Send SIGTERM: the task is asked to leave, as by Kubernetes."""
         return self._and(_Fault(TaskId(role, index), signal.SIGTERM, at_step))
 
     def pause(self, role: str, index: int = 0, *, at_step: int = 0) -> "FaultPlan":
-        """SIGSTOP: the task hangs, with its connections open."""
+        """Send SIGSTOP: the task hangs, with its connections open."""
         return self._and(_Fault(TaskId(role, index), signal.SIGSTOP, at_step))
 
     def interrupt(self, *, at_step: int = 0) -> "FaultPlan":

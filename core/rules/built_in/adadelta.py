@@ -13,7 +13,7 @@ from ..update_rules import Rate, Slots, UpdateRule
 
 @kernel(scalars=6, slots=2)
 def adadelta(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """Accumulated gradient s0 and step s1. h[3], h[4]: rho, 1 - rho. h[5]: eps."""
+    """Update by Adadelta: accumulated gradient s0 and step s1."""
     scale, limit, lr = h[0], h[1], h[2]
     rho, rest, eps = h[3], h[4], h[5]
     for r in range(rows.size):

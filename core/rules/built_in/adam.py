@@ -101,7 +101,7 @@ class CorrectedAdam(AdamLike):
     def array_update(
         self, xp: Any, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
     ) -> Any:
-        """Adam's formula."""
+        """Compute Adam's formula."""
         alpha, epsilon = self.corrections(rate, t)
         m, v = self.next_moments(slots, g)
         return w - alpha * m / (xp.sqrt(v) + epsilon)

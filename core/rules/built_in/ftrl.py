@@ -12,7 +12,7 @@ from ..update_rules import Rate, Slots, UpdateRule
 
 @kernel(scalars=8, slots=2)
 def ftrl(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """Accumulator s0, linear s1. h[3]: -learning_rate_power, h[4]: l1, h[5]: 2*(l2 + beta/(2*lr)).
+    """Update by FTRL: accumulator s0, linear s1.
 
     h[6]: 2 * l2_shrinkage. h[7]: 1 if the power is one half, the common case, where a root is
     exact.

@@ -13,7 +13,7 @@ from ..update_rules import Rate, Slots, UpdateRule
 
 @kernel(scalars=8, slots=1, optional={1: 6, 2: 7})
 def rmsprop(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
-    """Velocity s0, momentum s1 (if h[6] > 0), average gradient s2 (if h[7] > 0).
+    """Update by RMSprop: velocity s0, momentum s1 (if h[6] > 0), average gradient s2 (if h[7] > 0).
 
     h[3]: rho, h[4]: 1 - rho, h[5]: eps, h[6]: momentum, h[7]: centred.
     """

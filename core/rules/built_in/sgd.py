@@ -93,7 +93,7 @@ class SGD(UpdateRule):
     rate_in_velocity: bool = True
 
     def active_slots(self) -> Slots:
-        """Momentum needs its slot only if there is some."""
+        """Return the slot of momentum only if there is some."""
         return self.slots if self.momentum else {}
 
     def chosen_kernel(self) -> UpdateFunction:

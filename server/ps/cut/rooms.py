@@ -24,7 +24,8 @@ Rooms = dict[int, list[Array]]
 def make_rooms(
     blocks: Sequence[Block], most: int, *, with_slots: bool, room: int, until: float
 ) -> Rooms:
-    """Memory for the pieces of blocks that pushes change whole, for as many as there is room for.
+    """Allocate memory for the pieces of blocks that pushes change whole, for as many as there is
+    room for.
 
     Args:
         blocks: Blocks of arrays.
